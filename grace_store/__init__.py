@@ -6,7 +6,7 @@
     table = gs.score(store, gs.ScoreSpec(alpha=0.5, history="ema:0.8"))
     table.value, table.to_pandas()                      # NumPy, Arrow (table.table) or pandas
     subset = gs.select(table, ratio="0.2")
-    gs.export(subset, "subset.jsonl", gs.ExportRequest(as_format="ms-swift"))
+    gs.export(subset, "subset.jsonl", as_format="ms-swift")
     for sample in gs.iter_samples(store):               # what is not asked for is not read
         sample.sample_id, sample.gram.shape, sample.vectors.shape, sample.segments
 

@@ -1,4 +1,4 @@
-"""How well `duplicates --against` finds items of a benchmark in a pool, and how often it finds what is not there.
+"""How well `contamination` finds items of a benchmark in a pool, and how often it finds what is not there.
 
     python -m jobs.contamination TRAIN.jsonl TEST.jsonl [--elsewhere OTHER.json ...] [--vectors FOLDER]
 
@@ -27,7 +27,7 @@ from grace_store.data.dataset import Dataset
 from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE, Threshold
 from grace_store.data.sample import Sample, Turn, cover
 from grace_store.data.text_matches import Item, TextMatcher
-from grace_store.values.intervals import share_interval
+from grace_store.values.length_bias import share_interval
 from jobs.hygiene import read_samples
 from jobs.planted_copies import PLANTS, has_number
 
@@ -81,7 +81,7 @@ def count(matcher: TextMatcher, samples: Sequence[Sample], own: Sequence[int] | 
 def tables(train: Path, test: Path, elsewhere: Sequence[Path], share: float = 1.0) -> Iterator[str]:
     """Yield the lines of the tables about texts."""
     with Dataset.open([test]) as dataset:
-        everything = read_items(dataset).items
+        everything = read_items(dataset)[0]
     items = [item for item in everything if has_number(item.question)]
     items = items[: max(1, round(share * len(items)))]
     pool = list(read_samples(train, GSM8K, share=share))
@@ -107,7 +107,7 @@ def _elsewhere(items: Sequence[Item], paths: Sequence[Path]) -> Iterator[str]:
     matcher = TextMatcher(items, DEFAULT)
     for path in paths:
         with Dataset.open([path]) as dataset:
-            there = read_items(dataset).items
+            there = read_items(dataset)[0]
         samples = [question_sample(each.question, f"{each.solution}\n#### ?") for each in there]
         found = count(matcher, samples)
         yield f"{path.name}: {found.num_copies} of {found.num_samples} traces, {found.num_templates} templates."

@@ -17,13 +17,14 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray
 from grace_store.base.files import write_lines
-from grace_store.base.settings import DataRequest, RunOptions
-from grace_store.curate.against import AgainstRequest, against
+from grace_store.base.settings import DataSpec, RunOptions
+from grace_store.curate.contamination import contamination
 from grace_store.example import demo_model
 from grace_store.read.descriptors import describe_samples
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
-from grace_store.values.intervals import share_interval
+from grace_store.values.length_bias import share_interval
 from jobs.planted_copies import Plant, has_number, renumber, reorder, reword
 
 NUM_ITEMS, NUM_PLANTED, NUM_UNTOUCHED = 24, 12, 20
@@ -69,7 +70,7 @@ def vector_tables(train: Path, test: Path, solutions: Sequence[Record], folder: 
     pool_records = list(planted_records(items, untouched, others))
     folder.mkdir(parents=True, exist_ok=True)
     pool, benchmark = _extract(pool_records, folder / "pool"), _extract(items, folder / "benchmark")
-    table = against(pool, [benchmark], AgainstRequest())
+    table = contamination(pool, [benchmark])
     found = {(row["row"], row["item_row"]) for row in table.table.to_pylist() if row["kind"] in ("exact", "ngram")}
     by_words = np.array([(row, record["item"]) in found for row, record in enumerate(pool_records)])
     yield from _lines(pool_records, by_words, _cosines(pool, benchmark))
@@ -113,7 +114,7 @@ def _extract(records: Sequence[Record], place: Path) -> Store:
         store=str(place.with_suffix(".zarr")),
         model=str(demo_model()),
         data=(str(place.with_suffix(".jsonl")),),
-        data_request=DataRequest(format="gsm8k", min_steps=1),
+        data_request=DataSpec(format="gsm8k", min_steps=1),
         options=RunOptions(threads=1),
     )
     return extract(job).store

@@ -17,9 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from grace_store.base.flags import TEXT_FLAGS, text_flag_names
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import Unusable
+from grace_store.base.states import TEXT_FLAGS, Unusable, text_flag_names
 from grace_store.data.dataset import Dataset
 from grace_store.data.hygiene import text_flags
 from grace_store.data.sample import Sample, Turn, cover

@@ -10,38 +10,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grace_store.artifacts.judgement import Judgement
-from grace_store.artifacts.measures import Diversity, FidelityDocument, StabilityDocument
-from grace_store.artifacts.notes import AgainstNote, DuplicatesNote, ScoresNote, SubsetNote, SweepNote, WeightsNote
-from grace_store.artifacts.trial_documents import Trial, TrialPlan, TrialRun
-from grace_store.base.documents import FIRST_VERSION, VERSION, Document
+from grace_store.artifacts.notes import AgainstNote, DuplicatesNote, ScoresNote, SweepNote, WeightsNote
+from grace_store.artifacts.trial_documents import TrialPlan, TrialRun
+from grace_store.base.documents import Document
+from grace_store.base.finding import Finding
 from grace_store.base.metadata import Commit, Completion, Plan, SharingDocument, Signal
 from grace_store.base.settings import Frozen
-from grace_store.model.lora.recipe import CheckpointState, Recipe, WarmupDone, WarmupSubset
+from grace_store.curate.selection import SubsetNote
+from grace_store.model.load.adapter_folder import CheckpointState
 from grace_store.store.sealed import BODY, SEAL
+from grace_store.train.recipe import Recipe, WarmupDone, WarmupSubset
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.method_spec import MethodSpec
+from grace_store.values.methods.method import MethodSpec
 
 NOTES: tuple[type[Document], ...] = (
-    ScoresNote, SweepNote, WeightsNote, SubsetNote, DuplicatesNote, AgainstNote, Diversity, StabilityDocument,
-    FidelityDocument, Judgement, Recipe, WarmupSubset, CheckpointState, WarmupDone, TrialPlan, TrialRun, Trial,
+    ScoresNote, SweepNote, WeightsNote, SubsetNote, DuplicatesNote, AgainstNote, Finding,
+    Recipe, WarmupSubset, CheckpointState, WarmupDone, TrialPlan, TrialRun,
 )  # fmt: skip
 """Every kind of document beside results. A new kind is a model where it is written, and its name here."""
-OMITTED = (
-    "gradient",
-    "images_as",
-    "map",
-    "gather",
-    "group_by",
-    "ignore_key",
-    "flagged",
-    "batch_tokens",
-    "head_tokens",
-    "packing",
-    "share_prompts",
-    "split",
-)
-"""Fields that documents of a store leave out when they are what they were before there was a choice."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -74,8 +60,8 @@ def _sealed(model: type[Frozen]) -> dict[str, Any]:
     definitions = {**body.pop("$defs", {}), model.__name__: body}
     for definition in definitions.values():
         if "properties" in definition:
-            # As written: a field with a default is always there, unless it is left out while it has no meaning.
-            definition["required"] = [name for name in definition["properties"] if name not in OMITTED]
+            # As written: a field with a default is always there.
+            definition["required"] = list(definition["properties"])
     return {
         "$defs": definitions,
         "type": "object",
@@ -114,7 +100,7 @@ def kind_of(model: type[Document]) -> str:
 
 
 def note_schema(model: type[Document]) -> str:
-    """Return the JSON Schema of a kind of note: those of today, and those from before notes said a version."""
+    """Return the JSON Schema of a kind of note."""
     body = model.model_json_schema(mode="serialization")
     definitions = body.pop("$defs", {})
     if MethodSpec.__name__ in definitions:
@@ -123,21 +109,10 @@ def note_schema(model: type[Document]) -> str:
         # Of a docstring, what it says; examples are for Python.
         definition["description"] = definition["description"].partition("\n\n")[0]
         if {"kind", "version", "made_by"} <= set(definition.get("properties", ())):
-            _say_version(definition)
+            definition["properties"]["made_by"].pop("default")  # which would be another one in every release
+            definition["required"] = ["kind", "version", "made_by", *definition.get("required", ())]
     body.pop("title")
     return _text(f"the note of {model.words}", {"$defs": definitions, **body})
-
-
-def _say_version(document: dict[str, Any]) -> None:
-    """Say of a document, alone or inside another, what a reader can rely on."""
-    major, minor = VERSION.split(".")
-    document["properties"]["version"] = {
-        "description": f"Of the document. One that says none is of version {FIRST_VERSION}.",
-        "enum": [f"{major}.{number}" for number in range(int(minor) + 1)],
-        "type": "string",
-    }
-    document["properties"]["made_by"].pop("default")  # which would be another one in every release
-    document["required"] = ["kind", "made_by", *document.get("required", ())]
 
 
 def _method_specs() -> dict[str, Any]:

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.unit import UnitSignals
 from grace_store.data.sample import Sample
-from grace_store.model.door import ProxyExtractor, resolve_spec
 from grace_store.model.load.weights import LoadedModel, load
+from grace_store.model.open_model import ProxyExtractor, resolve_spec
 
 ONE_THREAD = RunOptions(device="cpu", threads=1)
 
 
 def open_tiny(folder: Path, options: RunOptions = ONE_THREAD, **choices: Any) -> tuple[LoadedModel, ProxyExtractor]:
     """Return a model and an extractor on that very model."""
-    spec = resolve_spec(str(folder), ExtractRequest(**choices), options)
+    spec = resolve_spec(str(folder), ExtractSpec(**choices), options)
     loaded = load(folder, spec.dtype, spec.attention, "cpu", 1)
     return loaded, ProxyExtractor(loaded, spec, options)
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.settings import DataRequest
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.base.settings import DataSpec
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
 from tests.fake_model import make_fake_model
@@ -61,7 +62,7 @@ def extracted(folder: Path, records: Sequence[Record], weights: str = "weights")
         store=str(folder / "s.zarr"),
         model=make_fake_model(folder / "model", weights),
         data=(str(write_records(folder / "data.jsonl", records)),),
-        data_request=DataRequest(format="explicit", min_steps=1),
+        data_request=DataSpec(format="explicit", min_steps=1),
         samples_per_unit=4,
         door="tests.fake_model",
     )
@@ -70,4 +71,4 @@ def extracted(folder: Path, records: Sequence[Record], weights: str = "weights")
 
 def planned(folder: Path, records: Sequence[Record]) -> Store:
     data = write_records(folder / "data.jsonl", records)
-    return plan([data], folder / "s.zarr", DataRequest(format="explicit", min_steps=1))
+    return plan([data], folder / "s.zarr", DataSpec(format="explicit", min_steps=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,16 @@ def refuses(scored: Path, tmp_path: Path, arguments: str, code: int, message: st
     assert not list(tmp_path.glob("out*"))
 
 
+def tree(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return every file and folder below one: when it was written, and a digest of what a file holds."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = (path.stat().st_mtime_ns, digest)
+    return found
+
+
 def extract_words(store: Path, model: str, data: str) -> list[str]:
     """Return an extraction of the data of tests.jobs in units of four samples."""
-    words: list[object] = ["extract", "--store", store, "--model", model, "--data", data]
+    words: list[object] = ["extract", store, "--model", model, "--data", data]
     return [*map(str, words), "--min-steps", "2", "--unit-samples", "4", "--threads", "1"]

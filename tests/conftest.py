@@ -20,7 +20,7 @@ def is_quick(path: Path) -> bool:
     """Return whether the tests of a file need no model: by its name, or by the room of a module with examples."""
     if path.parent.name == "tests":
         return path.stem.removeprefix("test_").partition("_")[0] in QUICK_ROOMS and path.stem not in NOT_QUICK
-    return "grace_store" in path.parts and "model" not in path.parts
+    return "grace_store" in path.parts and not {"model", "train"} & set(path.parts)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from grace_store.base.settings import ExtractRequest
+from grace_store.base.settings import ExtractSpec
 from grace_store.run.extract import extract
 from tests.jobs import NUM_USABLE, make_job, record
 from tests.stores import STORAGES
@@ -21,8 +21,8 @@ def main(folder: Path) -> None:
     (folder / "traces.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     (folder / "results.csv").write_text("run,a\nFull,50\nSubset,45\n")
     for storage in STORAGES:
-        extract(make_job(folder, signal=storage, request=ExtractRequest(storage=storage)))
-    extract(make_job(folder, signal="gradient", request=ExtractRequest(kind="gradient")))
+        extract(make_job(folder, signal=storage, request=ExtractSpec(storage=storage)))
+    extract(make_job(folder, signal="gradient", request=ExtractSpec(kind="gradient")))
 
 
 if __name__ == "__main__":

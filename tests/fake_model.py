@@ -1,4 +1,4 @@
-"""A model door without a model: vectors are a function of the text alone. For tests of jobs, without torch."""
+"""A model door without a model: vectors are a function of text and adapter. For tests of jobs, without torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ import numpy as np
 
 from grace_store.base.files import whole_file
 from grace_store.base.settings import (
-    DEFAULT_BATCHING,
-    ExtractRequest,
     ExtractSpec,
     GradientSpec,
     ModelIdentity,
     RunOptions,
-    wishes_in,
 )
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
@@ -84,9 +81,7 @@ def _node() -> str:
     return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
 
 
-def resolve_spec(
-    model: str, request: ExtractRequest, options: RunOptions, *, adapter: str | None = None
-) -> ExtractSpec:
+def resolve_spec(model: str, request: ExtractSpec, options: RunOptions, *, adapter: str | None = None) -> ExtractSpec:
     digest = hashlib.sha256((Path(model) / "weights").read_bytes()).hexdigest()
     identity = ModelIdentity(
         architecture="Fake",
@@ -97,13 +92,12 @@ def resolve_spec(
         tokenizer="0",
         adapter=adapter,
     )
-    batching = DEFAULT_BATCHING[request.kind or "proxy"]._asdict()
-    wishes = {"rendering": "plain", **batching, **wishes_in(request)}
+    settings = {"rendering": "plain", **request.given()}
     if request.kind == "gradient":
-        gradient = {"dimension": HIDDEN_SIZE, **(wishes.get("gradient") or {})}
-        normalise = gradient.get("per", "sample") == "sample"
-        wishes["gradient"] = GradientSpec(**{"normalise": normalise, "parameters": "0", **gradient})
-    return ExtractSpec(model=identity, **wishes)
+        wanted = request.gradient or GradientSpec()
+        found = {"normalise": wanted.per == "sample", "parameters": "0", "dimension": HIDDEN_SIZE}
+        settings["gradient"] = GradientSpec(**{**found, **wanted.given()})
+    return ExtractSpec(model=identity, **settings).whole()
 
 
 def open_extractor(
@@ -114,7 +108,7 @@ def open_extractor(
     adapter: str | None = None,
     images: str | None = None,
 ) -> FakeExtractor:
-    assert resolve_spec(model, ExtractRequest(), options, adapter=adapter).model == spec.model
+    assert resolve_spec(model, ExtractSpec(), options, adapter=adapter).model == spec.model
     bad_device = os.environ.get("FAKE_MODEL_BAD_DEVICE")
     if bad_device and bad_device == os.environ.get("CUDA_VISIBLE_DEVICES"):
         os.kill(os.getpid(), 9)
@@ -147,7 +141,8 @@ class FakeExtractor:
             Gate(Path(gate)).pass_through(prepared[0].sample_id)
         if os.environ.get("FAKE_MODEL_KILLED_BY") in [sample.sample_id for sample in prepared]:
             os.kill(os.getpid(), 9)
-        signals = fake_signals(prepared, self.spec.max_length)
+        adapter = self.spec.model.adapter
+        signals = fake_signals(prepared, self.spec.max_length, "" if adapter is None else Path(adapter).name)
         return FakePending(first_vectors(prepared, signals) if self.spec.is_per_sample else signals)
 
 
@@ -166,14 +161,14 @@ def first_vectors(samples: Sequence[Sample], signals: UnitSignals) -> SampleSign
     )
 
 
-def fake_signals(samples: Sequence[Sample], max_length: int) -> UnitSignals:
+def fake_signals(samples: Sequence[Sample], max_length: int, adapter: str = "") -> UnitSignals:
     vectors, tokens, set_aside = [], [], {}
     for position, sample in enumerate(samples):
         if len(sample.response) > max_length:
             set_aside[position] = SetAside(Reason.TOO_LONG, f"{len(sample.response)} characters")
         for segment in sample.segments:
             alive = position not in set_aside
-            seed = int.from_bytes(hashlib.sha256(segment.encode()).digest()[:8])
+            seed = int.from_bytes(hashlib.sha256((adapter + segment).encode()).digest()[:8])
             vectors.append(np.random.default_rng(seed).standard_normal(HIDDEN_SIZE) * alive)
             tokens.append(len(segment.split()) * alive)
     counts = np.array(tokens, dtype=np.int32)

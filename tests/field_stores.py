@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.settings import DataRequest
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.base.settings import DataSpec
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from tests.fake_model import make_fake_model
 
@@ -44,7 +45,7 @@ def make_field_store(folder: Path, records: list[dict[str, Any]] = RECORDS) -> S
         store=str(folder / "traces.zarr"),
         model=make_fake_model(folder / "model"),
         data=(str(data),),
-        data_request=DataRequest(format="explicit", min_steps=2),
+        data_request=DataSpec(format="explicit", min_steps=2),
         samples_per_unit=16,
         door="tests.fake_model",
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.metadata import Signal
-from grace_store.base.settings import DataRequest, ExtractSpec, GradientSpec, ModelIdentity, Storage
+from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, ModelIdentity, Storage
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals
 from grace_store.run.plan import plan
@@ -41,7 +41,7 @@ def plan_store(
         path.write_text("".join(json.dumps(each) + "\n" for each in records))
         paths.append(str(path))
     return plan(
-        paths, folder / f"{name}.zarr", DataRequest(format="explicit", min_steps=1), samples_per_unit=samples_per_unit
+        paths, folder / f"{name}.zarr", DataSpec(format="explicit", min_steps=1), samples_per_unit=samples_per_unit
     )
 
 

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from peft import PeftModel
 
-from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
-from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.base.settings import ExtractSpec, GradientSpec, RunOptions
 from grace_store.model.gradients.gradient_extractor import GradientExtractor
 from grace_store.model.load.weights import load
-from grace_store.model.lora.layers import attach_fresh_adapter
+from grace_store.model.open_model import open_extractor, resolve_spec
+from grace_store.train.adapter_trainer import attach_fresh_adapter
 
 ONE_THREAD = RunOptions(device="cpu", threads=1)
 Floats = npt.NDArray[np.float64]
@@ -82,12 +82,10 @@ def make_adapter(model: Path, folder: Path, *, rank: int = 2, seed: int = 0) -> 
     return folder
 
 
-def open_gradient(
-    model: Path, adapter: Path, request: ExtractRequest | None = None, **wishes: Any
-) -> GradientExtractor:
+def open_gradient(model: Path, adapter: Path, request: ExtractSpec | None = None, **wishes: Any) -> GradientExtractor:
     """Return the extractor that a spec resolved for some wishes, those for gradients by their names, opens."""
-    wanted = {"kind": "gradient", "gradient": GradientRequest(**wishes)}
-    whole = (request or ExtractRequest()).model_copy(update=wanted)
+    wanted = {"kind": "gradient", "gradient": GradientSpec(**wishes)}
+    whole = (request or ExtractSpec()).model_copy(update=wanted)
     spec = resolve_spec(str(model), whole, ONE_THREAD, adapter=str(adapter))
     extractor = open_extractor(str(model), spec, ONE_THREAD, adapter=str(adapter))
     assert isinstance(extractor, GradientExtractor)

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.settings import DataRequest, ExtractRequest
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.base.settings import DataSpec, ExtractSpec
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from tests.fake_model import make_fake_model
 
@@ -44,8 +45,8 @@ def grouped_job(folder: Path, name: str = "store", copies: int = 0, **wishes: An
         store=str(folder / f"{name}.zarr"),
         model=make_fake_model(folder / "model"),
         data=(str(folder / "traces.jsonl"),),
-        data_request=DataRequest(format="explicit", min_steps=1, **wishes),
-        request=ExtractRequest(storage="float32"),
+        data_request=DataSpec(format="explicit", min_steps=1, **wishes),
+        request=ExtractSpec(storage="float32"),
         samples_per_unit=4,
         door="tests.fake_model",
     )

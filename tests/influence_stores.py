@@ -9,7 +9,7 @@ import numpy as np
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.targets import Targets
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceSpec
 from tests.gradient_stores import (
     DIMENSION,
     add_gradients,

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.settings import DataRequest
-from grace_store.run.engines.engine import EngineOptions
-from grace_store.run.extract import ExtractJob
+from grace_store.base.settings import DataSpec
+from grace_store.run.engines.engine import EngineOptions, ExtractJob
 from tests.fake_model import make_fake_model
 
 NUM_RECORDS = 27
@@ -45,7 +44,7 @@ def make_job(folder: Path, store: str = "store.zarr", **changes: Any) -> Extract
         "store": str(folder / store),
         "model": make_fake_model(folder / "model") if not (folder / "model").exists() else str(folder / "model"),
         "data": (str(data),),
-        "data_request": DataRequest(min_steps=2),
+        "data_request": DataSpec(min_steps=2),
         "samples_per_unit": 4,
         "door": "tests.fake_model",
     }

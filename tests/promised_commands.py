@@ -15,13 +15,12 @@ from click.testing import CliRunner
 from grace_store.cli import main
 
 CORE = (
-    "plan traces.jsonl --min-steps 2 --dry-run",
-    "plan traces.jsonl --min-steps 2 --store planned.zarr",
+    "plan planned.zarr traces.jsonl --min-steps 2 --dry-run",
+    "plan planned.zarr traces.jsonl --min-steps 2",
     "status store.zarr",
     "verify store.zarr",
     "verify store.zarr --deep",
-    "repair store.zarr",
-    "info store.zarr",
+    "verify store.zarr --repair",
     "support store.zarr --out support.json",
     "inspect store.zarr #1 --signal int4",
     "score store.zarr --signal int8 --out scores.parquet",
@@ -33,8 +32,8 @@ CORE = (
     "weights store.zarr --signal int8 --out weights.parquet",
     "select scores.parquet --ratio 0.4 --weights weights.parquet --as ms-swift --out weighted.jsonl",
     "compare subset.jsonl per-question.jsonl",
-    "neighbours store.zarr #1 --signal float32",
-    "duplicates store.zarr --against traces.jsonl --out against.parquet",
+    "inspect store.zarr #1 --signal float32 --neighbours 10",
+    "contamination store.zarr --against traces.jsonl --out against.parquet",
     "judge store.zarr --signal int8 --label right --out judgement.json",
     "stability store.zarr --signal int8",
     "evaluate results.csv --full Full",
@@ -43,15 +42,15 @@ CORE = (
 
 OF_EXTRAS = {
     "extract": {
-        "extract": "extract --store planned.zarr --model model",
+        "extract": "extract planned.zarr --model model",
         "doctor": "doctor --data traces.jsonl --model model",
         "fidelity": "fidelity store.zarr --signal int8 --model model",
         "demo": "demo",
         "verify --model": "verify store.zarr --model model",
     },
     "warmup": {
-        "warmup": "warmup --store planned.zarr --model model --out warmup",
-        "trial": "trial subset.jsonl --model model --out trial",
+        "warmup": "warmup planned.zarr --model model --out warmup",
+        "trial": "trial store.zarr subset.jsonl --model model --out trial",
     },
     "report": {"report": "report store.zarr --scores scores.parquet --subset subset.jsonl --out report.html"},
     "faiss": {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from grace_store.base.settings import DataRequest, RunOptions
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.base.settings import DataSpec, RunOptions
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from tests.tiny_models import tiny_text_model
 
@@ -28,7 +29,7 @@ def proxy_store(folder: Path) -> Store:
             store=str(folder / "s.zarr"),
             model=str(tiny_text_model("llama", folder / "llama")),
             data=(str(folder / "data.jsonl"),),
-            data_request=DataRequest(min_steps=1),
+            data_request=DataSpec(min_steps=1),
             options=RunOptions(device="cpu", threads=1),
         )
     ).store

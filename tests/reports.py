@@ -13,8 +13,9 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from grace_store.base.settings import DataRequest
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.base.settings import DataSpec
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from tests.fake_model import make_fake_model
 
@@ -68,7 +69,7 @@ def make_store(folder: Path, num_traces: int = NUM_TRACES, *, max_steps: int = 7
         store=str(folder / "traces.zarr"),
         model=make_fake_model(folder / "model"),
         data=(str(data),),
-        data_request=DataRequest(format="explicit", min_steps=2),
+        data_request=DataSpec(format="explicit", min_steps=2),
         samples_per_unit=64,
         door="tests.fake_model",
     )

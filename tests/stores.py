@@ -16,9 +16,7 @@ import numpy.typing as npt
 
 from grace_store.base.metadata import DataFile, Plan, Signal
 from grace_store.base.settings import (
-    DataRequest,
     DataSpec,
-    ExtractRequest,
     ExtractSpec,
     GradientSpec,
     ModelIdentity,
@@ -27,10 +25,12 @@ from grace_store.base.settings import (
 )
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitSignals
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.store.backend import open_backend
+from grace_store.store.layout import PlannedSample
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.plan_writer import PlannedSample, PlanWriter
+from grace_store.store.plan_writer import PlanWriter
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from tests.fake_model import make_fake_model
 
@@ -72,8 +72,8 @@ def extract_store(folder: Path, storage: Storage = "int8") -> Store:
         model=make_fake_model(folder / "model"),
         data=(str(make_records(folder / "data.jsonl")),),
         signal=SIGNAL,
-        data_request=DataRequest(format="explicit", min_steps=1),
-        request=ExtractRequest(storage=storage, max_length=300),
+        data_request=DataSpec(format="explicit", min_steps=1),
+        request=ExtractSpec(storage=storage, max_length=300),
         samples_per_unit=SAMPLES_PER_UNIT,
         door="tests.fake_model",
     )

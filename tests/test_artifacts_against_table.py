@@ -10,7 +10,7 @@ from grace_store.artifacts.against_table import SCHEMA, AgainstTable, read_again
 from grace_store.artifacts.notes import AgainstNote, AgainstSpec, BenchmarkNote
 from grace_store.base.documents import METADATA_KEY
 from grace_store.base.errors import DataError
-from grace_store.pages.audits import against_section
+from grace_store.pages.contaminated_samples import against_section
 from tests.example_notes import BENCHMARK, DUPLICATES, MADE_FROM
 
 WHAT = {"sample_id": "s", "benchmark": "a/test.jsonl", "item_id": "q", "part": "question"}
@@ -106,7 +106,7 @@ def test_a_table_that_was_changed_is_refused(tmp_path, change, words):
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "d.parquet"
-    with pytest.raises(DataError, match=r"does not exist; `grace-store duplicates --against` makes it"):
+    with pytest.raises(DataError, match=r"does not exist; `grace-store contamination` makes it"):
         read_against(path)
     note = DUPLICATES.to_json()
     pq.write_table(pa.table({"row": [1]}).replace_schema_metadata({METADATA_KEY: str(note).encode()}), path)

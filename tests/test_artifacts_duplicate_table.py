@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace_store.artifacts.duplicate_table import NEEDED, SCHEMA, read_duplicates
+from grace_store.artifacts.duplicate_table import SCHEMA, read_duplicates
 from grace_store.base.documents import METADATA_KEY
 from grace_store.base.errors import DataError, SettingError
-from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.duplicates import duplicates
 from grace_store.curate.score import score
+from grace_store.read.pool import Pool
 from grace_store.store.opened import Store
 from tests.duplicated_stores import duplicated_store
 
@@ -25,7 +26,7 @@ def store(tmp_path_factory) -> Store:
 
 @pytest.fixture(scope="module")
 def found(store):
-    return duplicates(store, DuplicatesRequest(floor=0.85), threads=1)
+    return duplicates(Pool.of(store, threads=1), floor=0.85)
 
 
 def test_a_threshold_below_the_floor_is_refused(found):
@@ -50,9 +51,9 @@ def test_how_many_could_go_is_told_with_the_tables_numbers(store, found):
         groups = f"{count.num_groups} group{'s' if count.num_groups > 1 else ''} of samples that are alike"
         assert told.startswith(f"{share}: there {'are' if count.num_groups > 1 else 'is'} {groups}"), told
         assert told.endswith("one of each is kept. No two have the same record.")
-    some = duplicates(store, DuplicatesRequest(subset=np.arange(10, 60)))
+    some = duplicates(store, subset=np.arange(10, 60))
     assert some.conclusion == "None of 50 samples could go: no two have the same text, or a cosine of 0.95 or more."
-    most = duplicates(store, DuplicatesRequest(subset=np.array([0, 20, 60, 80, 81])), threads=1)
+    most = duplicates(Pool.of(store, threads=1), subset=np.array([0, 20, 60, 80, 81]))
     assert most.conclusion.startswith("3 of 5 samples (60 %) could go: there are 2 groups")
     assert most.conclusion.endswith("That is more than half, perhaps too many: from 0.98 up, 2 would go.")
 
@@ -98,13 +99,10 @@ def test_a_table_with_a_damaged_note_is_refused(found, tmp_path, note):
 
 
 @pytest.mark.parametrize("name", SCHEMA.names)
-def test_a_table_without_a_column_is_read_if_it_can_do_without(found, tmp_path, name):
+def test_a_table_without_a_column_is_refused(found, tmp_path, name):
     pq.write_table(found.table.drop_columns([name]), tmp_path / "d.parquet")
-    if name in NEEDED:
-        with pytest.raises(DataError, match=f"no column {name}"):
-            read_duplicates(tmp_path / "d.parquet")
-    else:
-        assert read_duplicates(tmp_path / "d.parquet").table.equals(found.table)
+    with pytest.raises(DataError, match=f"no column {name}"):
+        read_duplicates(tmp_path / "d.parquet")
 
 
 def test_a_table_is_read_as_it_was_written(found, tmp_path):

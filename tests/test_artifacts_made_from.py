@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from grace_store.artifacts.made_from import check_made_from, check_plan_of, open_made_from, open_store_of
+from grace_store.artifacts.made_from import check_made_from, open_made_from, open_store_of
+from grace_store.artifacts.notes import check_plan_of
 from grace_store.base.errors import NotAStore, ResumeMismatch
 from grace_store.curate.score import ScoreRequest, score
 from tests.scored_stores import known_store

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from grace_store.artifacts.notes import ScoresNote, SubsetSpec
+from grace_store.artifacts.notes import ScoresNote
 from grace_store.base.documents import Document, parse_document
 from grace_store.base.errors import DataError
-from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
+from grace_store.curate.selection import Selection
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
-from tests.example_notes import DIVERSITY, EXAMPLES, INFLUENCE, SCORES, SUBSET
+from tests.example_notes import EXAMPLES, INFLUENCE, SCORES, SUBSET
 
 WRONG = [None, "text", 7, -1, 1.5, True, [], [None], {}, {"a": 1}, 10**30, "\0"]
 
@@ -99,13 +100,8 @@ def test_scores_that_cannot_be_are_refused(changes, words):
         read(SCORES.to_json() | changes, SCORES)
 
 
-def test_clusters_and_subsets_of_a_measure_go_together():
-    with pytest.raises(DataError, match="clusters and subsets do not go together"):
-        read(DIVERSITY.to_json() | {"num_clusters": 2}, DIVERSITY)
-
-
 def test_a_subset_knows_whether_values_alone_decided():
-    assert SubsetSpec(ratio="0.2").is_by_value
+    assert Selection(ratio="0.2").is_by_value
     assert SUBSET.spec.is_by_value
-    for more in ({"by": "num_steps"}, {"control": ("num_steps",)}, {"balanced": "capability"}):
-        assert not SubsetSpec(ratio="0.2", **more).is_by_value
+    for more in ({"by": "num_steps"}, {"control": ("num_steps",)}, {"per_group": "1"}):
+        assert not Selection(ratio="0.2", **more).is_by_value

@@ -1,4 +1,4 @@
-"""Columns of Parquet files: of today's, an older release's and a stranger's."""
+"""Columns of Parquet files: of ours and a stranger's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from grace_store.artifacts.parquet_columns import read_columns, read_header
 from grace_store.base.errors import DataError
 
 KINDS = {"name": pa.string(), "count": pa.int64(), "parts": pa.list_(pa.float64())}
-NEEDED = ("name", "count")
 
 
 @pytest.fixture
@@ -25,21 +24,14 @@ def written(table: pa.Table, tmp_path):
 
 def test_columns_come_back_as_they_were_written(table, tmp_path):
     path = written(table, tmp_path)
-    assert read_columns(path, KINDS, NEEDED, "make").equals(table)
+    assert read_columns(path, KINDS, "make").equals(table)
     assert read_header(path, "make").names == list(KINDS)
-
-
-def test_a_column_that_is_younger_than_the_file_has_nulls(table, tmp_path):
-    found = read_columns(written(table.drop_columns(["parts"]), tmp_path), KINDS, NEEDED, "make")
-    assert found["parts"].type == KINDS["parts"]
-    assert found["parts"].null_count == 2
-    assert found.column_names == list(KINDS)
 
 
 def test_only_the_columns_asked_for_are_read_in_their_order_and_types(table, tmp_path):
     wide = table.append_column("more", pa.array([1, 2])).select(["more", "parts", "count", "name"])
     wide = wide.set_column(2, "count", wide["count"].cast(pa.int16()))
-    assert read_columns(written(wide, tmp_path), KINDS, NEEDED, "make").equals(table)
+    assert read_columns(written(wide, tmp_path), KINDS, "make").equals(table)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +46,7 @@ def test_only_the_columns_asked_for_are_read_in_their_order_and_types(table, tmp
 )
 def test_columns_that_are_missing_or_of_other_types_are_told(table, tmp_path, change, words):
     with pytest.raises(DataError, match=rf"t\.parquet is not a table that `grace-store make` made: .*{words}"):
-        read_columns(written(change(table), tmp_path), KINDS, NEEDED, "make")
+        read_columns(written(change(table), tmp_path), KINDS, "make")
 
 
 def test_files_that_are_damaged_or_none_are_told_on_one_line(table, tmp_path):
@@ -64,10 +56,10 @@ def test_files_that_are_damaged_or_none_are_told_on_one_line(table, tmp_path):
     raw[start : start + 12] = bytes(12)
     path.write_bytes(raw)
     with pytest.raises(DataError, match=r"t\.parquet is damaged .*`grace-store make`") as refused:
-        read_columns(path, KINDS, NEEDED, "make")
+        read_columns(path, KINDS, "make")
     assert "\n" not in str(refused.value)
     path.write_bytes(b"PAR1")
-    for read in (lambda: read_header(path, "make"), lambda: read_columns(path, KINDS, NEEDED, "make")):
+    for read in (lambda: read_header(path, "make"), lambda: read_columns(path, KINDS, "make")):
         with pytest.raises(DataError, match=r"t\.parquet is not a Parquet file"):
             read()
     with pytest.raises(DataError, match=r"none\.parquet does not exist; `grace-store make` makes it"):

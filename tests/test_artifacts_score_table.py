@@ -1,4 +1,4 @@
-"""A table of scores on disk: what is in it, what is not one, and that older tables stay readable."""
+"""A table of scores on disk: what is in it, and what is not one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from grace_store.artifacts.notes import (
 )
 from grace_store.artifacts.score_table import (
     COLUMNS,
-    NEVER_NULL,
     ScoreRows,
     read_scores,
     read_scores_note,
-    scores_schema,
     write_scores,
 )
 from grace_store.base.documents import METADATA_KEY, document_metadata
 from grace_store.base.errors import DataError
-from grace_store.base.flags import Flag
+from grace_store.base.states import Flag
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.method_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
 
 SIGNAL = ScoredSignal(sha256="1", num_units=2, weight=1.0)
@@ -66,6 +64,7 @@ def rows(num: int = 2, flags=(0, 0)) -> ScoreRows:
         steps=(np.array([0.1, 0.9, np.nan]), np.array([0.1, 0.8, 0.3]), np.array([np.nan, 1.0, np.nan])),
         step_tokens=np.array([3, 4, 2], dtype=np.int32),
         flags=np.array(flags, dtype=np.uint8),
+        text_flags=np.zeros(num, np.uint32),
     )
 
 
@@ -77,6 +76,7 @@ def influence_rows() -> ScoreRows:
         num_tokens=np.array([9, 4]),
         value=np.array([0.5, np.nan]),
         flags=np.zeros(2, np.uint8),
+        text_flags=np.zeros(2, np.uint32),
         more={
             "influence": np.array([[0.5, 0.25], [np.nan, np.nan]], np.float32),
             "capability": np.array([1, 0]),
@@ -174,32 +174,17 @@ def test_a_table_that_is_not_finished_is_not_there(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# ---------------------------------------------------------------- tables of other releases and other programs
-
-
-@pytest.mark.parametrize("name", [name for name in COLUMNS if name not in (*NEVER_NULL, "value")])
-def test_a_column_that_a_table_was_written_without_is_read_with_nulls(tmp_path, name):
-    """A new column never makes an older table unreadable."""
-    older = rewritten(tmp_path / "older.parquet", rows().to_table(NOTE).drop_columns([name]))
-    table = read_scores(older)
-    assert table.table.column_names == list(COLUMNS)
-    assert table.table.schema.field(name).type == COLUMNS[name]
-    assert table.table[name].to_pylist() == ([[], []] if name == "flags" else [None, None])
-    np.testing.assert_array_equal(table.value, [0.5, np.nan])
-    assert table.lengths["num_steps"].tolist() == [2, 1]
-    assert table.has_step_scores == (name != "step_score")
-    assert table.ranked().tolist() == [0]
+# ---------------------------------------------------------------- tables of other programs
 
 
 @pytest.mark.parametrize("name", METHODS["cadc"].columns)
-def test_the_same_holds_for_the_columns_of_a_method(tmp_path, name):
+def test_a_table_without_a_column_of_its_method_is_refused(tmp_path, name):
     full = influence_rows().to_table(INFLUENCE)
     pq.write_table(
-        full.drop_columns([name]).replace_schema_metadata(document_metadata(INFLUENCE)), tmp_path / "older.parquet"
+        full.drop_columns([name]).replace_schema_metadata(document_metadata(INFLUENCE)), tmp_path / "less.parquet"
     )
-    table = read_scores(tmp_path / "older.parquet")
-    assert table.table[name].null_count == 2
-    assert table.table.schema.equals(scores_schema(INFLUENCE).remove_metadata())
+    with pytest.raises(DataError, match=f"has no column {name}"):
+        read_scores(tmp_path / "less.parquet")
 
 
 def test_more_columns_another_order_and_wider_types_do_no_harm(tmp_path):
@@ -215,7 +200,7 @@ def test_more_columns_another_order_and_wider_types_do_no_harm(tmp_path):
 # ---------------------------------------------------------------- what is no table of scores
 
 
-@pytest.mark.parametrize("name", [*NEVER_NULL, "value"])
+@pytest.mark.parametrize("name", COLUMNS)
 def test_without_what_makes_it_a_table_of_scores_it_is_none(tmp_path, name):
     path = rewritten(tmp_path / "s.parquet", rows().to_table(NOTE).drop_columns([name]))
     with pytest.raises(DataError, match=rf"s\.parquet is not a table .*no column {name}"):

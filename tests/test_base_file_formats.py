@@ -10,7 +10,7 @@ import pytest
 
 import grace_store as gs
 from grace_store.base.errors import SettingError
-from grace_store.base.file_formats import ENDINGS, FOLDER, HTML, JSON, JSON_LINES, PARQUET, SVG, check_name, format_of
+from grace_store.base.file_formats import ENDINGS, FOLDER, HTML, JSON, PARQUET, check_name, format_of
 from grace_store.cli.main import COMMANDS
 from grace_store.cli.options import LocalPath
 from grace_store.curate.exports import EXPORTS
@@ -18,12 +18,13 @@ from tests.commands import run
 from tests.exported import scored_store
 
 WRITTEN = {
-    ("compare", "--out"): (JSON_LINES, JSON),
+    ("audit", "--out"): (JSON,),
+    ("compare", "--out"): (JSON,),
+    ("contamination", "--out"): (PARQUET,),
     ("demo", "--out"): (FOLDER,),
-    ("diversity", "--curve"): (SVG,),
     ("diversity", "--out"): (JSON,),
     ("duplicates", "--out"): (PARQUET,),
-    ("fidelity", "--figure"): (SVG,),
+    ("evaluate", "--out"): (JSON,),
     ("fidelity", "--out"): (JSON,),
     ("judge", "--out"): (JSON,),
     ("report", "--figures"): (FOLDER,),

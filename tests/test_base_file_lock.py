@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grace_store.base.errors import StorageError
-from grace_store.base.file_lock import try_lock
+from grace_store.base.files import try_lock
 
 
 def test_one_holds_it_at_a_time_and_another_after_that(tmp_path: Path) -> None:

@@ -12,14 +12,16 @@ import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from grace_store.model.head.closed_form import ClosedFormHead, ResponseTokens
+from grace_store.pages.html import html_parts, write_page
 from jobs.bench import roofline
 from jobs.bench.__main__ import FAMILIES, main
 from jobs.bench.extraction import Extraction
-from jobs.bench.findings import Curve, Findings, Goal, Ratio, page, report
+from jobs.bench.findings import Curve, Findings, Goal, Ratio, report, sections
 from jobs.bench.gradients import true_step_gradients
 from jobs.bench.measuring import apart, exponent, in_turns, measured_apart, take
 from jobs.bench.tokenwise import segment_means_by_tokens
 from jobs.bench.workload import RandomModel, Traces
+from tests.reports import PageReader, read_page
 
 NEEDS_WORK = ("scoring", "commands", "questions")
 
@@ -37,6 +39,7 @@ def bench(tmp_path_factory):
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_measures_something(family, work):
     more = {"work": str(work)} if family in NEEDS_WORK else {}
@@ -59,7 +62,12 @@ def test_the_command_prints_saves_and_draws(tmp_path, capsys):
     for ratio in saved["families"]["storage"]["ratios"]:
         assert ratio["what"] in printed
         assert ratio["what"] in drawn.read_text()
-    assert drawn.read_text().count("<svg") == len(saved["families"]["search"]["curves"])
+    curves, page = saved["families"]["search"]["curves"], read_page(drawn)
+    assert curves
+    for number, curve in enumerate(curves):
+        figure = page.document(f"figure-curve-{number}")
+        assert {line["name"] for line in figure["data"]} == set(curve["lines"])
+        assert figure["data"][0]["x"] == curve["sizes"]
 
 
 def test_a_bare_forward_sees_the_tokens_that_extraction_sees(bench):
@@ -129,10 +137,13 @@ def test_a_ratio_says_whether_its_goal_is_met(goal, value, verdict):
     assert Ratio("this", "that", value, goal).verdict == verdict
 
 
-def test_a_page_shows_text_as_text():
+def test_a_page_shows_text_as_text(tmp_path):
     found = {"x": Findings([Ratio("<b>", "that", 1.0)], [Curve("c<", "n", "s", [1, 2], {"<i>": [1, 2]})], ["<u>"])}
-    drawn = page(found, {"machine": "<s>"})
-    assert not any(tag in drawn for tag in ("<b>", "<i>", "<u>", "<s>", "c<<"))
+    write_page(tmp_path / "bench.html", "costs", sections(found, {"machine": "<s>"}))
+    page = read_page(tmp_path / "bench.html")
+    assert not {"b", "i", "u", "s"} & (set(page.tags) - set(PageReader("".join(html_parts("", {}, ""))).tags))
+    assert page.document("figure-curve-0")["data"][0]["name"] == "&lt;i&gt;"  # plotly reads markup in its labels
+    assert [block["kind"] for block in page.document("page")["sections"][0]["blocks"]] == ["table", "figure", "text"]
 
 
 # ---------------------------------------------------------------- pages

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.base.settings import DataRequest
+from grace_store.base.settings import DataSpec
 from grace_store.run import scan as understanding
 from grace_store.run.plan import plan
 from grace_store.run.status import status
@@ -78,7 +78,7 @@ def test_score_reads_four_values_of_a_unit(measured: list[dict[str, dict]]) -> N
     assert more_requests(measured, "score") == {"GET": 40}
 
 
-@pytest.mark.parametrize("command", [["status"], ["extract", "--store"]])
+@pytest.mark.parametrize("command", [["status"], ["extract"]])
 def test_a_finished_store_is_looked_at_without_heavy_libraries(made: Path, command: list[str]) -> None:
     probe = (
         "import sys; from grace_store.cli import main; main(sys.argv[1:], standalone_mode=False);"
@@ -109,7 +109,7 @@ def traced_peak(place: Path, num_records: int) -> int:
     data.write_text("".join(json.dumps({**record(0), "id": f"trace-{i}"}) + "\n" for i in range(num_records)))
     tracemalloc.start()
     try:
-        plan([data], place / f"{num_records}.zarr", DataRequest(min_steps=2))
+        plan([data], place / f"{num_records}.zarr", DataSpec(min_steps=2))
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

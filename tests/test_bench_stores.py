@@ -11,8 +11,8 @@ import pytest
 
 from grace_store.curate.score import score
 from grace_store.run.verify import verify
-from grace_store.run.warmup import warmup
 from grace_store.store.opened import Store
+from grace_store.train.warmup import warmup
 from tests import warmups
 
 
@@ -39,6 +39,7 @@ def test_a_synthetic_store_is_a_store(store):
     assert len(score(store)) == 300
 
 
+@pytest.mark.slow
 def test_the_bench_of_gradients_prints_what_each_kind_costs(repository, tmp_path):
     warmups.write_traces(tmp_path / "traces.jsonl", 12)
     request = warmups.REQUEST.model_copy(update={"num_heldout": 0, "checkpoints": ("1",), "ratio": "0.7"})

@@ -11,15 +11,16 @@ from pathlib import Path
 import click
 import pytest
 
-from grace_store.base.errors import Interrupted
-from grace_store.base.events import Finished, Note, Rated, Scanned, Started, UnitCommitted, Warned
+from grace_store.base.errors import Interrupted, how_to_install
+from grace_store.base.events import Finished, Note, Progressed, Rated, Started, UnitCommitted, Warned
 from grace_store.base.text import duration, size
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.main import COMMANDS, GROUPS
+from grace_store.cli.main import COMMANDS, GROUPS, REMOVED, REMOVED_OPTIONS
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.study import STUDIES
 from tests.commands import run
 
-HELPERS = {"__init__", "main", "console", "progress", "options", "shared"}
+HELPERS = {"__init__", "main", "console", "progress", "options", "shared", "study_command"}
 """Modules of the command line that are no command."""
 
 
@@ -28,10 +29,10 @@ HELPERS = {"__init__", "main", "console", "progress", "options", "shared"}
 
 def test_every_file_is_a_command_named_as_it_or_a_helper(repository: Path) -> None:
     files = {path.stem for path in (repository / "grace_store/cli").glob("*.py")}
-    assert files == {name.replace("-", "_") for name in COMMANDS} | HELPERS
+    assert files == {name.replace("-", "_") for name in COMMANDS if name not in STUDIES} | HELPERS
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in STUDIES])
 def test_a_commands_file_holds_it_and_no_other(name: str) -> None:
     module = import_module(f"grace_store.cli.{name.replace('-', '_')}")
     commands = {id(each): each for each in vars(module).values() if isinstance(each, click.Command)}
@@ -104,6 +105,42 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     assert "No such command" in run("frobnicate", code=2).stderr
 
 
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_command_that_is_gone_names_the_one_that_took_its_place(name: str) -> None:
+    told = run(name, "traces.zarr", code=2).stderr
+    assert f"There is no command '{name}' any more: {REMOVED[name]}" in told
+    (successor,) = re.findall(r"`grace-store (\w+) ", REMOVED[name])
+    assert successor in COMMANDS
+    for option in re.findall(r"--[a-z-]+", REMOVED[name]):
+        assert option in run(successor, "--help").stdout
+
+
+@pytest.mark.parametrize(("name", "option"), REMOVED_OPTIONS)
+def test_an_option_that_is_gone_names_what_took_its_place(name: str, option: str) -> None:
+    assert option not in {each for param in COMMANDS[name].params for each in param.opts}
+    told = run(name, "a", "b", option, "c", code=2).stderr
+    assert f"{name} has no {option} any more: {REMOVED_OPTIONS[name, option]}" in told
+
+
+def test_an_option_that_never_was_is_told_by_click() -> None:
+    assert "No such option" in run("extract", "s", "--stroe", "c", code=2).stderr
+
+
+def test_a_store_is_the_first_argument_of_every_command_that_has_one() -> None:
+    for name in COMMANDS:
+        arguments = [each.name for each in COMMANDS[name].params if isinstance(each, click.Argument)]
+        options = [each.opts for each in COMMANDS[name].params if isinstance(each, click.Option)]
+        assert "store" not in arguments[1:], name
+        assert ["--store"] not in options or name in ("audit", "select"), name
+
+
+def test_a_configuration_may_name_the_store_and_the_command_line_wins(tmp_path: Path, extracted: Path) -> None:
+    (tmp_path / "c.toml").write_text(f'store = "{extracted / "store.zarr"}"\n')
+    assert "0 to do" in run("extract", "--config", tmp_path / "c.toml").stdout
+    told = run("extract", tmp_path / "none.zarr", "--config", tmp_path / "c.toml", code=1).stderr
+    assert "none.zarr" in told
+
+
 def test_json_has_null_for_a_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"low": math.nan, "all": [1.5, -math.inf]})
     assert capsys.readouterr().out == '{\n  "low": null,\n  "all": [\n    1.5,\n    null\n  ]\n}\n'
@@ -113,35 +150,37 @@ def test_json_has_null_for_a_number_that_is_none(capsys: pytest.CaptureFixture[s
 
 BAD: dict[str, tuple[list[str], int, str]] = {
     "no store": (["status", "{tmp}/none.zarr"], 1, "is not a grace-store store: nothing is there"),
-    "no data": (["extract", "--store", "{tmp}/none.zarr", "--model", "m"], 1, "give the dataset with --data"),
-    "missing file": (["plan", "{tmp}/none.jsonl", "--store", "{tmp}/s.zarr"], 1, "none.jsonl"),
-    "no model": (["extract", "--store", "{tmp}/s.zarr", "--data", "{data}", "--min-steps", "2"], 1, "--model"),
-    "a file": (["status", "{data}"], 1, "it is a file"),
-    "reserved name": (["extract", "--store", "{store}", "--signal", "each", "--model", "m"], 1, "cannot be the name"),
-    "bad shard": (["extract", "--store", "s", "--shard", "4/4"], 2, "is not i/n with 0 <= i < n"),
+    "no data": (["extract", "{tmp}/none.zarr", "--model", "m"], 1, "give the dataset with --data"),
+    "missing file": (["plan", "{tmp}/s.zarr", "{tmp}/none.jsonl"], 1, "none.jsonl"),
+    "no model": (["extract", "{tmp}/s.zarr", "--data", "{data}", "--min-steps", "2"], 1, "--model"),
+    "a file": (["status", "{data}"], 2, "first argument is a store, a folder: grace-store status STORE [OPTIONS]"),
+    "data first": (["plan", "{data}", "{tmp}/s.zarr"], 2, "grace-store plan STORE DATA... [OPTIONS]"),
+    "subset first": (["trial", "{data}", "--out", "{tmp}/t"], 2, "grace-store trial [STORE] [SUBSET]... [OPTIONS]"),
+    "reserved name": (["extract", "{store}", "--signal", "each", "--model", "m"], 1, "cannot be the name"),
+    "bad shard": (["extract", "s", "--shard", "4/4"], 2, "is not i/n with 0 <= i < n"),
     "bad device": (
-        ["extract", "--store", "s", "--device", "Abacus"],
+        ["extract", "s", "--device", "Abacus"],
         1,
         "none of auto, cpu, NAME",
     ),
-    "bad unit": (["plan", "{data}", "--store", "{tmp}/s.zarr", "--unit-samples", "3", "--min-steps", "2"], 1, "power"),
-    "bad steps": (["plan", "{data}", "--store", "{tmp}/s.zarr", "--min-steps", "0"], 2, "--min-steps"),
-    "bad format": (["plan", "{data}", "--store", "{tmp}/s.zarr", "--format", "mystery"], 1, "mystery"),
+    "bad unit": (["plan", "{tmp}/s.zarr", "{data}", "--unit-samples", "3", "--min-steps", "2"], 1, "power"),
+    "bad steps": (["plan", "{tmp}/s.zarr", "{data}", "--min-steps", "0"], 2, "--min-steps"),
+    "bad format": (["plan", "{tmp}/s.zarr", "{data}", "--format", "mystery"], 1, "mystery"),
     "unknown sample": (["inspect", "{store}", "nobody"], 1, "has no sample 'nobody'"),
     "unknown signal": (["inspect", "{store}", "case-1", "--signal", "x"], 1, r"has no signal 'x' (there are: base)"),
-    "other min-steps": (["extract", "--store", "{store}", "--min-steps", "5"], 1, "min-steps: planned 2, now 5"),
-    "bad name": (["extract", "--store", "{store}", "--signal", "../x", "--model", "m"], 1, "cannot be the name"),
-    "no such model": (["extract", "--store", "{store}", "--signal", "x", "--model", "{tmp}/nomodel"], 1, "nomodel"),
+    "other min-steps": (["extract", "{store}", "--min-steps", "5"], 1, "min-steps: planned 2, now 5"),
+    "bad name": (["extract", "{store}", "--signal", "../x", "--model", "m"], 1, "cannot be the name"),
+    "no such model": (["extract", "{store}", "--signal", "x", "--model", "{tmp}/nomodel"], 1, "nomodel"),
     "bad alpha": (["score", "{store}", "--out", "{tmp}/s.parquet", "--alpha", "1.5"], 1, "alpha 1.5"),
-    "a file as store": (["extract", "--store", "{data}", "--data", "{data}", "--model", "m"], 1, "a store is a folder"),
-    "below a file": (["plan", "{data}", "--store", "{data}/s.zarr"], 1, "traces.jsonl is a file, not a folder"),
+    "a file as store": (["extract", "{data}", "--data", "{data}", "--model", "m"], 2, "grace-store extract STORE"),
+    "below a file": (["plan", "{data}/s.zarr", "{data}"], 1, "traces.jsonl is a file, not a folder"),
     "out below a file": (["score", "{store}", "--out", "{data}/s.parquet"], 1, "traces.jsonl is a file, not a folder"),
     "out of the disk": (
         ["score", "{store}", "--out", "/proc/s.parquet"],
         1,
         "Error: /proc/s.parquet cannot be written",
     ),
-    "other storage": (["extract", "--store", "{store}", "--storage", "int4"], 1, "storage: begun with int8, now int4"),
+    "other storage": (["extract", "{store}", "--storage", "int4"], 1, "storage: begun with int8, now int4"),
     "no table": (["select", "{tmp}/none.parquet", "--out", "{tmp}/x"], 1, "does not exist"),
 }
 
@@ -160,14 +199,14 @@ def test_bad_input_is_answered_with_a_sentence(tmp_path: Path, data: str, extrac
 def test_a_missing_package_is_answered_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str
 ) -> None:
-    from grace_store.run.engines import choice as engines
+    from grace_store.run.engines import engine as engines
 
     def missing(*_: object) -> tuple[str, ...]:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     monkeypatch.setattr(engines, "_devices", missing)
-    result = run("extract", "--store", tmp_path / "s.zarr", code=1)
-    assert f"pip install 'grace-store[{extra}]'" in result.stderr
+    result = run("extract", tmp_path / "s.zarr", code=1)
+    assert f"This needs {module}, which is not installed. {how_to_install(extra)}" in result.stderr
 
 
 def test_a_second_ctrl_c_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,8 +237,9 @@ def test_progress_tells_what_is_left(capsys: pytest.CaptureFixture[str], monkeyp
         )
         with ProgressDisplay() as display:
             for event in (
-                Note("hello"), Warned("careful"), Scanned(1000, 5, 10), Started("base", 2, 1, 8, 4, 10_000),
-                Rated(2.0, 500.0), UnitCommitted(1, 4, 0, 100, 2000), UnitCommitted(2, 4, 0, 100, 2000),
+                Note("hello"), Warned("careful"), Progressed("1000 records", 5, 10),
+                Started("base", 2, 1, 8, 4, 10_000), Rated(2.0, 500.0),
+                UnitCommitted(1, 4, 0, 100, 2000), UnitCommitted(2, 4, 0, 100, 2000),
                 Finished(2, 3.0),
             ):  # fmt: skip
                 display(event)

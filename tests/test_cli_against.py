@@ -1,4 +1,4 @@
-"""grace-store duplicates --against and select --exclude-contaminated, as users type them."""
+"""grace-store contamination and select --exclude-contaminated, as users type them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     pool = extracted(folder / "pool", pool_records())
     write_records(folder / "test.jsonl", [{"q": each["prompt"]} for each in item_records()])
     run("score", pool.location, "--out", folder / "scores.parquet")
-    run("duplicates", pool.location, *against(folder), "--out", folder / "a.parquet")
+    run("contamination", pool.location, *against(folder), "--out", folder / "a.parquet")
     return folder
 
 
@@ -43,7 +43,7 @@ def run(*arguments: object, exit_code: int = 0):
 
 
 def test_the_conclusion_comes_first_then_counts_and_the_worst_cases_side_by_side(folder, tmp_path):
-    shown = run("duplicates", folder / "pool" / "s.zarr", *against(folder), "--out", tmp_path / "a.parquet").stdout
+    shown = run("contamination", folder / "pool" / "s.zarr", *against(folder), "--out", tmp_path / "a.parquet").stdout
     lines = shown.splitlines()
     assert lines[0].startswith(
         "3 of 24 samples (12 %) have items of a benchmark in the text or close to it: 3 of 8 items of test.jsonl."
@@ -60,7 +60,7 @@ def test_the_conclusion_comes_first_then_counts_and_the_worst_cases_side_by_side
 
 def test_json_has_the_note_and_the_worst_cases(folder, tmp_path):
     out = tmp_path / "a.parquet"
-    shown = run("duplicates", folder / "pool" / "s.zarr", *against(folder), "--out", out, "--share", 0.9, "--json")
+    shown = run("contamination", folder / "pool" / "s.zarr", *against(folder), "--out", out, "--share", 0.9, "--json")
     said = json.loads(shown.stdout)
     assert (said["kind"], said["num_contaminated"], said["spec"]["share"]) == ("against", 3, 0.9)
     assert said["num_matches"] == {"exact": 1, "ngram": 2, "vector": 0, "template": 0}
@@ -85,21 +85,32 @@ def test_what_is_contaminated_is_never_selected_and_the_note_says_so(folder, tmp
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("duplicates --against {test} --out {out}", "Missing argument 'STORE'"),
-        ("duplicates {store} --against {test} --keep shortest --out {out}", "--against has no use for --keep"),
-        ("duplicates {store} --against {test} --floor 0.5 --engine ray --out {out}", "no use for --floor, --engine"),
-        ("duplicates {store} --against {test} --signal a --out {out}", "--signal: only texts are compared with files"),
-        ("duplicates {store} --against {test} --seed 3 --partial --out {out}", "--partial, --seed: only texts"),
-        ("duplicates {store} --against {test} --threshold 0.9 --out {out}", "--threshold: only texts"),
-        ("duplicates {store} --against {store} --map prompt=q --out {out}", "--map: a store knows how its own records"),
-        ("duplicates {store} --against {store} --format gsm8k --out {out}", "--format: a store knows"),
-        ("duplicates {store} --ngram 8 --out {out}", "--ngram is for benchmarks: give --against"),
-        ("duplicates {store} --against {test} --out {link}", "which is read for it; choose another --out"),
-        ("duplicates {store} --against {test} --map prompt=nowhere --out {out}", "No record of"),
-        ("duplicates {store} --against {out} --out {out}x", "out.parquet"),
+        ("contamination --against {test} --out {out}", "Missing argument 'STORE'"),
+        ("contamination {store} --out {out}", "Missing option '--against'"),
+        (
+            "duplicates {store} --against {test} --out {out}",
+            "duplicates has no --against any more: `grace-store contamination STORE --against FILE` compares samples",
+        ),
+        (
+            "contamination {store} --against {test} --signal a --out {out}",
+            "--signal: only texts are compared",
+        ),
+        ("contamination {store} --against {test} --seed 3 --partial --out {out}", "--partial, --seed: only texts"),
+        ("contamination {store} --against {test} --threshold 0.9 --out {out}", "--threshold: only texts"),
+        (
+            "contamination {store} --against {store} --map prompt=q --out {out}",
+            "--map: a store knows how",
+        ),
+        ("contamination {store} --against {store} --format gsm8k --out {out}", "--format: a store knows"),
+        ("contamination {store} --against {test} --out {link}", "which is read for it; choose another --out"),
+        ("contamination {store} --against {test} --map prompt=nowhere --out {out}", "No record of"),
+        ("contamination {store} --against {out} --out {out}x", "out.parquet"),
         ("report {other} --against {found} --out {new}", "table of benchmark items {found} was made from another plan"),
         ("select {scores} --exclude-contaminated {scores} --out {new}", "not a table of benchmark items"),
-        ("duplicates --from {found} --out {out}", "It was made with --against; `grace-store duplicates` without that"),
+        (
+            "duplicates --from {found} --out {out}",
+            "It compares samples with benchmarks; `grace-store duplicates` compares them with each other",
+        ),
         ("select {scores} --exclude-contaminated {found} --out {linked}", "the table of benchmark items; choose"),
     ],
 )
@@ -120,6 +131,6 @@ def test_wrong_commands_are_told_what_is_wrong(folder, tmp_path, arguments, word
 def test_terminals_do_not_obey_a_benchmark(folder, tmp_path):
     asked = item_records()[0]["prompt"]
     evil = write_records(tmp_path / "evil.jsonl", [{"question": f"\x1b[31m {asked}", "id": "q\u202e"}])
-    shown = run("duplicates", folder / "pool" / "s.zarr", "--against", evil, "--out", tmp_path / "a.parquet").stdout
+    shown = run("contamination", folder / "pool" / "s.zarr", "--against", evil, "--out", tmp_path / "a.parquet").stdout
     assert "\\x1b[31m" in shown
     assert "\\u202e" in shown

@@ -13,17 +13,21 @@ from tests.commands import refuses, run
 
 def test_compare_lists_what_changed(scored, tmp_path):
     run("score", scored / "store.zarr", "--out", tmp_path / "b.parquet", "--alpha", 0)
-    arguments = ("compare", scored / "scores.parquet", tmp_path / "b.parquet", "--out", tmp_path / "changes.jsonl")
-    said = json.loads(run(*arguments, "--json").output)
+    arguments = ("compare", scored / "scores.parquet", tmp_path / "b.parquet", "--out", tmp_path / "changes.json")
+    found = json.loads(run(*arguments, "--json").output)
+    said = found["numbers"]
     assert said["num_a"] == said["num_b"] == 5
     assert said["num_entered"] == said["num_left"] == 5 - said["num_both"] > 0
-    changes = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
-    assert len(changes) == 2 * said["num_entered"]
-    run(*arguments[:3], "--out", tmp_path / "changes.json")
-    assert json.loads((tmp_path / "changes.json").read_text()) == changes, "as an array, as the name says"
+    assert len(found["tables"]["entered"]["rows"]) == said["num_entered"]
+    assert json.loads((tmp_path / "changes.json").read_text()) == found
     shown = run(*arguments).stdout
-    assert f"both: {said['num_both']}" in shown
-    assert said["entered"][0]["sample_id"] in shown
+    first, *others = (row["sample_id"] for row in found["tables"]["entered"]["rows"])
+    assert first in shown
+    short = run(*arguments[:3], "--show", 1).stdout
+    assert first in short
+    assert f"and {len(others)} more" in short
+    run("report", scored / "store.zarr", "--out", tmp_path / "page.html", "--finding", tmp_path / "changes.json")
+    assert first in (tmp_path / "page.html").read_text()
 
 
 def test_compare_writes_over_neither_side_and_shows_ids_as_they_stand(scored, tmp_path):
@@ -32,8 +36,8 @@ def test_compare_writes_over_neither_side_and_shows_ids_as_they_stand(scored, tm
     pq.write_table(table.set_column(0, "sample_id", ids), tmp_path / "a.parquet")
     run("score", scored / "store.zarr", "--out", tmp_path / "b.parquet", "--alpha", 0)
     before = (tmp_path / "b.parquet").read_bytes()
-    (tmp_path / "link").symlink_to(tmp_path / "b.parquet")
-    told = run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", "--out", tmp_path / "link", code=1)
+    (tmp_path / "link.json").symlink_to(tmp_path / "b.parquet")
+    told = run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", "--out", tmp_path / "link.json", code=1)
     assert "Nothing was written." in told.stderr
     assert (tmp_path / "b.parquet").read_bytes() == before
     shown = "".join(run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet").stdout.split())

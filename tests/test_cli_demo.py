@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from grace_store import example as demo_models
-from grace_store.base.errors import MissingExtra
+from grace_store.base.errors import MissingExtra, how_to_install
 from grace_store.cli import demo, main
-from grace_store.cli.demo import MADE
+from grace_store.cli.demo import MADE, NEEDS
 from grace_store.example import FOLDER
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
@@ -70,16 +71,15 @@ def test_the_demo_ends_with_a_conclusion_and_the_next_commands(shown: tuple[Path
 def test_the_demo_for_machines_is_one_json_document(
     shown: tuple[Path, Result], model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(demo.EXTRAS, "report", ("no_such_module_here", "report"))
-    monkeypatch.setitem(demo.EXTRAS, "duplicates", ("no_such_module_here", "faiss"))
+    monkeypatch.setattr(demo, "find_spec", lambda module: None if module in NEEDS.values() else find_spec(module))
     result = run("demo", "--out", shown[0], "--model", model, "--json")
     assert "64 samples in 4 units were done before" in result.stderr  # nothing is extracted again
     found = json.loads(result.stdout)
     values = [entry["value"] for entry in found["ranking"]]
     assert len(values) == NUM_TRACES
     assert values == sorted(values, reverse=True)
-    assert found["conclusion"].startswith("Flags found ")
-    kinds = {each["kind"]: each for each in found["findings"]["kinds"]}
+    assert found["finding"]["conclusion"].startswith("Flags found ")
+    kinds = {each["kind"]: each for each in found["finding"]["tables"]["kinds"]["rows"]}
     assert sum(each["num_traces"] for each in kinds.values()) == NUM_TRACES
     assert sum(each["num_chosen"] for each in kinds.values()) == 13
     assert not [name for name, each in kinds.items() if each["num_chosen_unflagged"] > each["num_traces"]]
@@ -87,9 +87,9 @@ def test_the_demo_for_machines_is_one_json_document(
         assert kinds[found_by_text]["num_flagged"] == kinds[found_by_text]["num_traces"]
         assert kinds[found_by_text]["num_chosen_unflagged"] == 0
     assert not {"report", "duplicates"} & set(found)
-    assert found["findings"]["num_copies_found"] is None
-    assert "pip install 'grace-store[report]'" in result.stderr
-    assert "pip install 'grace-store[faiss]'" in result.stderr
+    assert found["finding"]["numbers"]["num_copies_found"] is None
+    assert how_to_install("report") in result.stderr
+    assert how_to_install("faiss") in result.stderr
 
 
 def test_without_its_model_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,16 +102,16 @@ def test_figures_all_the_way_from_warm_up_to_export(tmp_path: Path) -> None:
     """Plan, warm up, extract from every checkpoint, score over them, select, export; images at each stage."""
     vision = tiny_vision_model("qwen3_vl", tmp_path / "model")
     store, warmup = tmp_path / "traces.zarr", tmp_path / "warmup"
-    planned = run_json("plan", TRACES, "--store", store, "--unit-samples", 16)
+    planned = run_json("plan", store, TRACES, "--unit-samples", 16)
     assert planned["num_planned"] == NUM_TRACES
     run(
-        "warmup", "--store", store, "--model", vision, "--out", warmup, "--ratio", "0.2", "--batch-size", 4,
+        "warmup", store, "--model", vision, "--out", warmup, "--ratio", "0.2", "--batch-size", 4,
         "--checkpoints", "0.5,1", "--heldout", 2, "--max-pixels", 2048, *SMALL,
     )  # fmt: skip
     subset = json.loads((warmup / "subset.json").read_text())
     assert len(subset["samples"]) == 13  # ceil(0.2 * 64)
     pixels = ["--max-pixels", 2048]
-    run("extract", "--store", store, "--model", vision, "--adapter", warmup, *pixels, *SMALL)
+    run("extract", store, "--model", vision, "--adapter", warmup, *pixels, *SMALL)
     signals = run_json("status", store)["signals"]
     assert len(signals) == 2
     assert all(each["num_done"] == NUM_TRACES for each in signals.values())

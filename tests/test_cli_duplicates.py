@@ -1,4 +1,4 @@
-"""grace-store duplicates and neighbours, as users type them."""
+"""grace-store duplicates and inspect --neighbours, as users type them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from grace_store.artifacts.duplicate_table import read_duplicates
+from grace_store.base.errors import how_to_install
 from grace_store.cli import main
-from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.duplicates import duplicates
 from grace_store.curate.score import score
+from grace_store.read.pool import Pool
 from grace_store.store.opened import Store
 from tests.duplicated_stores import duplicated_store
 
@@ -25,7 +27,7 @@ def store(tmp_path_factory) -> Store:
 
 @pytest.fixture(scope="module")
 def found(store):
-    return duplicates(store, DuplicatesRequest(floor=0.85), threads=1)
+    return duplicates(Pool.of(store, threads=1), floor=0.85)
 
 
 def run(*arguments: object, exit_code: int = 0):
@@ -53,17 +55,18 @@ def test_the_commands_as_users_type_them(store, tmp_path):
     assert (said["num_groups"], said["num_dropped"], said["spec"]["threshold"]) == (21, 25, 0.9)
     assert read_duplicates(tmp_path / "e.parquet").num_groups == 21
     assert said["conclusion"].startswith("25 of 90 samples (28 %) could go: there are 21 groups")
-    near = json.loads(run("neighbours", store.location, "s0", "--count", 1, "--json").stdout)
-    assert near["neighbours"][0]["sample_id"] == "s60"
+    both = json.loads(run("inspect", store.location, "s0", "--neighbours", 1, "--json").stdout)
+    assert (both["sample_id"], both["signal"]) == ("s0", "base")
+    near = both["neighbours"]
+    assert near["tables"]["neighbours"]["rows"][0]["sample_id"] == "s60"
     assert near["conclusion"].startswith("The nearest trace, s60 (0.9700), is nearly the same: ")
-    shown = run("neighbours", store.location, "#0", "--count", 2, "--least").stdout.splitlines()
-    assert shown[1] == "Least aligned with s0, by steps of base:"
-    assert [line.split()[-3] for line in shown[3:5]] == [
-        "s0",
-        shown[0].partition(" shown pull the other way, ")[2].split()[0],
-    ]
-    assert "texts not shown" in shown[6]
-    assert len(shown) == 7
+    shown = run("inspect", store.location, "#0", "--neighbours", 2, "--least").stdout
+    assert shown.startswith("s0  row 0")
+    told, rows = shown[shown.index("All 2 shown") :].split("\n\n")
+    assert rows.startswith("Least aligned, by steps of base\n")
+    first = rows.splitlines()[2].split()
+    assert told.startswith(f"All 2 shown pull the other way, {first[2]} ({first[0]}) the most.")
+    assert "Texts are not shown: " in rows
 
 
 @pytest.mark.parametrize(
@@ -79,10 +82,12 @@ def test_the_commands_as_users_type_them(store, tmp_path):
         ("duplicates --from {table} --threshold 0.5 --out {out}", "Search again with --floor 0.5"),
         ("duplicates --from {table} --out {table}", "which is read for it; choose another --out"),
         ("duplicates {store} --out {store}/d.parquet", "the store; choose another --out"),
-        ("neighbours {store}", "Give a SAMPLE or --vectors"),
-        ("neighbours {store} s0 --vectors {out}", "Give a SAMPLE or --vectors"),
-        ("neighbours {store} nobody", "has no sample 'nobody'"),
-        ("neighbours {store} s0 --seed 1", "a seed is for the random projection"),
+        ("inspect {store}", "Give a SAMPLE or --vectors"),
+        ("inspect {store} s0 --vectors {out}", "Give a SAMPLE or --vectors"),
+        ("inspect {store} nobody --neighbours 1", "has no sample 'nobody'"),
+        ("inspect {store} s0 --neighbours 1 --seed 1", "a seed is for the random projection"),
+        ("inspect {store} s0 --least --where row", "--least, --where is for neighbours: give --neighbours"),
+        ("neighbours {store} s0", "no command 'neighbours' any more: `grace-store inspect STORE SAMPLE --neighbours"),
     ],
 )
 def test_wrong_commands_are_told_what_is_wrong(store, found, tmp_path, arguments, words):
@@ -128,4 +133,4 @@ def test_it_all_runs_without_torch_and_regrouping_without_faiss(store, tmp_path)
         for missing, arguments in ((core, search), (f"{core} faiss", again), (f"{core} faiss", search))
     ]
     assert [each.returncode for each in done] == [0, 0, 1], [each.stderr for each in done]
-    assert "pip install 'grace-store[faiss]'" in done[2].stderr
+    assert how_to_install("faiss") in done[2].stderr

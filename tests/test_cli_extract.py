@@ -30,7 +30,7 @@ def test_from_traces_to_subset(tmp_path: Path, text_model: str, data: str) -> No
 
 
 def test_running_again_skips_everything(extracted: Path) -> None:
-    result = run("extract", "--store", extracted / "store.zarr")
+    result = run("extract", extracted / "store.zarr")
     assert f"{NUM_USABLE} samples in 6 units were done before" in result.stderr
 
 
@@ -39,7 +39,7 @@ def test_a_finished_store_needs_neither_data_nor_model_to_say_so(tmp_path: Path,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grace_store.run.extract.open_dataset", _must_not_be_called)
         patch.setattr("grace_store.run.extract.model_door", _must_not_be_called)
-        result = run("extract", "--store", store)
+        result = run("extract", store)
     assert "Signal base is complete: there is nothing to do." in result.stderr
     assert f"{NUM_USABLE} samples done in signal base" in result.stdout
 
@@ -55,7 +55,7 @@ def test_it_goes_on_from_another_folder(
     words = extract_words(tmp_path / "store.zarr", Path(text_model).name, data)
     run(*words, "--shard", "0/2")
     monkeypatch.chdir("/")
-    run("extract", "--store", tmp_path / "store.zarr", "--threads", 1)
+    run("extract", tmp_path / "store.zarr", "--threads", 1)
     assert run_json("status", tmp_path / "store.zarr")["is_complete"]
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from grace_store.base.documents import read_document
+from grace_store.base.finding import Finding
 from grace_store.cli import main
+from grace_store.pages.findings import finding_section
 from grace_store.store.opened import Store
 from tests.proxy_stores import proxy_store
 
@@ -19,33 +22,34 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def test_the_command_prints_a_table_and_writes_what_is_behind_it(store: Store, tmp_path: Path) -> None:
-    out, figure = tmp_path / "raw.json", tmp_path / "picture.svg"
+    out = tmp_path / "raw.json"
     arguments = ["fidelity", store.location, "--samples", "8", "--device", "cpu", "--threads", "1"]
-    shown = CliRunner().invoke(main, [*arguments, "--out", str(out), "--figure", str(figure)])
+    shown = CliRunner().invoke(main, [*arguments, "--out", str(out)])
     assert shown.exit_code == 0, shown.output
     assert "representation" in shown.stdout
     raw = json.loads(out.read_text())
-    assert len(raw["samples"]) == 8
-    assert raw["samples"][0]["scores"]["proxy"]["history_alignment"][0] is None
-    assert figure.read_text().count("<circle") == 8 + 2 * raw["num_steps"] - 8
-    machine = CliRunner().invoke(main, [*arguments, "--json"])
-    assert shown.stdout.splitlines()[0] == raw["conclusion"] == json.loads(machine.stdout)["conclusion"] != ""
-    assert json.loads(machine.stdout)["spaces"]["representation"]["value"]["num_pairs"] == 8
+    assert len(raw["tables"]["values"]["rows"]) == 8
+    assert raw["tables"]["steps"]["rows"][0]["history_alignment"] is None
+    assert raw["tables"]["steps"]["rows"][0]["sample_id"] not in shown.stdout
+    figures = finding_section(read_document(out, Finding)).figures
+    drawn = {name: len(figure["data"][0]["x"]) for name, figure in figures.items() if name != "fidelity-spaces"}
+    steps = raw["numbers"]["num_steps"]
+    assert drawn == {
+        "fidelity-answer-alignment": steps,
+        "fidelity-history-alignment": steps - 8,  # a first step has no history
+        "fidelity-value": 8,
+    }
+    machine = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    assert shown.stdout.splitlines()[0] == raw["conclusion"] == machine["conclusion"] != ""
+    assert machine["tables"]["spaces"]["rows"][0]["value"]["num"] == 8
 
 
-@pytest.mark.parametrize("option", ["--out", "--figure"])
-def test_nothing_is_written_over_the_data_or_into_the_store(store: Store, tmp_path: Path, option: str) -> None:
+def test_nothing_is_written_over_the_data_or_into_the_store(store: Store, tmp_path: Path) -> None:
     data = Path(store.plan.files[0].path)
     before = data.read_bytes()
     (tmp_path / "link").symlink_to(data)
     for place in (tmp_path / "link", Path(store.location) / "new"):
-        done = CliRunner().invoke(main, ["fidelity", store.location, option, str(place)])
+        done = CliRunner().invoke(main, ["fidelity", store.location, "--out", str(place)])
         assert done.exit_code == 1
         assert "Nothing was written." in done.stderr
     assert data.read_bytes() == before
-
-
-def test_two_results_do_not_go_into_one_file(store: Store, tmp_path: Path) -> None:
-    one = str(tmp_path / "one")
-    done = CliRunner().invoke(main, ["fidelity", store.location, "--out", one, "--figure", one])
-    assert "would be written twice" in done.stderr

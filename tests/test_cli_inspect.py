@@ -32,7 +32,7 @@ def test_inspect_goes_without_the_text_when_the_data_is_gone(tmp_path: Path, tex
 
 
 def test_inspect_shows_a_planned_trace_split_before_anything_is_extracted(tmp_path: Path, data: str) -> None:
-    run("plan", data, "--store", tmp_path / "store.zarr", "--min-steps", 2)
+    run("plan", tmp_path / "store.zarr", data, "--min-steps", 2)
     shown = run_json("inspect", tmp_path / "store.zarr", "case-7")
     assert (shown["signal"], shown["state"], shown["prompt"]) == (None, "planned", "What is 7 + 1?")
     assert [segment["name"] for segment in shown["segments"]] == [f"step {i}" for i in range(1, 6)] + ["answer"]

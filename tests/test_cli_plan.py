@@ -14,10 +14,10 @@ from tests.jobs import NUM_RECORDS, NUM_USABLE, content
 
 
 def test_plan_says_what_it_found(tmp_path: Path, data: str) -> None:
-    result = run("plan", data, "--store", tmp_path / "store.zarr", "--min-steps", 2)
+    result = run("plan", tmp_path / "store.zarr", data, "--min-steps", 2)
     assert f"{NUM_USABLE} of {NUM_RECORDS} records planned" in result.stdout
     assert "1 set aside: duplicate_id" in result.stdout
-    counts = run_json("plan", data, "--store", tmp_path / "store.zarr")
+    counts = run_json("plan", tmp_path / "store.zarr", data)
     assert counts["num_planned"] == NUM_USABLE
 
 
@@ -28,11 +28,11 @@ def test_questions_are_gathered_from_rounds_of_sampling(tmp_path: Path) -> None:
             for q in range(4)
         ]
         (tmp_path / f"round-{number}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in traces))
-    words = ["plan", *sorted(tmp_path.glob("round-*")), "--store", tmp_path / "s.zarr", "--min-steps", 1]
+    words = ["plan", tmp_path / "s.zarr", *sorted(tmp_path.glob("round-*")), "--min-steps", 1]
     assert "Gathered 12 samples of 4 questions." in run(*words, "--gather").stderr
     planned = Store.open(tmp_path / "s.zarr")
     assert planned.column("sample_row").tolist() == [row + 4 * number for row in range(4) for number in range(3)]
-    assert "gather True" in run("info", planned.location).stdout
+    assert "gather True" in run("status", planned.location).stdout
     assert "group-by not said became id" in run(*words, "--group-by", "id", "--unit-samples", 8).stderr
     assert "gather True became not said" in (again := run(*words, "--no-gather", "--unit-samples", 4).stderr)
     assert "unit-samples 8 became 4" in again
@@ -65,7 +65,7 @@ def aqua(tmp_path: Path) -> Path:
 
 
 def test_a_dry_run_shows_how_records_are_read_and_writes_nothing(tmp_path: Path, aqua: Path) -> None:
-    shown = run("plan", aqua, "--dry-run", *MAP, "--min-steps", 4).stdout
+    shown = run("plan", "new.zarr", aqua, "--dry-run", *MAP, "--min-steps", 4).stdout
     assert list(tmp_path.iterdir()) == [aqua]
     lines = shown.splitlines()
     assert lines[0] == "19 of 40 records would be planned; nothing is written."
@@ -88,8 +88,8 @@ def test_flags_are_counted_while_planning_and_kept_through_to_a_subset(tmp_path:
     data, store = tmp_path / "traces.jsonl", tmp_path / "store.zarr"
     data.write_text("\n".join(map(json.dumps, [*sound, again])))
     meaning = "1 flagged repeated_steps: A step or a sentence is there again, word for word."
-    assert f"  {meaning}" in run("plan", data, "--dry-run", "--min-steps", 2).stdout
-    assert f"  {meaning}" in run("plan", data, "--store", store, "--min-steps", 2, "--unit-samples", 4).stdout
+    assert f"  {meaning}" in run("plan", "new.zarr", data, "--dry-run", "--min-steps", 2).stdout
+    assert f"  {meaning}" in run("plan", store, data, "--min-steps", 2, "--unit-samples", 4).stdout
     assert run_json("status", store)["flagged"]["repeated_steps"] == 1
     assert "flagged repeated_steps: A step" in run("inspect", store, "again").stdout
     run(*extract_words(store, text_model, str(data)))
@@ -105,10 +105,10 @@ def test_flags_are_counted_while_planning_and_kept_through_to_a_subset(tmp_path:
 
 
 def test_a_dry_run_says_which_setting_would_keep_what_is_lost(aqua: Path) -> None:
-    shown = run("plan", aqua, "--dry-run", *MAP).stdout
+    shown = run("plan", "new.zarr", aqua, "--dry-run", *MAP).stdout
     assert "Most records would be set aside: 40 of 40 records. `--min-steps 2` would keep 98 %." in shown
     assert "  aqua.json:0 (row 0, 2 steps, set aside for its number of steps)" in shown
-    found = run_json("plan", aqua, "--dry-run", *MAP)
+    found = run_json("plan", "new.zarr", aqua, "--dry-run", *MAP)
     assert (found["num_planned"], found["num_steps"]) == (0, {"2": 10, "3": 10, "4": 10, "5": 9})
     assert found["kept_by"][2] == {"min_steps": 3, "num_kept": 29, "share": 29 / 40}
     assert [(each["reason"], each["row"]) for each in found["examples"]] == [("too_few_steps", 0), ("no_response", 3)]
@@ -118,32 +118,32 @@ def test_a_dry_run_says_which_setting_would_keep_what_is_lost(aqua: Path) -> Non
 
 def test_losing_most_records_is_loud_and_another_try_plans_anew(tmp_path: Path, aqua: Path) -> None:
     store = tmp_path / "aqua.zarr"
-    lost = run("plan", aqua, "--store", store, *MAP, "--min-steps", 5)
+    lost = run("plan", store, aqua, *MAP, "--min-steps", 5)
     reasons = "30 too_few_steps, 1 no_response"
     told = f"Most records are set aside: 31 of 40 records ({reasons}). `--min-steps 2` would keep 98 %"
     assert told in lost.stdout
     assert f"Warning: {told}" in lost.stderr
-    assert "Most records are set aside." in run("plan", aqua, "--store", store).stdout
-    again = run("plan", aqua, "--store", store, "--min-steps", 2)
+    assert "Most records are set aside." in run("plan", store, aqua).stdout
+    again = run("plan", store, aqua, "--min-steps", 2)
     assert "39 of 40 records planned" in again.stdout
     assert "Planned anew, as nothing was extracted yet: min-steps 5 became 2; 39 samples instead of 9." in again.stderr
-    assert "map answer=correct options=options prompt=question response=rationale" in run("info", store).stdout
-    assert json.loads(run("plan", aqua, "--store", store, "--dry-run", "--json").stdout)["num_planned"] == 39
+    assert "map answer=correct options=options prompt=question response=rationale" in run("status", store).stdout
+    assert json.loads(run("plan", store, aqua, "--dry-run", "--json").stdout)["num_planned"] == 39
 
 
 def test_a_mapping_comes_from_a_configuration_too_and_another_one_is_another_plan(tmp_path: Path, aqua: Path) -> None:
     config = tmp_path / "config.toml"
     table = "\n".join(f'{part} = "{field}"' for part, field in (pair.split("=") for pair in PARTS))
     config.write_text(f"min-steps = 2\n[map]\n{table}\n")
-    run("plan", aqua, "--store", tmp_path / "a.zarr", "--config", config)
-    run("plan", aqua, "--store", tmp_path / "b.zarr", *MAP, "--min-steps", 2)
+    run("plan", tmp_path / "a.zarr", aqua, "--config", config)
+    run("plan", tmp_path / "b.zarr", aqua, *MAP, "--min-steps", 2)
     assert content(tmp_path / "a.zarr") == content(tmp_path / "b.zarr")
-    words = ["extract", "--store", tmp_path / "a.zarr", "--model", "nowhere", "--map", "prompt=rationale"]
+    words = ["extract", tmp_path / "a.zarr", "--model", "nowhere", "--map", "prompt=rationale"]
     refused = run(*words, "--map", "response=rationale", code=1).stderr
     assert "map: planned answer=correct options=options" in refused
     assert "now prompt=rationale response=rationale" in refused
     config.write_text("[map]\nprompt.text = 3\n")
-    assert "a text or a number is wanted" in run("plan", aqua, "--store", "s", "--config", config, code=2).stderr
+    assert "a text or a number is wanted" in run("plan", "s", aqua, "--config", config, code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -159,19 +159,19 @@ def test_a_mapping_comes_from_a_configuration_too_and_another_one_is_another_pla
 def test_mappings_that_say_nothing_are_refused(
     tmp_path: Path, aqua: Path, words: list[str], code: int, message: str
 ) -> None:
-    refused = run("plan", aqua, "--store", tmp_path / "store.zarr", *words, code=code)
+    refused = run("plan", tmp_path / "store.zarr", aqua, *words, code=code)
     assert message in refused.stderr
     assert not (tmp_path / "store.zarr").exists()
 
 
 def test_a_plan_needs_a_place_and_help_explains_markers(aqua: Path) -> None:
-    assert "Missing option '--store'" in run("plan", aqua, code=2).stderr
+    assert "first argument is a store, a folder: grace-store plan STORE DATA..." in run("plan", aqua, code=2).stderr
     assert "With 'marker:\\(\\d+\\)' the response" in run("plan", "--help").stdout
 
 
 def test_a_dry_run_counts_the_keys_that_would_be_lost_and_names_the_option(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "chats.jsonl")
-    lines = run("plan", data, "--dry-run", "--min-steps", 2).stdout.splitlines()
+    lines = run("plan", "new.zarr", data, "--dry-run", "--min-steps", 2).stdout.splitlines()
     at = lines.index("Keys that no reader understands yet, and how many records have each:")
     assert lines[at + 1 : at + 4] == [
         "          3  reasoning_content  --ignore-key reasoning_content reads records without it",
@@ -179,22 +179,23 @@ def test_a_dry_run_counts_the_keys_that_would_be_lost_and_names_the_option(tmp_p
         "",
     ]
     ignored = ["--ignore-key", "tools", "--ignore-key", "reasoning_content"]
-    found = run_json("plan", data, "--dry-run", "--min-steps", 2)
+    found = run_json("plan", "new.zarr", data, "--dry-run", "--min-steps", 2)
     assert (found["num_planned"], found["unread_keys"]) == (4, {"reasoning_content": 3, "tools": 3})
-    found = run_json("plan", data, "--dry-run", "--min-steps", 2, *ignored)
+    found = run_json("plan", "new.zarr", data, "--dry-run", "--min-steps", 2, *ignored)
     assert (found["num_planned"], found["unread_keys"]) == (9, {})
     assert found["settings"]["ignore_key"] == ["reasoning_content", "tools"]
-    assert "Keys that no reader" not in run("plan", data, "--dry-run", *ignored).stdout
+    assert "Keys that no reader" not in run("plan", "new.zarr", data, "--dry-run", *ignored).stdout
 
 
 def test_ignored_keys_are_given_on_the_command_line_or_in_a_configuration(tmp_path: Path) -> None:
     data, store = write_conversations(tmp_path / "chats.jsonl"), tmp_path / "store.zarr"
     config = tmp_path / "config.toml"
     config.write_text('ignore-key = ["tools"]\nmin-steps = 2\n')
-    assert "3 set aside: unread_reasoning_content" in run("plan", data, "--store", store, "--config", config).stdout
+    assert "3 set aside: unread_reasoning_content" in run("plan", store, data, "--config", config).stdout
     assert "3 unread_reasoning_content" in run("status", store).stdout
-    assert "ignore-key tools" in run("info", store).stdout.replace("ignore_key", "ignore-key")
-    again = run("plan", data, "--store", store, "--ignore-key", "reasoning_content")
+    assert "ignore-key tools" in run("status", store).stdout.replace("ignore_key", "ignore-key")
+    again = run("plan", store, data, "--ignore-key", "reasoning_content")
     assert "ignore-key tools became reasoning_content" in again.stderr
     assert "3 set aside: unread_tools" in again.stdout
-    assert "'name' is not one of 'tools'" in run("plan", data, "--dry-run", "--ignore-key", "name", code=2).stderr
+    refused = run("plan", "new.zarr", data, "--dry-run", "--ignore-key", "name", code=2)
+    assert "'name' is not one of 'tools'" in refused.stderr

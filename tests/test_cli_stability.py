@@ -7,8 +7,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from grace_store.artifacts.measures import StabilityDocument
 from grace_store.base.documents import read_document
+from grace_store.base.finding import Finding
 from grace_store.cli import main
 from tests.scored_stores import known_store
 
@@ -20,13 +20,13 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith("Too few samples to say how much of the subset survives: 6 chosen of 13 samples")
     assert "signal later" in shown.stdout
-    assert "from vectors as int4" in shown.stdout
+    assert "vectors as int4" in shown.stdout
     out = tmp_path / "stability.json"
     machine = json.loads(CliRunner().invoke(main, [*arguments, "--out", str(out), "--json"]).stdout)
-    assert machine["storages"]["float32"]["jaccard"] == 1.0
-    written = read_document(out, StabilityDocument)
-    assert {name: each.jaccard for name, each in written.signals.items()} == {
-        name: each["jaccard"] for name, each in machine["signals"].items()
-    }
-    assert (written.signal, written.num_chosen) == ("base", machine["num_chosen"])
-    assert machine["conclusion"] == written.conclusion == shown.stdout.splitlines()[0]
+    rows = {row["change"]: row["jaccard"] for row in machine["tables"]["changes"]["rows"]}
+    assert rows["vectors as float32"]["value"] == 1.0
+    written = read_document(out, Finding)
+    assert written.to_json() == machine == json.loads(out.read_text())
+    assert machine["settings"]["score"]["alpha"] == 1
+    assert (written.numbers["signal"], written.study) == ("base", "stability")
+    assert machine["conclusion"] == shown.stdout.splitlines()[0]

@@ -21,8 +21,18 @@ def test_status_adds_up(extracted: Path) -> None:
     assert "signal base: complete" in text
 
 
+def test_status_shows_what_a_store_was_made_from(extracted: Path, text_model: str) -> None:
+    text = run("status", extracted / "store.zarr").stdout
+    assert "traces.jsonl: 27 records" in text
+    assert "Qwen3ForCausalLM" in text
+    assert text_model in text
+    facts = run_json("status", extracted / "store.zarr")
+    assert facts["documents"]["base"]["spec"]["storage"] == "int8"
+    assert facts["plan"]["files"][0]["num_records"] == 27
+
+
 def test_status_of_a_plan_says_what_comes_next(tmp_path: Path, data: str) -> None:
-    run("plan", data, "--store", tmp_path / "store.zarr", "--min-steps", 2)
+    run("plan", tmp_path / "store.zarr", data, "--min-steps", 2)
     assert "run `grace-store extract`" in run("status", tmp_path / "store.zarr").stdout
 
 

@@ -21,15 +21,12 @@ def test_sweep_prints_a_table_or_json(scored, tmp_path):
     assert shown.startswith("The best 0.2 are 5 of 24 samples, too few to say how settings change them")
     assert "alpha=0.5 history=ema:0.8" in shown
     said = json.loads(run(*arguments, "--ratio", "0.1", "--ratio", "0.3", "--json").output)
-    assert said["ratios"] == ["0.1", "0.3"]
+    assert said["settings"]["ratio"] == ["0.1", "0.3"]
     assert said["conclusion"].startswith("The best 0.1 are 3 of 24 samples")
-    assert [row["alpha"] for row in said["summary"]] == [0.1, 0.5, 0.9]
+    assert [row["alpha"] for row in said["tables"]["summary"]["rows"]] == [0.1, 0.5, 0.9]
     assert pq.read_table(tmp_path / "sweep/values.parquet").shape == (NUM_USABLE, 1 + 3)
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == [
-        "overlap-0.1.svg",
-        "overlap-0.3.svg",
         "overlap.parquet",
-        "rank_correlation.svg",
         "samples.parquet",
         "summary.parquet",
         "sweep.json",
@@ -46,7 +43,7 @@ def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):
     assert "4 settings over 13 samples" in found.stdout
     assert "replaced" not in found.stdout
     assert "--signal each leaves out gradients: one vector a sample, no steps to score." in found.stderr
-    assert "the earlier sweep there is replaced" in run(*arguments, "--signal", "late").stdout.replace("\n", " ")
+    assert "the earlier sweep there is replaced" in run(*arguments, "--signal", "late").stdout
     (tmp_path / "grid.toml").write_text('[[grid]]\nsignal = "late"\n')
     assert "names signals itself: leave out --signal" in run(*arguments, "--signal", "late", code=1).stderr
     shown = run("stability", store.location, "--signal", "early", "--draws", 2).stdout

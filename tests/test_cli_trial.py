@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from grace_store.artifacts.trial_documents import FOUND, Trial
+from grace_store.artifacts.trial_documents import FOUND
 from grace_store.base.documents import read_document
+from grace_store.base.finding import Finding
 from tests.commands import run, run_json
 from tests.trials import make_pool, write_ids
 
@@ -33,22 +35,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(home: Path, out: Path, *more: str) -> list[str]:
-    places = ["--store", str(home / "pool.zarr"), "--model", str(home / "model"), "--out", str(out)]
-    return ["trial", str(home / "clean.txt"), *places, *SMALL, *more]
+    places = ["--model", str(home / "model"), "--out", str(out)]
+    return ["trial", str(home / "pool.zarr"), str(home / "clean.txt"), *places, *SMALL, *more]
 
 
 def test_it_says_what_it_costs_then_trains_and_ends_with_a_sentence(home: Path, tmp_path: Path) -> None:
-    dry = run_json(*words(home, tmp_path / "out", "--dry-run"))
+    dry = run_json(*words(home, tmp_path / "out", "--dry-run"))["numbers"]
     assert (dry["num_runs"], dry["num_done"], dry["num_updates"]) == (6, 0, 2)
     assert not (tmp_path / "out").exists()
     shown = run(*words(home, tmp_path / "out"))
-    found = read_document(tmp_path / "out" / FOUND, Trial)
+    found = read_document(tmp_path / "out" / FOUND, Finding)
     assert shown.stdout.splitlines()[0] == found.conclusion
-    assert "clean.txt" in shown.stdout.splitlines()[-4]
+    assert "  clean.txt" in shown.stdout
     assert "6 trainings of 2 updates to do" in shown.stderr
     assert "After seed 2 of 2, clean.txt against random subsets" in shown.stderr
     again = run("trial", "--out", tmp_path / "out", "--json", "--device", "cpu")
-    assert json.loads(again.stdout) == {"out": str(tmp_path / "out"), **found.to_json()}
+    assert json.loads(again.stdout) == found.to_json()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_it_says_what_it_costs_then_trains_and_ends_with_a_sentence(home: Path, 
     [
         (["--random", "1"], 2, "1 is not in the range x>=2"),
         (["--held-out", "0.1"], 1, "holds 4 questions out; at least 8 are wanted"),
-        (["--by", "sort"], 1, "has a field 'sort'"),
+        (["--by", "kind"], 2, "trial has no --by any more: random subsets follow the rules of the subset"),
         (["--out", "{data}"], 1, "Writing"),
     ],
 )
@@ -84,14 +86,14 @@ def test_answers_are_compared_if_it_is_clear_what_is_right(
     more = ["--generate", "--max-new-tokens", "2", "--seeds", "1", "--held-out", str(tmp_path / "asked.jsonl")]
     few = write_ids(tmp_path / "few.txt", range(1, 40, 3))
     shown = run(*words(home, tmp_path / "out", str(few), *more))
-    found = read_document(tmp_path / "out" / FOUND, Trial)
+    found = read_document(tmp_path / "out" / FOUND, Finding)
     assert told in shown.stdout
     assert told in found.conclusion
-    assert (found.subsets[0].share_right is None) == (answer is not None)
-    assert found.pairs is not None
-    row = f"clean.txt  few.txt  1              {found.pairs[0].difference}"
-    assert row in shown.stdout.partition("The subsets against each other:")[2]
-    assert "0 of the 40 samples of the pool ask held-out questions, so no model was trained on them" in shown.stdout
+    assert ("answers" in found.tables) == (answer is None)
+    row = found.tables["pairs"].row(first="clean.txt", second="few.txt")
+    shape = re.escape(row["difference"].text(4))
+    assert re.search(rf"clean\.txt +few\.txt +1 +{shape}", shown.stdout.partition("The subsets against each other")[2])
+    assert "None of the 40 samples of the pool asks one of the 10 held-out questions" in shown.stdout
 
 
 def test_a_trial_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:

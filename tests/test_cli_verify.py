@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.commands import extract_words, run, run_json
 from tests.jobs import content
+from tests.tiny_models import tiny_text_model
 
 
 def test_verify_and_repair(tmp_path: Path, text_model: str, data: str) -> None:
@@ -22,10 +23,27 @@ def test_verify_and_repair(tmp_path: Path, text_model: str, data: str) -> None:
     assert "base unit 4: signals/base/segment_vector/c/4/0: chunk has" in result.stdout
     result = run("verify", store, "--json", code=1)
     assert json.loads(result.stdout)["problems"][0]["unit"] == 4
-    assert "1 problem mended" in run("repair", store, "--threads", 1).stdout
+    assert "1 problem mended" in run("verify", store, "--repair", "--threads", 1).stdout
     assert content(store) == before
-    assert run_json("repair", store)["mended"] == []
-    assert "nothing to mend" in run("repair", store).stdout
+    assert run_json("verify", store, "--repair")["mended"] == []
+    assert "nothing to mend" in run("verify", store, "--repair").stdout
+
+
+def test_a_repair_that_cannot_be_done_undoes_nothing(tmp_path: Path, text_model: str, data: str) -> None:
+    store = tmp_path / "store.zarr"
+    run(*extract_words(store, text_model, data))
+    chunk = store / "signals/base/segment_vector/c/4/0"
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    before = content(store)
+    other = tiny_text_model("llama", tmp_path / "other")
+    result = run("verify", store, "--repair", "--model", other, code=1)
+    assert "model architecture: begun with" in result.stderr
+    assert content(store) == before
+
+
+def test_a_repair_is_of_the_whole_store(extracted: Path) -> None:
+    result = run("verify", extracted / "store.zarr", "--repair", "--signal", "base", "--units", 3, code=2)
+    assert "--repair mends all of a store and has no use for --signal, --units." in result.stderr
 
 
 def test_units_to_do_are_no_problem_of_a_store_but_lost_ones_are(tmp_path: Path, text_model: str, data: str) -> None:

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from grace_store.base.events import CheckpointWritten, HeldOutMeasured, StepTaken
+from grace_store.base.events import StepTaken
 from grace_store.cli import progress
 from grace_store.cli.main import main
-from grace_store.run.warmup import draw_losses
+from grace_store.pages.audits import warmup_section
 from grace_store.store.opened import Store
 from tests.tiny_models import tiny_text_model
 from tests.warmups import content, make_inputs
@@ -31,14 +31,14 @@ def run(*arguments: object, code: int = 0) -> Result:
 def home(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     model, data = make_inputs(folder)
-    run("plan", data, "--store", folder / "s.zarr", "--min-steps", 2)
-    run("warmup", "--store", folder / "s.zarr", "--model", model, "--out", folder / "w", *RECIPE)
+    run("plan", folder / "s.zarr", data, "--min-steps", 2)
+    run("warmup", folder / "s.zarr", "--model", model, "--out", folder / "w", *RECIPE)
     return folder
 
 
 def test_four_checkpoints_give_four_signals_and_scores(home, tmp_path):
     store, model = home / "s.zarr", home / "model"
-    extract = ["extract", "--store", store, "--model", model, "--threads", 1, "--device", "cpu"]
+    extract = ["extract", store, "--model", model, "--threads", 1, "--device", "cpu"]
     result = run(*extract, "--adapter", home / "w")
     names = ["checkpoint-2", "checkpoint-3", "checkpoint-5", "checkpoint-6"]
     assert Store.open(str(store)).signal_names == names
@@ -52,7 +52,7 @@ def test_four_checkpoints_give_four_signals_and_scores(home, tmp_path):
         values.append(tuple(pq.read_table(tmp_path / f"{name}.parquet")["value"].to_pylist()))
     assert len(set(values)) == 4
     # Going on needs no adapter, another adapter is another signal.
-    run("extract", "--store", store, "--signal", "checkpoint-2", "--threads", 1, "--device", "cpu")
+    run("extract", store, "--signal", "checkpoint-2", "--threads", 1, "--device", "cpu")
     wrong = run(*extract, "--adapter", home / "w" / "checkpoint-3", "--signal", "checkpoint-2", code=1)
     assert "model adapter: begun with" in wrong.stderr
     found = run("verify", store, "--signal", "checkpoint-5", "--model", model, "--threads", 1, "--device", "cpu")
@@ -62,10 +62,10 @@ def test_four_checkpoints_give_four_signals_and_scores(home, tmp_path):
 def test_an_adapter_of_another_model_is_refused_before_anything_is_written(home, tmp_path):
     other = tiny_text_model("qwen3", tmp_path / "other", seed=3)
     adapter = home / "w" / "checkpoint-2"
-    result = run("extract", "--store", home / "s.zarr", "--model", other, "--adapter", adapter, "--signal", "x", code=1)
+    result = run("extract", home / "s.zarr", "--model", other, "--adapter", adapter, "--signal", "x", code=1)
     assert "was trained on another model than the one given (weights differ)" in result.stderr
     assert "x" not in Store.open(str(home / "s.zarr")).signal_names
-    merged = run("extract", "--store", home / "s.zarr", "--model", adapter, "--signal", "x", code=1)
+    merged = run("extract", home / "s.zarr", "--model", adapter, "--signal", "x", code=1)
     assert "Give its base model with --model and this folder with --adapter" in merged.stderr
 
 
@@ -78,7 +78,8 @@ def test_what_a_user_sees(home):
     assert "is complete: 6 steps taken before" in result.stderr
     told = json.loads(run("warmup", "--out", home / "w", "--json").stdout)
     assert [each["step"] for each in told["heldout"]] == [0, 2, 3, 5, 6]
-    assert (home / "w" / "loss.svg").read_text().startswith("<svg")
+    drawn = {line["name"]: line["x"] for line in warmup_section(home / "w").figures["warmup-loss"]["data"]}
+    assert drawn == {"training": [1, 2, 3, 4, 5, 6], "held out": [0, 2, 3, 5, 6]}
 
 
 def test_the_recipe_replays(home, tmp_path):
@@ -100,7 +101,7 @@ def test_the_command_line_wins_over_a_config(home, tmp_path):
     config = tmp_path / "c.toml"
     config.write_text(f'model = "{home / "model"}"\nrank = 3\nbatch_size = 8\ntrain-eos = false\ndevice = "cpu"\n')
     store = home / "s.zarr"
-    run("warmup", "--config", config, "--rank", 2, "--store", store, "--ratio", "0.1", "--out", tmp_path / "w")
+    run("warmup", store, "--config", config, "--rank", 2, "--ratio", "0.1", "--out", tmp_path / "w")
     spec = json.loads((tmp_path / "w" / "recipe.json").read_text())["grace_store"]["spec"]
     assert (spec["rank"], spec["batch_size"], spec["train_eos"], spec["ratio"]) == (2, 8, False, "0.1")
 
@@ -120,7 +121,7 @@ def test_a_wrong_config_is_refused(tmp_path, text, message):
 
 
 def test_a_checkpoint_that_has_learnt_nothing_is_named(home, tmp_path):
-    command = ["warmup", "--store", home / "s.zarr", "--model", home / "model", "--out", tmp_path / "w", *RECIPE]
+    command = ["warmup", home / "s.zarr", "--model", home / "model", "--out", tmp_path / "w", *RECIPE]
     told = run(*command, "--ratio", "0.1", "--checkpoints", "0.5,1")
     assert "checkpoint-1 has learnt nothing yet" in told.stderr
     assert "checkpoint-2 has" not in told.stderr
@@ -130,7 +131,7 @@ def test_a_checkpoint_that_has_learnt_nothing_is_named(home, tmp_path):
 
 def test_mistakes_are_sentences(home, tmp_path):
     result = run("warmup", "--out", tmp_path / "w", "--model", home / "model", code=1)
-    assert "Give a planned --store, or the dataset with --data." in result.stderr
+    assert "Give a planned STORE, or the dataset with --data." in result.stderr
     changed = run("warmup", "--out", home / "w", "--rank", 3, code=1)
     assert "rank: begun with 8, now 3" in changed.stderr
 
@@ -140,20 +141,17 @@ def test_progress_is_a_line_now_and_then(monkeypatch, capsys):
     with progress.ProgressDisplay() as display:
         for step in (1, 2):
             display(StepTaken(step, 4, 2.5, 1e-4, 100))
-        display(HeldOutMeasured(2, 2.25))
-        display(CheckpointWritten(2, "w/checkpoint-2"))
-    told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("Step 2/4  loss 2.5000  rate 1.0e-04")
-    assert told[1:] == ["Held-out loss after step 2: 2.2500.", "Wrote w/checkpoint-2."]
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("Step 2/4  loss 2.5000  rate 1.0e-04")
 
 
-def test_losses_as_a_picture(tmp_path):
-    assert "<polyline" not in draw_losses(tmp_path).read_text()
-    trained, heldout = {1: 3.0, 2: 2.0}, {0: 3.5, 2: 2.5}
-    lines = [{"step": step, "loss": loss} for step, loss in trained.items()]
-    lines += [{"step": step, "heldout_loss": loss} for step, loss in heldout.items()]
-    (tmp_path / "loss.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    picture = draw_losses(tmp_path).read_text()
-    assert picture.count("<polyline") == 2
-    assert picture.count("<circle") == 2
-    assert "step 2: 2.5000" in picture
+def test_losses_are_drawn_up_to_the_first_line_that_is_none(tmp_path):
+    def drawn() -> dict[str, tuple[list[float], list[float]]]:
+        lines = warmup_section(tmp_path).figures["warmup-loss"]["data"]
+        return {line["name"]: (line["x"], line["y"]) for line in lines}
+
+    assert drawn() == {}
+    log = '{"step": 0, "heldout_loss": 3.5}\n{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.0}\n'
+    for end in ("", '{"step": 3, "lo', "[1]", "3", '{"loss": 1.0}', '{"step": 3, "loss": "<b>"}', "[" * 100_000):
+        (tmp_path / "loss.jsonl").write_text(f"{log}{end}\n")
+        assert drawn() == {"training": ([1, 2], [3, 2]), "held out": ([0], [3.5])}

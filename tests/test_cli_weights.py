@@ -15,12 +15,13 @@ def test_a_conclusion_comes_first_and_the_table_says_what_made_it(scored, tmp_pa
     assert result.output.startswith("Weights ")
     assert f"{tmp_path / 'w.parquet'}: weights of 24 samples, the largest " in result.output
     tried = f"grace-store trial SUBSET --weighted SUBSET {tmp_path / 'w.parquet'} --out trial"
-    assert result.output.splitlines()[-1] == f"  Do they train better models? {tried}"
+    assert result.output.splitlines()[-1] == f"Do they train better models? {tried}"
     said = json.loads(run("weights", scored / "store.zarr", "--out", tmp_path / "w.parquet", "--json").output)
-    assert said["kind"] == "weights"
-    assert said["num_weighed"] == len(read_weights(tmp_path / "w.parquet")) == 24
-    assert said["spec"]["method"] == "fit"
-    assert said["gain"]["low"] <= said["gain"]["mean"] <= said["gain"]["high"]
+    assert (said["kind"], said["study"]) == ("finding", "weights")
+    assert said["numbers"]["num_weighed"] == len(read_weights(tmp_path / "w.parquet")) == 24
+    assert said["settings"]["spec"]["method"] == "fit"
+    gain = said["numbers"]["gain"]
+    assert gain["low"] <= gain["value"] <= gain["high"]
     assert said["conclusion"] in result.output
 
 

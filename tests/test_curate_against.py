@@ -9,10 +9,12 @@ import pytest
 
 from grace_store.artifacts.against_table import AgainstTable, read_against
 from grace_store.base.errors import DataError, DatasetChanged, SettingError, TargetMismatch
-from grace_store.base.events import Note, SamplesCompared, Warned
-from grace_store.curate.against import AgainstRequest, against
+from grace_store.base.events import Note, Progressed, Warned
+from grace_store.curate.contamination import contamination
 from grace_store.curate.score import score
-from grace_store.curate.select import RankRequest, select
+from grace_store.curate.select import select
+from grace_store.curate.selection import Selection
+from grace_store.read.pool import Pool
 from grace_store.store.opened import Store
 from tests.benchmark_stores import (
     DILUTED,
@@ -58,14 +60,14 @@ WITH_SOLUTIONS = [*BY_TEXT, (SAME_STEPS, 4, "exact")]
 
 def test_a_file_of_questions_is_compared_by_text(pool, file):
     told: list[object] = []
-    table = against(pool, [file], listener=told.append)
+    table = contamination(pool, [file], listener=told.append)
     assert found_in(table) == BY_TEXT
     assert table.table["where"].to_pylist() == ["prompt", "prompt", "step 2", "prompt"]
     assert table.contaminated.tolist() == [EXACT, WRAPPED, DILUTED]
     (about,) = table.note.benchmarks
     assert (about.name, about.num_items, about.num_found, about.num_samples, about.num_templates) == (file, 8, 3, 3, 1)
     assert (table.note.num_samples, table.note.signal, about.signal) == (NUM_POOL, None, None)
-    assert [each for each in told if isinstance(each, SamplesCompared)][-1] == SamplesCompared(NUM_POOL, NUM_POOL)
+    assert [each for each in told if isinstance(each, Progressed)][-1].done == NUM_POOL
     assert [each.text for each in told if isinstance(each, Note)] == [
         "Comparing 24 samples with 8 items of test.jsonl."
     ]
@@ -75,7 +77,7 @@ def test_a_file_of_questions_is_compared_by_text(pool, file):
 def test_a_pool_that_is_held_against_itself_is_told_so(pool, is_file):
     told: list[object] = []
     own = pool.plan.files[0].path if is_file else pool
-    table = against(pool, [own], listener=told.append)
+    table = contamination(pool, [own], listener=told.append)
     assert len(table.contaminated) == NUM_POOL
     name = own if is_file else pool.location
     assert [each.text for each in told if isinstance(each, Warned)] == [
@@ -84,17 +86,17 @@ def test_a_pool_that_is_held_against_itself_is_told_so(pool, is_file):
 
 
 def test_settings_of_vectors_are_refused_where_only_texts_are_compared(pool, file):
-    with pytest.raises(SettingError, match=r"^threshold, seed: only texts are compared with files"):
-        against(pool, [file], AgainstRequest(threshold=0.9, seed=3))
+    with pytest.raises(SettingError, match=r"^--threshold, --seed: only texts are compared with files"):
+        contamination(pool, [file], threshold=0.9, seed=3)
 
 
 def test_how_records_are_read_is_refused_where_all_benchmarks_are_stores(pool, benchmark):
-    with pytest.raises(SettingError, match=r"^format: a store knows how its own records are read"):
-        against(pool, [benchmark], AgainstRequest(format="gsm8k"))
+    with pytest.raises(SettingError, match=r"^--format: a store knows how its own records are read"):
+        contamination(pool, [benchmark], format="gsm8k")
 
 
 def test_a_store_is_compared_by_vectors_too(pool, benchmark):
-    table = against(pool, [benchmark], AgainstRequest(threshold=0.999))
+    table = contamination(pool, [benchmark], threshold=0.999)
     vectors = [each for each in found_in(table) if each[2] == "vector"]
     assert vectors == [(SAME_STEPS, 4, "vector")]
     assert [each for each in found_in(table) if each[2] != "vector"] == WITH_SOLUTIONS
@@ -107,12 +109,12 @@ def test_a_store_is_compared_by_vectors_too(pool, benchmark):
 
 
 def test_a_pool_without_a_signal_is_compared_by_text(tmp_path, file):
-    assert found_in(against(planned(tmp_path, pool_records()), [file])) == BY_TEXT
+    assert found_in(contamination(planned(tmp_path, pool_records()), [file])) == BY_TEXT
 
 
 def test_a_planned_benchmark_is_compared_by_text(pool, tmp_path):
     told: list[object] = []
-    table = against(pool, [planned(tmp_path, item_records())], listener=told.append)
+    table = contamination(pool, [planned(tmp_path, item_records())], listener=told.append)
     assert found_in(table) == WITH_SOLUTIONS
     assert "no signal yet" in next(each.text for each in told if isinstance(each, Warned))
 
@@ -121,7 +123,7 @@ def test_a_benchmark_whose_dataset_is_gone_is_compared_by_vectors(pool, tmp_path
     store = extracted(tmp_path, item_records())
     (tmp_path / "data.jsonl").unlink()
     told: list[object] = []
-    table = against(pool, [store.location], AgainstRequest(threshold=0.999), listener=told.append)
+    table = contamination(pool, [store.location], threshold=0.999, listener=told.append)
     assert found_in(table) == [(SAME_STEPS, 4, "vector")]
     assert "no texts" in next(each.text for each in told if isinstance(each, Warned))
 
@@ -129,70 +131,72 @@ def test_a_benchmark_whose_dataset_is_gone_is_compared_by_vectors(pool, tmp_path
 def test_another_model_is_refused(pool, tmp_path):
     other = extracted(tmp_path, item_records()[:2], weights="others")
     with pytest.raises(TargetMismatch, match=r"cannot be compared .*\n  model weights: pool .*, benchmark .*\nExtract"):
-        against(pool, [other])
+        contamination(pool, [other])
 
 
 def test_several_benchmarks_are_kept_apart(pool, file, tmp_path):
     one = write_records(tmp_path / "one.jsonl", [{"problem": item_records()[2]["prompt"], "answer": "1"}])
-    table = against(pool, [file, one])
+    table = contamination(pool, [file, one])
     assert {(row["benchmark"], row["item_row"]) for row in table.table.to_pylist() if row["row"] == DILUTED} == {
         (file, 2),
         (str(one), 0),
     }
     assert [each.num_items for each in table.note.benchmarks] == [8, 1]
     with pytest.raises(SettingError, match="given twice"):
-        against(pool, [file, file])
+        contamination(pool, [file, file])
 
 
 def test_blocks_change_nothing(pool, file, monkeypatch):
-    whole = against(pool, [file])
-    monkeypatch.setattr("grace_store.curate.against.SAMPLES_AT_ONCE", 5)
+    whole = contamination(pool, [file])
+    monkeypatch.setattr("grace_store.curate.contamination.SAMPLES_AT_ONCE", 5)
     told: list[object] = []
-    assert against(pool, [file], listener=told.append).table.equals(whole.table)
+    assert contamination(pool, [file], listener=told.append).table.equals(whole.table)
     assert any("Texts take about" in each.text for each in told if isinstance(each, Note))
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("settings", "words"),
     [
-        (AgainstRequest(ngram=1), "between 2 and 100"),
-        (AgainstRequest(share=0), "share 0 is not above 0"),
-        (AgainstRequest(threshold=1.5), "threshold 1.5"),
+        ({"ngram": 1}, "between 2 and 100"),
+        ({"share": 0}, "share 0 is not above 0"),
+        ({"threshold": 1.5}, "threshold 1.5"),
     ],
 )
-def test_settings_without_a_meaning_are_refused(pool, file, request_, words):
+def test_settings_without_a_meaning_are_refused(pool, benchmark, settings, words):
     with pytest.raises(SettingError, match=words):
-        against(pool, [file], request_)
+        contamination(pool, [benchmark], **settings)
 
 
 def test_what_is_missing_is_said(pool, file, benchmark, tmp_path):
     with pytest.raises(SettingError, match="no benchmark"):
-        against(pool, [])
+        contamination(pool, [])
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
-        against(pool, [tmp_path / "nowhere.jsonl"])
+        contamination(pool, [tmp_path / "nowhere.jsonl"])
     with pytest.raises(SettingError, match="weighted needs the scores of both"):
-        against(pool, [benchmark], AgainstRequest(descriptor="weighted"))
+        contamination(pool, [benchmark], descriptor="weighted")
     moved = planned(tmp_path, pool_records())
     shutil.move(tmp_path / "data.jsonl", tmp_path / "moved.jsonl")
     with pytest.raises(DatasetChanged, match="--data"):
-        against(moved, [file])
-    assert len(against(moved, [file], AgainstRequest(data=[str(tmp_path / "moved.jsonl")]))) == len(BY_TEXT)
+        contamination(moved, [file])
+    assert len(contamination(Pool.of(moved, data=[str(tmp_path / "moved.jsonl")]), [file])) == len(BY_TEXT)
 
 
 def test_a_contaminated_trace_is_never_chosen(pool, file, tmp_path):
-    against(pool, [file]).write(tmp_path / "a.parquet")
+    contamination(pool, [file]).write(tmp_path / "a.parquet")
     scores = score(pool)
-    request = RankRequest(exclude_contaminated=tmp_path / "a.parquet")
+    request = Selection(exclude_contaminated=tmp_path / "a.parquet")
     subset = select(scores, request, ratio=1)
     assert set(subset.row.tolist()) == set(range(NUM_POOL)) - {EXACT, WRAPPED, DILUTED}
     assert subset.notes == ("3 samples left out for items of test.jsonl; ratios are shares of the 21 that remain",)
     assert subset.spec.exclude_contaminated == read_against(tmp_path / "a.parquet").note
     assert not subset.spec.is_by_value
     assert "that have no item of a benchmark in them" in subset.conclusion
-    both = select(scores, RankRequest(exclude_contaminated=against(pool, [file]), exclude_flagged=["cut_off"]), count=5)
+    both = select(
+        scores, Selection(exclude_contaminated=contamination(pool, [file]), exclude_flagged=["cut_off"]), count=5
+    )
     assert both.excluded is not None
     assert str(both.excluded).endswith("; 3 samples left out for items of test.jsonl")
-    questions = select(scores, RankRequest(exclude_contaminated=tmp_path / "a.parquet", per_group=1))
+    questions = select(scores, Selection(exclude_contaminated=tmp_path / "a.parquet", per_group=1))
     assert not {EXACT, WRAPPED, DILUTED} & set(questions.row.tolist())
 
 
@@ -203,22 +207,22 @@ def test_a_copy_whose_numbers_are_written_otherwise_is_never_chosen_either(file,
         records[item]["prompt"] = question(item, amount=amount).replace("half of those", "1/2 of those")
     records[6]["prompt"] = question(6, amount="thirty-one")
     pool = extracted(tmp_path, records)
-    found = against(pool, [file])
+    found = contamination(pool, [file])
     assert found_in(found)[:7] == [*((item, item, "ngram") for item in told), (6, 6, "template")]
-    subset = select(score(pool), RankRequest(exclude_contaminated=found), ratio=1)
+    subset = select(score(pool), Selection(exclude_contaminated=found), ratio=1)
     assert not set(told) & set(subset.row.tolist())
     assert 6 in subset.row
 
 
 def test_a_table_from_another_store_is_refused(pool, file, tmp_path):
     other = planned(tmp_path / "other", pool_records()[:-1])
-    against(other, [file]).write(tmp_path / "a.parquet")
+    contamination(other, [file]).write(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet was made from another plan than the scores: it belongs to"):
-        select(score(pool), RankRequest(exclude_contaminated=tmp_path / "a.parquet"))
+        select(score(pool), Selection(exclude_contaminated=tmp_path / "a.parquet"))
 
 
 def test_the_same_items_in_a_json_array_are_found_too(pool, tmp_path):
     path = tmp_path / "test.json"
     path.write_text(json.dumps([{"q": each["prompt"]} for each in item_records()]))
-    assert found_in(against(pool, [path], AgainstRequest(map={"prompt": "q"}))) == BY_TEXT
+    assert found_in(contamination(pool, [path], map={"prompt": "q"})) == BY_TEXT
     assert len(json.loads(path.read_text())) == NUM_ITEMS

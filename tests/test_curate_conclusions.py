@@ -8,14 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from grace_store.artifacts.notes import SubsetSpec
 from grace_store.artifacts.score_table import ScoreTable
-from grace_store.base.flags import HYGIENE_FLAGS
+from grace_store.base.states import TEXT_FLAGS
 from grace_store.curate.audit import audit
-from grace_store.curate.conclusions import SubsetChoice, conclude_choice, conclude_scores
+from grace_store.curate.conclusions import conclude_choice, conclude_scores
 from grace_store.curate.group_counts import rise_and_fall
 from grace_store.curate.select import select
+from grace_store.curate.selection import Selection
 from grace_store.values.length_bias import LENGTHS
+from grace_store.values.methods.method import HeuristicSpec
 from tests.score_tables import table_of
 
 
@@ -32,10 +33,10 @@ def planted(num: int = 400, *, follows: float = 0.0, spread: float = 0.0, curve:
 
 
 def flagged(table: ScoreTable, flags: dict[int, str]) -> ScoreTable:
-    """Return a table that knows all flags, some of its samples having one."""
+    """Return a table some of whose samples have a flag."""
     lists = pa.array([[flags[i]] if i in flags else [] for i in range(len(table))], pa.list_(pa.string()))
     columns = table.table.set_column(table.table.column_names.index("flags"), "flags", lists)
-    return replace(table, table=columns, note=table.note.model_copy(update={"hygiene": HYGIENE_FLAGS}))
+    return replace(table, table=columns)
 
 
 # ---------------------------------------------------------------- scores
@@ -43,9 +44,9 @@ def flagged(table: ScoreTable, flags: dict[int, str]) -> ScoreTable:
 
 def test_values_that_follow_length_are_said_to():
     told = conclude_scores(flagged(planted(follows=1.0), {}))
-    found = audit(planted(follows=1.0))
-    low, high = (f"{100 * end:.0f}" for end in found.explained_between)
-    share = f"{100 * found.variance_explained:.0f} %"
+    explained = audit(planted(follows=1.0)).numbers["variance_explained"]
+    low, high = (f"{100 * end:.0f}" for end in (explained.low, explained.high))
+    share = f"{100 * explained.value:.0f} %"
     assert f"400 samples have a value; length explains {share} of how values differ" in told
     assert f"(95 % interval {low} to {high} %), above all the " in told
     assert "(higher values go with more steps)" in told or "(higher values go with longer responses)" in told
@@ -89,9 +90,8 @@ def test_flagged_traces_at_the_top_are_named_with_what_leaves_them_out():
 def test_only_flags_that_were_looked_for_can_be_left_out():
     table = planted()
     some = flagged(table, {int(table.ranked()[0]): "cut_off"})
-    some = replace(some, note=some.note.model_copy(update={"hygiene": ("cut_off",)}))
-    assert "`select --exclude-flagged cut_off` leaves" in conclude_scores(some)
-    assert "It is not known which are flagged; " in conclude_scores(table)
+    some = replace(some, note=some.note.model_copy(update={"spec": HeuristicSpec(method="longest")}))
+    assert f"`select --exclude-flagged {','.join(TEXT_FLAGS)}` leaves" in conclude_scores(some)
 
 
 def test_samples_without_a_value_are_counted_or_all_there_is_to_say():
@@ -106,10 +106,12 @@ def test_samples_without_a_value_are_counted_or_all_there_is_to_say():
 def test_the_audit_says_how_the_best_differ_with_the_numbers_of_its_table():
     found = audit(planted(follows=1.0))
     assert found.conclusion.startswith("400 samples have a value; length explains ")
-    for bias in (found.lengths[name] for name in LENGTHS):
-        if f"The best 0.2 have {100 * (bias.kept_over_all - 1):.0f} % " in found.conclusion:
-            assert bias.kept_over_all - 1 > bias.kept_by_chance
-            assert f"by less than {np.ceil(100 * bias.kept_by_chance):.0f} %)" in found.conclusion
+    assert found.tables["lengths"].column("length") == list(LENGTHS)
+    for row in found.tables["lengths"]:
+        kept, by_chance = row["kept_over_all"], row["kept_by_chance"]
+        if f"The best 0.2 have {100 * (kept - 1):.0f} % " in found.conclusion:
+            assert kept - 1 > by_chance
+            assert f"by less than {np.ceil(100 * by_chance):.0f} %)" in found.conclusion
             break
     else:
         pytest.fail(found.conclusion)
@@ -119,12 +121,12 @@ def test_the_audit_says_how_the_best_differ_with_the_numbers_of_its_table():
 
 def test_random_choices_differ_as_much_as_is_said():
     table, rng = planted(), np.random.default_rng(0)
-    found = audit(table)
+    by_chance = {row["length"]: row["kept_by_chance"] for row in audit(table).tables["lengths"]}
     outside = []
     for _ in range(400):
         kept = rng.permutation(400)[:80]
         ratios = {name: length[kept].mean() / length.mean() for name, length in table.lengths.items()}
-        outside.append(any(abs(ratio - 1) > found.lengths[name].kept_by_chance for name, ratio in ratios.items()))
+        outside.append(any(abs(ratio - 1) > by_chance[name] for name, ratio in ratios.items()))
     assert np.mean(outside) < 0.06
 
 
@@ -133,9 +135,10 @@ def test_what_grows_after_control_is_explained_by_what_was_planted():
     hidden = audit(planted(4000, follows=0.6, spread=0.6))
     assert "differ more from all after control than before" in hidden.conclusion
     assert "with fewer steps also spread more, so that more of the highest are among them." in hidden.conclusion
-    kept = hidden.lengths["num_steps"]
-    assert f"({kept.kept_over_all:.2f} -> {kept.kept_over_all_after_control:.2f} of all)" in hidden.conclusion
-    assert abs(kept.kept_over_all_after_control - 1) > abs(kept.kept_over_all - 1)
+    row = hidden.tables["lengths"].row(length="num_steps")
+    before, after = row["kept_over_all"], row["kept_over_all_after_control"]
+    assert f"({before:.2f} -> {after:.2f} of all)" in hidden.conclusion
+    assert abs(after - 1) > abs(before - 1)
     bent = audit(planted(4000, curve=-0.6))
     assert "values follow this length in a curve." in bent.conclusion
     for quiet in (audit(planted(4000, follows=1.0)), audit(planted(4000))):
@@ -156,11 +159,12 @@ def test_what_grows_by_chance_is_said_to_be_chance():
 def test_groups_rise_and_fall():
     table = planted(follows=2.0)
     found = audit(table, by="num_steps")
-    assert sum(each.num_samples for each in found.groups) == 400
-    assert sum(each.best for each in found.groups) == sum(each.best_after_control for each in found.groups) == 80
-    most = max(found.groups, key=lambda each: each.best / each.num_samples)
-    share = f"{100 * most.best / most.num_samples:.0f} %"
-    assert f"By num_steps, {most.group} rises most ({share} of it, " in found.conclusion
+    groups = found.tables["groups"]
+    assert sum(groups.column("num_samples")) == 400
+    assert sum(groups.column("best")) == sum(groups.column("best_after_control")) == 80
+    most = max(groups, key=lambda row: row["share"])
+    share = f"{100 * most['best'] / most['num_samples']:.0f} %"
+    assert f"By num_steps, {most['group']} rises most ({share} of it, " in found.conclusion
     assert "points more) and " in found.conclusion
     assert " falls most (0 % of it, " in found.conclusion
 
@@ -219,13 +223,12 @@ def test_a_choice_says_what_it_was_chosen_by():
     table = planted()
     rows = table.ranked()
     told = {
-        "the best by value after length is taken out;": SubsetSpec(control=("num_steps",)),
-        "the best by value within each source;": SubsetSpec(by="source"),
-        "the best by value of each capability in turn;": SubsetSpec(balanced="capability"),
-        "400 samples that have none of the excluded flags are": SubsetSpec(exclude_flagged=("cut_off",)),
+        "the best by value after length is taken out;": Selection(control=("num_steps",)),
+        "the best by value within each source;": Selection(by="source"),
+        "400 samples that have none of the excluded flags are": Selection(exclude_flagged=("cut_off",)),
     }
     for words, spec in told.items():
-        assert words in conclude_choice(SubsetChoice(table, rows[:80], rows, spec))
+        assert words in conclude_choice(table, rows[:80], rows, spec)
 
 
 def test_flags_of_the_chosen_are_counted_and_compared_with_the_pool():
@@ -241,9 +244,7 @@ def test_flags_of_the_chosen_are_counted_and_compared_with_the_pool():
 
 
 def test_strata_say_what_value_alone_would_have_chosen():
-    from grace_store.curate.select import RankRequest
-
-    subset = select(planted(follows=2.0), RankRequest(by="num_steps"), ratio="0.2")
+    subset = select(planted(follows=2.0), Selection(by="num_steps"), ratio="0.2")
     assert "Every num_steps keeps its share of the pool. By value alone, 15 would rise" in subset.conclusion
     assert sum(each.by_value for each in subset.groups) == len(subset)
     last = next(each for each in subset.groups if each.group == "15")

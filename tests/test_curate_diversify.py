@@ -9,16 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grace_store.artifacts.notes import ChosenDiversity, SubsetNote
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.curate.compare import compare
-from grace_store.curate.duplicates import DuplicatesRequest, duplicates
-from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.duplicates import duplicates
+from grace_store.curate.export import export
 from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import RankRequest, rank_samples, select
+from grace_store.curate.select import rank_samples, select
+from grace_store.curate.selection import Selection, SubsetNote
 from grace_store.likeness.clusters import cluster_vectors
-from grace_store.read.descriptors import DescriptorSpec, describe_samples
+from grace_store.read.descriptors import describe_samples
 from grace_store.store.opened import Store
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from tests.clustered_scores import ANSWER, scored_clusters, spec
@@ -52,7 +52,7 @@ def test_diversity_touches_more_clusters_for_the_same_budget_at_a_stated_loss(pl
     folder, found = planted
     plain = select(folder / "scores.parquet", ratio="0.2")
     assert num_touched(planted, plain) == 3
-    diverse = select(folder / "scores.parquet", RankRequest(diversity=settings), ratio="0.2")
+    diverse = select(folder / "scores.parquet", Selection(diversity=settings), ratio="0.2")
     assert len(diverse) == len(plain) == 48
     assert len(set(diverse.row.tolist())) == 48
     assert num_touched(planted, diverse) >= at_least
@@ -64,7 +64,7 @@ def test_diversity_touches_more_clusters_for_the_same_budget_at_a_stated_loss(pl
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_budget_is_exact_and_smaller_subsets_lie_within_larger_ones(planted, method):
-    ranking = rank_samples(planted[0] / "scores.parquet", RankRequest(diversity=spec(method)))
+    ranking = rank_samples(planted[0] / "scores.parquet", Selection(diversity=spec(method)))
     before: set[int] = set()
     for count in (1, 2, 7, 11, 12, 13, 48, 100, 239, 240):
         subset = ranking.take(count=count)
@@ -76,7 +76,7 @@ def test_every_budget_is_exact_and_smaller_subsets_lie_within_larger_ones(plante
 
 def test_dedup_keeps_the_best_of_each_group_and_fills_up_by_value(planted):
     folder, found = planted
-    ranking = rank_samples(folder / "scores.parquet", RankRequest(diversity=spec("dedup")))
+    ranking = rank_samples(folder / "scores.parquet", Selection(diversity=spec("dedup")))
     members = [np.flatnonzero(found.cluster == each) for each in range(NUM_CLUSTERS)]
     best = [int(mine[found.value[mine].argmax()]) for mine in members]
     assert set(ranking.take(count=12).row.tolist()) == set(best)
@@ -90,75 +90,73 @@ def test_dedup_keeps_the_best_of_each_group_and_fills_up_by_value(planted):
 
 def test_a_table_of_duplicates_does_as_well_as_a_search(planted, tmp_path):
     folder, found = planted
-    table = duplicates(found.store, DuplicatesRequest(descriptor=ANSWER, threshold=0.95, floor=0.9))
+    table = duplicates(found.store, descriptor=ANSWER, threshold=0.95, floor=0.9)
     table.write(tmp_path / "duplicates.parquet")
-    one = select(folder / "scores.parquet", RankRequest(diversity=spec("dedup", similarity=0.95)))
-    other = select(
-        folder / "scores.parquet", RankRequest(diversity="dedup", duplicates=tmp_path / "duplicates.parquet")
-    )
+    one = select(folder / "scores.parquet", Selection(diversity=spec("dedup", similarity=0.95)))
+    other = select(folder / "scores.parquet", Selection(diversity="dedup", duplicates=tmp_path / "duplicates.parquet"))
     assert one.row.tolist() == other.row.tolist()
     assert other.spec.diversity.similarity == 0.95
     loose = DiversitySpec(method="dedup", similarity=0.9)
-    third = select(folder / "scores.parquet", RankRequest(diversity=loose, duplicates=tmp_path / "duplicates.parquet"))
-    assert third.row.tolist() == select(folder / "scores.parquet", RankRequest(diversity=spec("dedup"))).row.tolist()
-    few = duplicates(found.store, DuplicatesRequest(descriptor=ANSWER, subset=np.arange(100)))
+    third = select(folder / "scores.parquet", Selection(diversity=loose, duplicates=tmp_path / "duplicates.parquet"))
+    assert third.row.tolist() == select(folder / "scores.parquet", Selection(diversity=spec("dedup"))).row.tolist()
+    few = duplicates(found.store, descriptor=ANSWER, subset=np.arange(100))
     few.write(tmp_path / "few.parquet")
     with pytest.raises(DataError, match=r"few\.parquet lacks 140 of the samples that have a value"):
-        select(folder / "scores.parquet", RankRequest(diversity="dedup", duplicates=tmp_path / "few.parquet"))
+        select(folder / "scores.parquet", Selection(diversity="dedup", duplicates=tmp_path / "few.parquet"))
     with pytest.raises(SettingError, match="leave --signal and --descriptor out"):
-        select(folder / "scores.parquet", RankRequest(diversity=spec("dedup"), duplicates=tmp_path / "few.parquet"))
+        select(folder / "scores.parquet", Selection(diversity=spec("dedup"), duplicates=tmp_path / "few.parquet"))
     with pytest.raises(SettingError, match="for diversity by dedup; mmr would ignore it"):
-        select(folder / "scores.parquet", RankRequest(diversity="mmr", duplicates=tmp_path / "few.parquet"))
+        select(folder / "scores.parquet", Selection(diversity="mmr", duplicates=tmp_path / "few.parquet"))
     elsewhere = known_store(tmp_path).store
     score(elsewhere, out=tmp_path / "other.parquet")
     with pytest.raises(DataError, match="was made from another plan than the scores"):
-        select(tmp_path / "other.parquet", RankRequest(diversity="dedup", duplicates=tmp_path / "few.parquet"))
+        select(tmp_path / "other.parquet", Selection(diversity="dedup", duplicates=tmp_path / "few.parquet"))
 
 
 def test_clusters_share_the_budget_and_the_best_come_first(planted):
     folder, found = planted
-    subset = select(folder / "scores.parquet", RankRequest(diversity=spec("clusters", num_clusters=10)), ratio="0.2")
-    label = cluster_vectors(describe_samples(found.store, DescriptorSpec(descriptor=ANSWER)).vector, 10).label
+    subset = select(folder / "scores.parquet", Selection(diversity=spec("clusters", num_clusters=10)), ratio="0.2")
+    label = cluster_vectors(describe_samples(found.store, ANSWER).vector, 10).label
     size, counts = np.bincount(label), np.bincount(label[subset.row], minlength=10)
     assert counts.max() - counts[counts < size].min() <= 1
     for each in range(10):
         mine = np.flatnonzero(label == each)
         best = mine[np.argsort(-found.value[mine])][: counts[each]]
         assert set(best.tolist()) <= set(subset.row.tolist())
-    half = select(folder / "scores.parquet", RankRequest(diversity=spec("clusters", weight=0.5)), ratio="0.2")
+    half = select(folder / "scores.parquet", Selection(diversity=spec("clusters", weight=0.5)), ratio="0.2")
     assert found.value[subset.row].mean() < found.value[half.row].mean()
 
 
 @pytest.mark.parametrize("method", ["clusters", "facility", "mmr"])
 def test_without_weight_the_subset_is_the_best_by_value(planted, method):
     path = planted[0] / "scores.parquet"
-    subset = select(path, RankRequest(diversity=spec(method, weight=0)))
+    subset = select(path, Selection(diversity=spec(method, weight=0)))
     assert subset.row.tolist() == select(path).row.tolist()
 
 
 def test_what_made_a_subset_is_kept_and_compared(planted, tmp_path):
     folder, _ = planted
-    subset = select(folder / "scores.parquet", RankRequest(diversity=spec("mmr", weight=0.8)))
-    said = ChosenDiversity(method="mmr", weight=0.8, seed=0, signal="base", descriptor="answer")
+    subset = select(folder / "scores.parquet", Selection(diversity=spec("mmr", weight=0.8)))
+    said = DiversitySpec(method="mmr", weight=0.8, seed=0, signal="base", descriptor="answer")
     assert subset.spec.diversity == said
-    exported = export(subset, tmp_path / "diverse.txt", ExportRequest(as_format="ids"))
+    exported = export(subset, tmp_path / "diverse.txt", as_format="ids")
     assert exported.notes == list(subset.notes)
     assert read_document(tmp_path / "diverse.txt.spec.json", SubsetNote).spec.diversity == said
-    export(select(folder / "scores.parquet"), tmp_path / "plain.txt", ExportRequest(as_format="ids"))
+    export(select(folder / "scores.parquet"), tmp_path / "plain.txt", as_format="ids")
     found = compare(tmp_path / "plain.txt", tmp_path / "diverse.txt")
     settings = "weight 0.8, seed 0, signal base, descriptor answer"
     told = f"diverse.txt was chosen with diversity by mmr ({settings}); ranks are those without that"
-    assert found.notes == [told]
-    assert {change.why for change in found.left} == {"diversity by mmr"}
-    assert {change.why for change in found.entered} == {"the other keeps 48"}
+    assert found.notes[1:] == (told,)
+    assert {change["why"] for change in found.tables["left"].rows} == {"diversity by mmr"}
+    assert {change["why"] for change in found.tables["entered"].rows} == {"the other keeps 48"}
 
 
 def test_the_usual_descriptor_is_the_steps_and_weights_come_from_the_table(planted):
     path = planted[0] / "scores.parquet"
-    assert select(path, RankRequest(diversity="mmr")).spec.diversity.descriptor == "steps"
-    weighted = select(path, RankRequest(diversity=DiversitySpec(method="mmr", descriptor="weighted")))
+    assert select(path, Selection(diversity="mmr")).spec.diversity.descriptor == "steps"
+    weighted = select(path, Selection(diversity=DiversitySpec(method="mmr", descriptor="weighted")))
     # With one step each, its weight changes nothing.
-    assert weighted.row.tolist() == select(path, RankRequest(diversity="mmr")).row.tolist()
+    assert weighted.row.tolist() == select(path, Selection(diversity="mmr")).row.tolist()
 
 
 @pytest.mark.parametrize(
@@ -171,23 +169,23 @@ def test_the_usual_descriptor_is_the_steps_and_weights_come_from_the_table(plant
 )
 def test_selections_without_meaning_are_refused(planted, settings, message):
     with pytest.raises(SettingError, match=message):
-        select(planted[0] / "scores.parquet", RankRequest(**settings))
+        select(planted[0] / "scores.parquet", **settings)
 
 
 def test_a_threshold_leaves_no_choice_to_diversity(planted):
     with pytest.raises(SettingError, match="a threshold leaves no choice to diversity"):
-        select(planted[0] / "scores.parquet", RankRequest(diversity="mmr"), threshold=0.5)
+        select(planted[0] / "scores.parquet", Selection(diversity="mmr"), threshold=0.5)
 
 
 def test_scores_of_several_signals_need_a_signal_to_be_named(tmp_path):
     known = known_store(tmp_path, ("early", "late"), set_aside={"late": [2, 5]})
     both = score(known.store, ScoreRequest(signals=["early", "late"]))
     with pytest.raises(SettingError, match=r"scored from early, late: .*--signal"):
-        select(both, RankRequest(diversity="mmr"))
-    assert len(select(both, RankRequest(diversity=DiversitySpec(method="mmr", signal="late")), count=4)) == 4
+        select(both, Selection(diversity="mmr"))
+    assert len(select(both, Selection(diversity=DiversitySpec(method="mmr", signal="late")), count=4)) == 4
     early = score(known.store, ScoreRequest(signals="early"))
     with pytest.raises(DataError, match="2 of the 13 samples of the table have no vector in signal 'late'"):
-        select(early, RankRequest(diversity=DiversitySpec(method="mmr", signal="late")))
+        select(early, Selection(diversity=DiversitySpec(method="mmr", signal="late")))
 
 
 def test_a_store_that_moved_is_found_where_it_is_said_to_be(planted, tmp_path):
@@ -195,8 +193,6 @@ def test_a_store_that_moved_is_found_where_it_is_said_to_be(planted, tmp_path):
     moved = Store.open(shutil.copytree(found.store.location, tmp_path / "moved.zarr"))
     table = score(found.store)
     table = replace(table, note=table.note.model_copy(update={"store": "gone.zarr"}))
-    subset = select(table, RankRequest(diversity=spec("facility"), store=moved.location))
-    assert (
-        subset.row.tolist() == select(folder / "scores.parquet", RankRequest(diversity=spec("facility"))).row.tolist()
-    )
+    subset = select(table, diversity=spec("facility"), store=moved.location)
+    assert subset.row.tolist() == select(folder / "scores.parquet", Selection(diversity=spec("facility"))).row.tolist()
     assert math.isfinite(subset.threshold)

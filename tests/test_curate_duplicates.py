@@ -12,13 +12,14 @@ import pytest
 from grace_store.artifacts.score_table import read_scores
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Warned
-from grace_store.curate.duplicates import DuplicatesRequest, duplicates, regroup
-from grace_store.curate.export import ExportRequest, export
-from grace_store.curate.neighbours import NeighboursRequest, neighbours
+from grace_store.curate.duplicates import duplicates, regroup
+from grace_store.curate.export import export
+from grace_store.curate.neighbours import neighbours
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
 from grace_store.likeness.searching import IndexPlan
-from grace_store.read.descriptors import DescriptorSpec, describe_samples
+from grace_store.read.descriptors import describe_samples
+from grace_store.read.pool import Pool
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from tests.duplicated_stores import NUM, duplicated_samples, duplicated_store
@@ -43,11 +44,11 @@ def store(tmp_path_factory) -> Store:
 
 @pytest.fixture(scope="module")
 def found(store):
-    return duplicates(store, DuplicatesRequest(floor=0.85), threads=1)
+    return duplicates(Pool.of(store, threads=1), floor=0.85)
 
 
 def brute_force(store: Store, threshold: float) -> list[int]:
-    vector = describe_samples(store, DescriptorSpec(descriptor="steps")).vector.astype(np.float64)
+    vector = describe_samples(store, "steps").vector.astype(np.float64)
     one, other = np.nonzero(vector @ vector.T >= threshold)
     return brute_force_groups(len(vector), [(i, j) for i, j in zip(one, other, strict=True) if i < j])
 
@@ -73,7 +74,7 @@ def test_groups_are_those_of_brute_force_and_the_planted_ones(store, found):
 def test_every_sample_has_a_row_with_its_nearest(store, found, samples, tmp_path):
     found.write(tmp_path / "d.parquet")
     rows = pq.read_table(tmp_path / "d.parquet").to_pylist()
-    vector = describe_samples(store, DescriptorSpec(descriptor="steps")).vector.astype(np.float64)
+    vector = describe_samples(store, "steps").vector.astype(np.float64)
     cosine = vector @ vector.T - 3 * np.eye(NUM)
     assert [row["sample_id"] for row in rows] == [f"s{place}" for place in range(NUM)]
     for place, row in enumerate(rows):
@@ -90,7 +91,7 @@ def test_every_sample_has_a_row_with_its_nearest(store, found, samples, tmp_path
 @pytest.mark.parametrize("storage", STORAGES)
 def test_every_storage_finds_what_is_planted(tmp_path, samples, storage):
     store = vector_store(tmp_path / "s.zarr", samples, storage, samples_per_unit=16)
-    table = duplicates(store, threads=1)
+    table = duplicates(Pool.of(store, threads=1))
     assert groups_of(table) == brute_force(store, THRESHOLD)
     assert table.num_groups == 11
 
@@ -98,7 +99,7 @@ def test_every_storage_finds_what_is_planted(tmp_path, samples, storage):
 @pytest.mark.parametrize("kind", ["cells", "ivf", "ivf-sq8"])
 def test_a_large_store_is_searched_by_cells(store, found, monkeypatch, kind):
     monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan(kind, 4, 3))
-    table = duplicates(store, DuplicatesRequest(floor=0.85), threads=1)
+    table = duplicates(Pool.of(store, threads=1), floor=0.85)
     assert groups_of(table) == groups_of(found)
     search = table.note.search
     assert (search.index, search.num_cells, search.num_probed) == (kind, 4, 3)
@@ -108,7 +109,7 @@ def test_a_large_store_is_searched_by_cells(store, found, monkeypatch, kind):
 def test_a_poor_search_is_told(store, monkeypatch):
     monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan("cells", 64, 1))
     told = []
-    table = duplicates(store, DuplicatesRequest(floor=0.5), listener=told.append, threads=1)
+    table = duplicates(Pool.of(store, threads=1), floor=0.5, listener=told.append)
     share = table.note.search.recall.share
     assert share < 0.99
     (warned,) = (event.text for event in told if isinstance(event, Warned) and "The search found" in event.text)
@@ -125,12 +126,12 @@ def test_a_signal_with_one_vector_a_sample(tmp_path):
         signals.sample_vector[0] = 0.5
         writer.write(unit, signals, NO_SPANS)
     complete_signal(view)
-    table = duplicates(store, DuplicatesRequest(keep="shortest", threshold=0.999))
+    table = duplicates(store, keep="shortest", threshold=0.999)
     assert np.flatnonzero(table.group == 0).tolist() == [0, 4, 8]
     assert table.note.descriptor == "sample"
     tokens = np.concatenate([view.unit_array("sample_num_tokens", unit)[:4] for unit in range(3)])[:10]
     assert table.num_tokens.tolist() == tokens.tolist()
-    assert neighbours(store, "s0", NeighboursRequest(count=1)).neighbours[0].sample_id == "s4"
+    assert neighbours(store, "s0", count=1).tables["neighbours"].rows[0]["sample_id"] == "s4"
 
 
 # ---------------------------------------------------------------- thresholds afterwards
@@ -140,7 +141,7 @@ def test_a_signal_with_one_vector_a_sample(tmp_path):
 def test_regrouping_is_what_a_new_search_would_be(store, found, tmp_path, threshold):
     found.write(tmp_path / "d.parquet")
     again = regroup(tmp_path / "d.parquet", threshold=threshold)
-    fresh = duplicates(store, DuplicatesRequest(threshold=threshold, floor=0.85), threads=1)
+    fresh = duplicates(Pool.of(store, threads=1), threshold=threshold, floor=0.85)
     assert again.table.equals(fresh.table)
     assert again.note == fresh.note
     assert groups_of(again) == brute_force(store, threshold if threshold < 1 else 1 - 1e-9)
@@ -160,7 +161,7 @@ def test_regrouping_is_what_a_new_search_would_be(store, found, tmp_path, thresh
 )
 def test_what_has_no_meaning_is_refused(store, settings, words):
     with pytest.raises(SettingError, match=words):
-        duplicates(store, DuplicatesRequest(**settings))
+        duplicates(store, **settings)
 
 
 # ---------------------------------------------------------------- what is kept
@@ -170,7 +171,7 @@ def test_the_shortest_and_the_best_of_a_group(store, found, tmp_path):
     shortest = found.regrouped(keep="shortest")
     scores = score(store)
     score(store, out=tmp_path / "scores.parquet")
-    best = duplicates(store, DuplicatesRequest(scores=tmp_path / "scores.parquet", floor=0.85), threads=1)
+    best = duplicates(Pool.of(store, threads=1), scores=tmp_path / "scores.parquet", floor=0.85)
     assert best.note.spec.keep == "value"
     np.testing.assert_array_equal(best.value, scores.value)
     for number in range(found.num_groups):
@@ -186,13 +187,13 @@ def test_values_may_come_later(store, found, tmp_path):
         regroup(tmp_path / "d.parquet", keep="value")
     scores = score(store)
     again = regroup(tmp_path / "d.parquet", keep="value", scores=scores)
-    assert np.array_equal(again.keep, duplicates(store, DuplicatesRequest(scores=scores, floor=0.85), threads=1).keep)
+    assert np.array_equal(again.keep, duplicates(Pool.of(store, threads=1), scores=scores, floor=0.85).keep)
 
 
 def test_scores_of_another_plan_are_refused(store, found, tmp_path):
     other = score(vector_store(tmp_path / "o.zarr", traces([1, 1])))
     with pytest.raises(ResumeMismatch, match="another plan"):
-        duplicates(store, DuplicatesRequest(scores=other))
+        duplicates(store, scores=other)
     found.write(tmp_path / "d.parquet")
     with pytest.raises(DataError, match="of different plans"):
         regroup(tmp_path / "d.parquet", scores=other)
@@ -205,7 +206,7 @@ def test_an_unfinished_store(tmp_path, samples):
     store = vector_store(tmp_path / "s.zarr", samples, samples_per_unit=16, units=[0, 4], set_aside=[0])
     with pytest.raises(Unfinished, match="give --partial"):
         duplicates(store)
-    table = duplicates(store, DuplicatesRequest(partial=True), threads=1)
+    table = duplicates(Pool.of(store, partial=True, threads=1))
     assert table.row.tolist() == [*range(1, 16), *range(64, 80)]
     assert [table.sample_id[place] for place in np.flatnonzero(table.group == 0)] == ["s4", "s64"]
     assert table.note.partial
@@ -213,17 +214,17 @@ def test_an_unfinished_store(tmp_path, samples):
 
 def test_a_subset_by_ids_scores_or_select(store, tmp_path):
     (tmp_path / "ids.txt").write_text("s60\ns0\ns5\n")
-    by_ids = duplicates(store, DuplicatesRequest(subset=tmp_path / "ids.txt"), threads=1)
+    by_ids = duplicates(Pool.of(store, threads=1), subset=tmp_path / "ids.txt")
     assert by_ids.sample_id == ["s0", "s5", "s60"]
     assert by_ids.dropped == ["s60"]
     scores = score(store)
     subset = select(scores, ratio="0.3")
-    export(subset, tmp_path / "subset.ids", ExportRequest(as_format="ids"))
-    chosen = duplicates(store, DuplicatesRequest(subset=tmp_path / "subset.ids"), threads=1)
+    export(subset, tmp_path / "subset.ids", as_format="ids")
+    chosen = duplicates(Pool.of(store, threads=1), subset=tmp_path / "subset.ids")
     assert chosen.sample_id == subset.sample_id
     score(store, out=tmp_path / "scores.parquet")
-    assert len(duplicates(store, DuplicatesRequest(subset=tmp_path / "scores.parquet"), threads=1)) == NUM
-    assert duplicates(store, DuplicatesRequest(subset=np.array([60, 0])), threads=1).dropped == ["s60"]
+    assert len(duplicates(Pool.of(store, threads=1), subset=tmp_path / "scores.parquet")) == NUM
+    assert duplicates(Pool.of(store, threads=1), subset=np.array([60, 0])).dropped == ["s60"]
 
 
 # ---------------------------------------------------------------- texts
@@ -242,7 +243,7 @@ def texts(tmp_path_factory):
 
 
 def test_the_same_text_under_another_id_is_an_exact_duplicate(texts):
-    table = duplicates(str(texts / "store.zarr"), DuplicatesRequest(threshold=1, floor=1))
+    table = duplicates(str(texts / "store.zarr"), threshold=1, floor=1)
     assert [table.sample_id[place] for place in np.flatnonzero(table.exact)] == ["case-2", "copy-a", "copy-b"]
     assert table.group[[2, 8, 9]].tolist() == [0, 0, 0]
     assert table.note.exact_by == "text"
@@ -254,7 +255,7 @@ def test_a_copy_counts_as_one_even_where_vectors_differ_or_are_zero(tmp_path, mo
     store = vector_store(tmp_path / "s.zarr", vectors)
     digests = [b"a", b"a", b"b", b"a"]
     monkeypatch.setattr("grace_store.curate.duplicates.sample_digests", lambda *_: (digests, "text"))
-    table = duplicates(store, DuplicatesRequest(threshold=0.99))
+    table = duplicates(store, threshold=0.99)
     assert table.group.tolist() == [0, 0, -1, 0]
     assert table.similarity.tolist()[:2] == [1, 1]
     assert table.exact.tolist() == [True, True, False, True]
@@ -267,9 +268,9 @@ def test_without_the_dataset_whole_records_are_compared(texts, tmp_path):
     try:
         told = []
         table = duplicates(str(store), listener=told.append)
-        there = duplicates(str(store), DuplicatesRequest(data=[str(texts / "away.jsonl")]))
+        there = duplicates(Pool.of(str(store), data=[str(texts / "away.jsonl")]))
         with pytest.raises(DataError, match="No such file or folder"):
-            duplicates(str(store), DuplicatesRequest(data=[str(tmp_path / "nowhere.jsonl")]))
+            duplicates(Pool.of(str(store), data=[str(tmp_path / "nowhere.jsonl")]))
     finally:
         (texts / "away.jsonl").rename(texts / "traces.jsonl")
     assert table.note.exact_by == "record"
@@ -286,7 +287,7 @@ def test_without_the_dataset_whole_records_are_compared(texts, tmp_path):
 def test_the_signal_is_the_one_scored(tmp_path):
     store = known_store(tmp_path, ("early", "late")).store
     score(store, ScoreRequest(signals="late"), out=tmp_path / "s.parquet")
-    found = duplicates(store, DuplicatesRequest(scores=tmp_path / "s.parquet"))
+    found = duplicates(store, scores=tmp_path / "s.parquet")
     assert found.note.signal.name == "late"
-    weighted = NeighboursRequest(descriptor="weighted", scores=read_scores(tmp_path / "s.parquet"))
-    assert neighbours(store, "#0", weighted).signal == "late"
+    near = neighbours(store, "#0", descriptor="weighted", scores=read_scores(tmp_path / "s.parquet"))
+    assert near.numbers["signal"] == "late"

@@ -9,7 +9,7 @@ import pytest
 
 from grace_store.base.errors import DataError
 from grace_store.curate.benchmark_results import Entry, Results, read_results
-from grace_store.curate.evaluate import relative_average
+from grace_store.curate.evaluate import evaluate, one_question, relative_average
 from tests.benchmark_files import paper_table
 
 PAPER = {
@@ -47,8 +47,7 @@ def test_the_appendix_reading_with_two_numbers_swapped_does_not(table: Path) -> 
 def test_one_question_of_the_smallest_benchmark_moves_the_average_by_a_fifth(table: Path) -> None:
     runs = {run.name: run for run in read_results(table)}
     full = Results("Full", {**runs["Full"].entries, "MathVision-MINI": Entry(16.4, 304)})
-    found = relative_average(runs["GRACE"], full)
-    assert found.one_question == pytest.approx({"MathVision-MINI": 0.20}, abs=0.005)
+    assert one_question(runs["GRACE"], full) == pytest.approx({"MathVision-MINI": 0.20}, abs=0.005)
 
 
 def test_the_interval_is_that_of_a_ratio_of_binomials() -> None:
@@ -57,9 +56,9 @@ def test_the_interval_is_that_of_a_ratio_of_binomials() -> None:
     assert found.value == pytest.approx(120.0)
     # The logarithm of a ratio of two rates is nearly normal, with this variance.
     deviation = np.sqrt(0.4 / 600 + 0.5 / 500)
-    assert found.interval is not None
-    assert found.interval.low == pytest.approx(120 * np.exp(-1.96 * deviation), rel=0.01)
-    assert found.interval.high == pytest.approx(120 * np.exp(1.96 * deviation), rel=0.01)
+    assert found.is_known
+    assert found.low == pytest.approx(120 * np.exp(-1.96 * deviation), rel=0.01)
+    assert found.high == pytest.approx(120 * np.exp(1.96 * deviation), rel=0.01)
     assert relative_average(ours, full) == found, "the same seed gives the same draws"
 
 
@@ -67,12 +66,12 @@ def test_a_standard_error_gives_the_interval_in_place_of_the_questions() -> None
     ours, full = (Results(name, {"a": Entry(score, 1000, stderr=3.0)}) for name, score in (("ours", 60), ("full", 50)))
     found = relative_average(ours, full)
     deviation = np.hypot(3 / 60, 3 / 50)
-    assert found.interval is not None
-    assert found.interval.low == pytest.approx(120 * np.exp(-1.96 * deviation), rel=0.01)
-    assert found.interval.high == pytest.approx(120 * np.exp(1.96 * deviation), rel=0.01)
+    assert found.is_known
+    assert found.low == pytest.approx(120 * np.exp(-1.96 * deviation), rel=0.01)
+    assert found.high == pytest.approx(120 * np.exp(1.96 * deviation), rel=0.01)
     alone = [Results(run.name, {"a": Entry(run.entries["a"].score, stderr=3.0)}) for run in (ours, full)]
-    assert relative_average(*alone).interval == found.interval, "also where the questions are not known"
-    assert relative_average(*alone).one_question == {}
+    assert relative_average(*alone) == found, "also where the questions are not known"
+    assert one_question(*alone) == {}
 
 
 def test_runs_that_were_asked_something_else_are_not_compared() -> None:
@@ -84,9 +83,7 @@ def test_runs_that_were_asked_something_else_are_not_compared() -> None:
 def test_entries_without_counts_are_taken_as_they_are() -> None:
     ours = Results("ours", {"a": Entry(60.0), "MME": Entry(1500.0)})
     full = Results("full", {"a": Entry(50.0), "MME": Entry(1500.0)})
-    found = relative_average(ours, full)
-    assert found.interval is None
-    assert found.fixed == ("a", "MME")
+    assert not relative_average(ours, full).is_known
 
 
 def test_runs_with_other_entries_are_not_averaged() -> None:
@@ -104,5 +101,17 @@ def test_no_right_answer_leaves_the_rate_open_too() -> None:
     none, full = Results("none", {"a": Entry(0.0, 30)}), Results("full", {"a": Entry(50.0, 30)})
     found = relative_average(none, full)
     assert found.value == 0
-    assert found.interval is not None
-    assert 3 < found.interval.high < 20, "of 30 questions none right: up to about a tenth may be"
+    assert found.is_known
+    assert 3 < found.high < 20, "of 30 questions none right: up to about a tenth may be"
+
+
+def test_a_finding_has_every_score_and_tells_runs_of_one_name_apart(tmp_path: Path) -> None:
+    for place, score in {"one": 40, "other": 60}.items():
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "t.csv").write_text(f"run,a,b\nFull,50,20\ngrace,{score},20\n")
+    found = evaluate([tmp_path / "one" / "t.csv", tmp_path / "other" / "t.csv"], "Full")
+    averages = {row["run"]: row["average"].value for row in found.tables["averages"]}
+    assert averages == {"grace": 90.0, "Full": 100.0, "grace (2)": 110.0}
+    row = found.tables["entries"].row(entry="a")
+    assert (row["full"], row["score of grace"], row["relative of grace (2)"]) == (50.0, 40.0, 120.0)
+    assert "Numbers of questions not known, scores taken as they are: a, b." in found.notes

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from grace_store.artifacts.notes import SubsetNote, SubsetSpec
 from grace_store.artifacts.score_table import read_scores
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DatasetChanged, ResumeMismatch, SettingError
-from grace_store.base.settings import DataRequest
-from grace_store.curate.export import ExportRequest, export
+from grace_store.base.settings import DataSpec
+from grace_store.curate.export import export
 from grace_store.curate.exports import EXPORTS
 from grace_store.curate.score import score
-from grace_store.curate.select import RankRequest, select
+from grace_store.curate.select import select
+from grace_store.curate.selection import Selection, SubsetNote
 from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
 from tests.exported import chosen_lines, everything, scored_store
@@ -39,7 +39,7 @@ def test_what_made_a_subset_lies_beside_it_and_is_no_record(scored, tmp_path):
     export(subset, tmp_path / "a.jsonl")
     note = read_document(tmp_path / "a.jsonl.spec.json", SubsetNote)
     assert note.rows == tuple(subset.row.tolist())
-    assert note.spec == SubsetSpec(count=4)
+    assert note.spec == Selection(count=4)
     assert note.scores == read_scores(scored / "scores.parquet").note
     assert (note.as_format, note.num_samples, note.num_with_value) == ("source", 4, 15)
     assert note.threshold == note.smallest_value == subset.threshold
@@ -66,19 +66,19 @@ def test_data_that_changed_is_refused_and_nothing_is_written(small):
         export(subset, small / "a.jsonl")
     assert not list(small.glob("a.jsonl*"))
     (small / "moved.jsonl").write_text(content)
-    export(subset, small / "a.jsonl", ExportRequest(data=[str(small / "moved.jsonl")]))
+    export(subset, small / "a.jsonl", data=[str(small / "moved.jsonl")])
     assert len((small / "a.jsonl").read_text().splitlines()) == len(subset)
 
 
 def test_a_table_of_another_plan_is_refused(small):
     subset = select(small / "scores.parquet")
     (small / "store.zarr").rename(small / "old.zarr")
-    extract(make_job(small, data_request=DataRequest(min_steps=3)))
+    extract(make_job(small, data_request=DataSpec(min_steps=3)))
     with pytest.raises(ResumeMismatch, match="made from another plan"):
         export(subset, small / "a.jsonl")
-    export(subset, small / "a.jsonl", ExportRequest(store=str(small / "old.zarr")))
+    export(subset, small / "a.jsonl", store=str(small / "old.zarr"))
     assert len((small / "a.jsonl").read_text().splitlines()) == len(subset)
-    assert len(select(small / "scores.parquet", RankRequest(by="id", store=str(small / "old.zarr")))) == len(subset)
+    assert len(select(small / "scores.parquet", by="id", store=str(small / "old.zarr"))) == len(subset)
 
 
 @pytest.mark.parametrize("as_format", EXPORTS)
@@ -106,7 +106,7 @@ def test_what_a_subset_is_made_from_is_never_written_over(small, out, source, as
         subset = replace(subset, rejected=subset.ranked[::-1])
     out, source = (text.format(name=small.name) for text in (out, source))
     with pytest.raises(SettingError, match=f"would replace or change .*{source}.* choose another --out"):
-        export(subset, small / out, ExportRequest(as_format=as_format))
+        export(subset, small / out, as_format=as_format)
     assert everything(small) == before
     assert len((small / "traces.jsonl").read_text().splitlines()) == NUM_RECORDS
 
@@ -117,7 +117,7 @@ def test_neither_is_data_that_moved_nor_where_it_was(small, as_format):
     subset = select(small / "scores.parquet", count=3)
     for out in ("moved.jsonl", "traces.jsonl"):
         with pytest.raises(SettingError, match=f"would replace or change .*{out}, which"):
-            export(subset, small / out, ExportRequest(as_format=as_format, data=[str(small / "moved.jsonl")]))
+            export(subset, small / out, as_format=as_format, data=[str(small / "moved.jsonl")])
 
 
 def test_nor_by_what_is_written_beside_a_subset(tmp_path):
@@ -129,7 +129,7 @@ def test_nor_by_what_is_written_beside_a_subset(tmp_path):
         extract(make_job(folder, data=(str(folder / name),)))
         subset = select(score(folder / "store.zarr"), count=3)
         with pytest.raises(SettingError, match=f"Writing .*/{name} would replace or change .*/{name}, which"):
-            export(subset, folder / "a.jsonl", ExportRequest(as_format="llama-factory"))
+            export(subset, folder / "a.jsonl", as_format="llama-factory")
         assert len((folder / name).read_text().splitlines()) == NUM_RECORDS
 
 
@@ -137,8 +137,8 @@ def test_ids_need_no_store_and_leave_its_place_alone(small):
     subset = select(small / "scores.parquet", count=3)
     shutil.rmtree(small / "store.zarr")
     with pytest.raises(SettingError, match="the store; choose another"):
-        export(subset, small / "store.zarr", ExportRequest(as_format="ids"))
-    export(subset, small / "ids.txt", ExportRequest(as_format="ids"))
+        export(subset, small / "store.zarr", as_format="ids")
+    export(subset, small / "ids.txt", as_format="ids")
     assert (small / "ids.txt").read_text().split() == subset.sample_id
     with pytest.raises(SettingError, match="has no name of its own"):
-        export(subset, ".", ExportRequest(as_format="ids"))
+        export(subset, ".", as_format="ids")

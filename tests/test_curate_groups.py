@@ -15,20 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import grace_store as gs
-from grace_store.artifacts.notes import SubsetNote
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
-from grace_store.base.flags import flag_names
-from grace_store.curate.group_target import align_with_groups
+from grace_store.base.states import flag_names
+from grace_store.curate.grouped_scoring import align_with_groups
 from grace_store.curate.score import replay
+from grace_store.curate.selection import SubsetNote
 from grace_store.data.sample import Sample
 from grace_store.data.sample_digests import response_digest
-from grace_store.read.question_groups import question_groups
+from grace_store.read.records import question_groups
 from grace_store.read.vectors import VectorReader
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.method import HeuristicSpec
 from tests.brute_force import cosine_with_sum
 from tests.commands import run, run_json
 from tests.grouped_stores import TRACES, grouped_job, grouped_records, grouped_store
@@ -211,7 +211,7 @@ def test_answers_that_cancel_leave_no_direction(tmp_path: Path) -> None:
 
 def test_the_target_group_is_for_score_alone(store: Store) -> None:
     with pytest.raises(SettingError, match="--target group needs the vectors of a question's other traces"):
-        gs.stability(store, gs.StabilityRequest(spec=GROUP))
+        gs.stability(store, gs.StabilitySettings(score=GROUP))
 
 
 # ---------------------------------------------------------------- choosing within questions
@@ -241,7 +241,7 @@ def kept_by_hand(value: np.ndarray, per_group: str) -> list[int]:
 def test_at_most_some_traces_of_each_question_are_kept(scores: Path, per_group: str) -> None:
     table = gs.read_scores(scores)
     expected = kept_by_hand(table.value, per_group)
-    request = gs.RankRequest(per_group=per_group)
+    request = gs.Selection(per_group=per_group)
     found = gs.select(table, request)
     assert found.ranked.tolist() == expected
     assert (found.spec.per_group, found.spec.ratio, found.spec.is_by_value) == (per_group, "1", False)
@@ -256,15 +256,15 @@ def test_at_most_some_traces_of_each_question_are_kept(scores: Path, per_group: 
 def test_ties_go_to_the_earlier_record(scores: Path) -> None:
     table = gs.read_scores(scores)
     same = table.table.set_column(table.table.column_names.index("value"), "value", pa.array([0.5] * len(table)))
-    found = gs.select(replace(table, table=same), gs.RankRequest(per_group=1))
+    found = gs.select(replace(table, table=same), gs.Selection(per_group=1))
     assert found.row.tolist() == list(range(len(TRACES)))
     with pytest.raises(DataError, match="no question has two traces whose values differ at all, so there are no pairs"):
-        gs.select(replace(table, table=same), gs.RankRequest(margin=0))
+        gs.select(replace(table, table=same), gs.Selection(margin=0))
 
 
 def test_flags_filters_and_strata_come_with_questions(scores: Path) -> None:
     table = gs.read_scores(scores)
-    found = gs.select(scores, gs.RankRequest(per_group=1, where="row >= 9", by="num_steps"))
+    found = gs.select(scores, gs.Selection(per_group=1, where="row >= 9", by="num_steps"))
     value = np.where(np.arange(len(table)) >= 9, table.value, np.nan)
     questions = {QUESTION[i] for i in range(9, len(QUESTION))}
     best = [best_first(value, [i for i in range(9, len(QUESTION)) if QUESTION[i] == each])[0] for each in questions]
@@ -274,10 +274,10 @@ def test_flags_filters_and_strata_come_with_questions(scores: Path) -> None:
 
 def test_the_questions_of_the_table_are_taken(store: Store, tmp_path: Path) -> None:
     scored = gs.score(store, gs.ScoreRequest(within="centred", group_by="problem.name"))
-    found = gs.select(scored, gs.RankRequest(per_group=1, data=["nowhere.jsonl"]))  # which is not needed
+    found = gs.select(scored, gs.Selection(per_group=1), data=["nowhere.jsonl"])  # which is not needed
     assert found.spec.group_by == "problem.name"
     assert len(found) == len(TRACES)
-    assert len(gs.select(scored, gs.RankRequest(per_group=1, group_by="id"))) == len(QUESTION)
+    assert len(gs.select(scored, gs.Selection(per_group=1, group_by="id"))) == len(QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -297,12 +297,12 @@ def test_the_questions_of_the_table_are_taken(store: Store, tmp_path: Path) -> N
 )
 def test_choices_that_make_no_sense_are_refused(scores: Path, request_, message: str) -> None:
     with pytest.raises(SettingError, match=re.escape(message)):
-        gs.select(scores, gs.RankRequest(**request_))
+        gs.select(scores, gs.Selection(**request_))
 
 
 def test_a_warning_where_no_question_has_two_traces(scores: Path) -> None:
     said: list[object] = []
-    gs.rank_samples(scores, gs.RankRequest(per_group=1, group_by="id"), listener=said.append)
+    gs.rank_samples(scores, gs.Selection(per_group=1, group_by="id"), listener=said.append)
     assert "No question has two traces with a value" in str(said)
 
 
@@ -323,11 +323,11 @@ def test_pairs_are_the_best_and_the_worst_of_a_question(scores: Path, margin: fl
     table = gs.read_scores(scores)
     expected = pairs_by_hand(table.value, margin)
     assert expected
-    found = gs.select(table, gs.RankRequest(margin=margin))
+    found = gs.select(table, gs.Selection(margin=margin))
     assert list(zip(found.ranked.tolist(), found.rejected.tolist(), strict=True)) == expected
     assert found.threshold == pytest.approx(table.value[expected[-1][0]] - table.value[expected[-1][1]])
     assert found.rejected_row.tolist() == [worst for _, worst in sorted(expected)]
-    fewer = gs.select(table, gs.RankRequest(margin=margin), count=2)
+    fewer = gs.select(table, gs.Selection(margin=margin), count=2)
     assert list(zip(fewer.ranked.tolist(), fewer.rejected.tolist(), strict=True)) == expected[:2]
 
 
@@ -364,7 +364,7 @@ def test_the_two_traces_of_a_pair_have_different_responses(copied: gs.ScoreTable
         num_copies += is_copy
         num_without += is_copy and not has_pair
     assert num_copies > num_without > 0, "both kinds of question are there"
-    found = gs.select(with_values(copied, value), gs.RankRequest(margin=margin))
+    found = gs.select(with_values(copied, value), gs.Selection(margin=margin))
     assert set(zip(found.ranked.tolist(), found.rejected.tolist(), strict=True)) == expected
     told = f"; in {num_copies} questions the worst trace has the same response as the best one: "
     others = f"{num_copies - num_without} with the worst of the other traces in its place, {num_without} without a pair"
@@ -397,10 +397,10 @@ def response(record: dict) -> str:
 
 
 def test_each_trainer_gets_pairs_as_it_reads_them(scores: Path, tmp_path: Path) -> None:
-    subset = gs.select(scores, gs.RankRequest(margin=0))
+    subset = gs.select(scores, gs.Selection(margin=0))
     lines = {}
     for name in ("trl-pairs", "ms-swift-pairs", "llama-factory-pairs"):
-        exported = gs.export(subset, tmp_path / f"{name}.jsonl", gs.ExportRequest(as_format=name))
+        exported = gs.export(subset, tmp_path / f"{name}.jsonl", as_format=name)
         lines[name] = [json.loads(line) for line in exported.out.read_text().splitlines()]
     rows = list(zip(subset.row.tolist(), subset.rejected_row.tolist(), strict=True))
     assert len(rows) == 7
@@ -423,14 +423,14 @@ def test_each_trainer_gets_pairs_as_it_reads_them(scores: Path, tmp_path: Path) 
 
 
 def test_pairs_and_samples_are_not_mixed_up(scores: Path, tmp_path: Path) -> None:
-    pairs, samples = gs.select(scores, gs.RankRequest(margin=0)), gs.select(scores)
+    pairs, samples = gs.select(scores, gs.Selection(margin=0)), gs.select(scores)
     with pytest.raises(SettingError, match="the subset is one of pairs, which --as ids does not write: use one of ms-"):
-        gs.export(pairs, tmp_path / "a", gs.ExportRequest(as_format="ids"))
+        gs.export(pairs, tmp_path / "a", as_format="ids")
     with pytest.raises(SettingError, match="--as trl-pairs writes pairs: choose them with a margin"):
-        gs.export(samples, tmp_path / "a", gs.ExportRequest(as_format="trl-pairs"))
-    odd = gs.select(scores, gs.RankRequest(margin=0, group_by="half"))
+        gs.export(samples, tmp_path / "a", as_format="trl-pairs")
+    odd = gs.select(scores, gs.Selection(margin=0, group_by="half"))
     with pytest.raises(DataError, match="have different prompts or images, so they are no pair"):
-        gs.export(odd, tmp_path / "a", gs.ExportRequest(as_format="trl-pairs"))
+        gs.export(odd, tmp_path / "a", as_format="trl-pairs")
     assert not list(tmp_path.iterdir())
 
 

@@ -19,18 +19,19 @@ from grace_store.base.errors import (
     SettingError,
     Unfinished,
 )
-from grace_store.base.events import SamplesScored
+from grace_store.base.events import Progressed
+from grace_store.curate import influence
 from grace_store.curate.audit import audit
 from grace_store.curate.compare import compare
-from grace_store.curate.influence import InfluenceScoring
 from grace_store.curate.score import ScoreRequest, replay, score
-from grace_store.curate.select import RankRequest, rank_samples, select
+from grace_store.curate.select import rank_samples, select
+from grace_store.curate.selection import Selection
 from grace_store.curate.targets import Targets
 from grace_store.read import vectors as vector_blocks
 from grace_store.read.vectors import VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
 from tests.gradient_stores import (
     DIMENSION,
     add_gradients,
@@ -188,8 +189,7 @@ def test_a_chunk_of_another_unit_is_not_scored(tmp_path, array):
 def test_the_table_is_the_same_with_any_number_of_threads(tmp_path, folder, monkeypatch):
     pool, targets = stores(folder, "int8")
     # Blocks of one unit each, so that there is something to share.
-    for module in ("curate.influence", "read.blocks"):
-        monkeypatch.setattr(f"grace_store.{module}.SAMPLES_PER_CHUNK", UNIT)
+    monkeypatch.setattr("grace_store.read.blocks.SAMPLES_PER_CHUNK", UNIT)
     for spec, signals in ((LESS, CHECKPOINTS), (ICONS, "ck1"), (CADC, CHECKPOINTS)):
         written = []
         for threads in (1, 2, 5):
@@ -297,7 +297,8 @@ def test_progress_is_told(folder):
     told: list[object] = []
     pool, targets = stores(folder)
     score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS, targets=targets), listener=told.append)
-    assert [each for each in told if isinstance(each, SamplesScored)] == [SamplesScored(NUM_POOL, NUM_POOL)]
+    told_all = Progressed(f"Scoring: {NUM_POOL} of {NUM_POOL} samples.", NUM_POOL, NUM_POOL)
+    assert [each for each in told if isinstance(each, Progressed)] == [told_all]
     assert NUM_POOL < SAMPLES_PER_CHUNK
 
 
@@ -388,20 +389,19 @@ def test_cadc_budgets_are_equal_with_spill_and_nested(cadc_table):
         assert max(others, default=0) - min(others, default=0) <= 1
         if count // 3 <= min(sizes):
             assert max(counts.values()) - min(counts.values()) <= 1
-    assert select(cadc_table, ratio="0.2").spec.balanced == "capability"
 
 
 def test_a_cadc_table_refuses_what_would_undo_its_balance(cadc_table):
     with pytest.raises(SettingError, match=r"cadc \(reconstruction\) balances capabilities, which --by would undo"):
-        select(cadc_table, RankRequest(by="num_steps"))
+        select(cadc_table, Selection(by="num_steps"))
     with pytest.raises(SettingError, match="balances capabilities, which --diversity would undo"):
-        select(cadc_table, RankRequest(diversity="dedup"))
+        select(cadc_table, Selection(diversity="dedup"))
     with pytest.raises(SettingError, match="no meaning where capabilities are balanced"):
         select(cadc_table, threshold=0.5)
-    controlled = select(cadc_table, RankRequest(control=["length"]), ratio="0.3")
+    controlled = select(cadc_table, Selection(control=["length"]), ratio="0.3")
     assert controlled.spec.control == ("response_length", "num_steps")
     with pytest.raises(SettingError, match="does not know the step_length of its samples, only response_length"):
-        select(cadc_table, RankRequest(control=["step_length"]))
+        select(cadc_table, Selection(control=["step_length"]))
 
 
 def test_tables_are_compared_and_audited(tmp_path, cadc_table):
@@ -410,10 +410,10 @@ def test_tables_are_compared_and_audited(tmp_path, cadc_table):
     targets = Targets(note.targets.store)
     score(note.store, ScoreRequest(spec=LESS, signals=CHECKPOINTS[:2], targets=targets), out=less)
     found = compare(less, cadc_table)
-    assert found.num_a == found.num_b == math.ceil(0.2 * NUM_POOL)
+    assert found.numbers["num_a"] == found.numbers["num_b"] == math.ceil(0.2 * NUM_POOL)
     assert "cadc.parquet was scored by cadc (reconstruction)" in found.notes
-    assert set(audit(less).lengths) == {"response_length", "num_steps"}
-    by_steps = select(less, RankRequest(by="num_steps"), ratio="0.5")
+    assert audit(less).tables["lengths"].column("length") == ["response_length", "num_steps"]
+    by_steps = select(less, Selection(by="num_steps"), ratio="0.5")
     assert len(by_steps) == math.ceil(NUM_POOL / 2)
 
 
@@ -422,18 +422,18 @@ def test_tables_are_compared_and_audited(tmp_path, cadc_table):
 
 def test_a_scoring_holds_blocks_only_for_icons(folder):
     pool, targets = stores(folder)
-    held = []
-    real = InfluenceScoring.tables
+    held: list[str] = []
+    real = influence._scoring_of_all
 
-    def spy(self, threads):
-        yield from real(self, threads)
-        held.append((self.method.name, len(self._held)))
+    def spy(compared, note, *rest):
+        held.append(note.spec.method)
+        return real(compared, note, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InfluenceScoring, "tables", spy)
-        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets))
-        score(pool, ScoreRequest(spec=ICONS, signals="ck1", targets=targets))
-    assert held == [("less", 0), ("icons", 1)]
+        patch.setattr(influence, "_scoring_of_all", spy)
+        for spec in (LESS, CADC, ICONS):
+            score(pool, ScoreRequest(spec=spec, signals=CHECKPOINTS if spec == CADC else "ck1", targets=targets))
+    assert held == ["icons"]
 
 
 # ---------------------------------------------------------------- only some of the pool

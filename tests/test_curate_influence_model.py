@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import TargetMismatch
-from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
+from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, RunOptions
+from grace_store.base.training_settings import WarmupSpec
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.targets import Targets
 from grace_store.data.dataset import Dataset
-from grace_store.model.lora.recipe import WarmupRequest
 from grace_store.read.records import UnitLoader
-from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.warmup import warmup
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import InfluenceSpec
+from grace_store.train.warmup import warmup
+from grace_store.values.methods.method import InfluenceSpec
 from tests import warmups
 from tests.gradient_stores import brute_influence, stored_vectors
 from tests.gradients import TrueGradients, open_gradient
@@ -50,8 +51,8 @@ def folder(tmp_path_factory):
     write_records(folder / "traces.jsonl", "nuts", NUM_POOL)
     for what, num in (("apples", 4), ("pears", 2)):
         write_records(folder / f"{what}.jsonl", what, num)
-    request = WarmupRequest(ratio="0.8", batch_size=2, learning_rate=5e-3, num_heldout=0, checkpoints=("0.5", "1"))
-    warmup(warmups.make_job(folder, data_request=DataRequest(min_steps=1), request=request))
+    request = WarmupSpec(ratio="0.8", batch_size=2, learning_rate=5e-3, num_heldout=0, checkpoints=("0.5", "1"))
+    warmup(warmups.make_job(folder, data_request=DataSpec(min_steps=1), request=request))
     pool, targets = ("traces.jsonl",), ("apples.jsonl", "pears.jsonl")
     for store, files, preconditioner, names in (
         ("pool", pool, "adam", CHECKPOINTS),
@@ -59,7 +60,7 @@ def folder(tmp_path_factory):
         ("targets", targets, "none", CHECKPOINTS),
     ):
         for name in names:
-            gradient = GradientRequest(preconditioner=preconditioner, dimension=DIMENSION)
+            gradient = GradientSpec(preconditioner=preconditioner, dimension=DIMENSION)
             extract(
                 ExtractJob(
                     store=str(folder / f"{store}.zarr"),
@@ -67,8 +68,8 @@ def folder(tmp_path_factory):
                     data=tuple(str(folder / file) for file in files),
                     adapter=str(folder / "warmup" / name),
                     signal=f"{name}-adam" if preconditioner == "adam" else name,
-                    data_request=DataRequest(min_steps=1),
-                    request=ExtractRequest(kind="gradient", gradient=gradient, attention="eager"),
+                    data_request=DataSpec(min_steps=1),
+                    request=ExtractSpec(kind="gradient", gradient=gradient, attention="eager"),
                     options=RunOptions(device="cpu", threads=1),
                 )
             )

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from grace_store.artifacts.score_table import ScoreRows, read_scores, write_scores
-from grace_store.curate.compare import Comparison, compare
-from grace_store.curate.export import ExportRequest, export
-from grace_store.curate.select import RankRequest, select
+from grace_store.curate.compare import compare
+from grace_store.curate.export import export
+from grace_store.curate.select import select
+from grace_store.curate.selection import Selection
 from grace_store.values.methods.grace import score_grams
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.value_parts import value_parts
 from tests.score_tables import NOTE
@@ -34,6 +35,7 @@ def write(path: Path, answer, history, spec=None, num_tokens=None) -> Path:
         num_tokens=np.full(len(answer), 80) if num_tokens is None else num_tokens,
         value=step.mean(axis=1),
         flags=np.zeros(len(answer), np.uint8),
+        text_flags=np.zeros(len(answer), np.uint32),
         steps=(step.ravel(), answer.ravel(), flat.ravel()),
     )
     with write_scores(path, note) as writer:
@@ -51,7 +53,7 @@ def base(tmp_path_factory):
 
 
 def ids(changes) -> set[str]:
-    return {change.sample_id for change in changes}
+    return {change["sample_id"] for change in changes}
 
 
 def test_the_part_that_was_planted_is_the_part_that_is_named(base, tmp_path):
@@ -60,17 +62,18 @@ def test_the_part_that_was_planted_is_the_part_that_is_named(base, tmp_path):
     history[3:5] += 2.5
     history[-2:] -= 1.5
     found = compare(a, write(tmp_path / "b.parquet", answer, history))
-    entered = {change.sample_id: change.moved_by for change in found.entered}
+    entered = {change["sample_id"]: change["moved_by"] for change in found.tables["entered"].rows}
     assert entered == dict.fromkeys(("s0", "s1", "s2"), "answer") | dict.fromkeys(("s3", "s4"), "history")
-    left = {change.sample_id: change.moved_by for change in found.left}
+    left = {change["sample_id"]: change["moved_by"] for change in found.tables["left"].rows}
     assert {left[f"s{NUM - 1}"], left[f"s{NUM - 2}"]} == {"history"}
     assert len(left) == len(entered) == 5
     assert list(left.values()).count(None) == 3  # for whom there was no room
-    for change in [*found.entered, *found.left]:
-        assert (" as others rose or are new (" in change.why) == (change.moved_by is None)
-        assert set(change.moved) == {"answer", "history"}
-        assert f"{change.moved[change.moved_by or 'answer']:+.2f}" in change.why
-        assert change.moved_by is None or f"by {change.moved_by} (" in change.why
+    for change in [*found.tables["entered"].rows, *found.tables["left"].rows]:
+        assert (" as others rose or are new (" in change["why"]) == (change["moved_by"] is None)
+        assert {name for name in change if name.startswith("moved_")} == {"moved_by", "moved_answer", "moved_history"}
+        part = change["moved_by"] or "answer"
+        assert f"{change[f'moved_{part}']:+.2f}" in change["why"]
+        assert change["moved_by"] is None or f"by {change['moved_by']} (" in change["why"]
     chance = "The subsets share 7 of 12; random ones would share 2.4."
     in_words = "for 3 their alignment with the answer and for 2 their alignment with the steps before"
     assert found.conclusion.startswith(
@@ -86,10 +89,10 @@ def test_what_moves_all_samples_alike_moves_none(base, tmp_path):
     raised = answer.copy()
     raised[0] += 0.9
     found = compare(a, write(tmp_path / "c.parquet", 0.5 * raised - 0.2, 0.5 * history + 0.1))
-    assert [change.moved_by for change in found.entered] == ["answer"]
-    assert abs(found.entered[0].moved["history"]) < 0.2 < found.entered[0].moved["answer"]
-    pushed_out = found.left[0]
-    assert (pushed_out.by_rank, pushed_out.moved_by) == (True, None)
+    assert [change["moved_by"] for change in found.tables["entered"].rows] == ["answer"]
+    assert abs(found.tables["entered"].rows[0]["moved_history"]) < 0.2 < found.tables["entered"].rows[0]["moved_answer"]
+    pushed_out = found.tables["left"].rows[0]
+    assert (pushed_out["by_rank"], pushed_out["moved_by"]) == (True, None)
     assert found.conclusion.endswith(
         "What moved 1 in: their alignment with the answer; 1 out: others that rose or are new."
     )
@@ -100,15 +103,17 @@ def test_length_that_was_taken_out_is_the_only_mover_of_what_it_moved(base, tmp_
     tokens = np.exp(np.random.default_rng(0).uniform(3, 6, NUM)).astype(np.int64)
     answer = answer + 0.1 * np.log(tokens)[:, None]  # long responses are preferred
     a = write(tmp_path / "a.parquet", answer, history, num_tokens=tokens)
-    subset = select(read_scores(a), RankRequest(control=["response_length"]), ratio="0.2")
-    export(subset, tmp_path / "b.txt", ExportRequest(as_format="ids"))
+    subset = select(read_scores(a), Selection(control=["response_length"]), ratio="0.2")
+    export(subset, tmp_path / "b.txt", as_format="ids")
     found = compare(a, tmp_path / "b.txt")
-    assert found.entered
-    for change in found.entered + found.left:
-        assert change.moved_by in ("length", None)
-        assert change.moved["answer"] == change.moved["history"] == 0
+    assert found.tables["entered"].rows
+    for change in found.tables["entered"].rows + found.tables["left"].rows:
+        assert change["moved_by"] in ("length", None)
+        assert change["moved_answer"] == change["moved_history"] == 0
     assert "length, which was taken out of the values" in found.conclusion
-    entered, left = (np.mean([tokens[c.row] for c in some]) for some in (found.entered, found.left))
+    entered, left = (
+        np.mean([tokens[c["row"]] for c in some]) for some in (found.tables["entered"].rows, found.tables["left"].rows)
+    )
     assert f"shorter: {entered:.0f} tokens in the mean, and {left:.0f} for" in found.conclusion
 
 
@@ -130,7 +135,7 @@ def test_what_chance_gives_is_told_from_more_and_from_less(tmp_path):
     tables = [rng.normal(size=(2, 100, STEPS)) / 9 for _ in range(2)]
     a, b = (write(tmp_path / f"{name}.parquet", *each) for name, each in zip("ab", tables, strict=True))
     found = compare(a, b)
-    assert f"share {found.num_both} of 20; random ones would share 4.0" in found.conclusion
+    assert f"share {found.numbers['num_both']} of 20; random ones would share 4.0" in found.conclusion
     assert "no better than chance" in found.conclusion
     opposite = compare(a, write(tmp_path / "c.parquet", *-tables[0]))
     assert "share 0 of 20; random ones would share 4.0, so each avoids" in opposite.conclusion
@@ -152,16 +157,15 @@ def test_what_cannot_be_taken_apart_says_so(base, tmp_path, spec, words):
         writer.write_table(rows.replace_schema_metadata(None))
     found = compare(a, tmp_path / "b.parquet")
     assert f"moved 24 in or out cannot be said: {words}" in found.conclusion
-    assert {(change.moved_by, change.moved) for change in found.entered} == {(None, None)}
+    assert not any(change["moved_by"] or "moved_answer" in change for change in found.tables["entered"])
 
 
 def test_other_sizes_and_reasons_are_told(base, tmp_path):
-    export(select(base[2], count=5), tmp_path / "five.txt", ExportRequest(as_format="ids"))
+    export(select(base[2], count=5), tmp_path / "five.txt", as_format="ids")
     found = compare(base[2], tmp_path / "five.txt")
-    assert isinstance(found, Comparison)
     assert found.conclusion.startswith("The subsets share 5 of 12 in A and 5 in B; random ones would share 1.0.")
     assert found.conclusion.endswith("Reason for 7: the other keeps 5.")
-    assert ids(found.left) == {f"s{i}" for i in range(48, 55)}
+    assert ids(found.tables["left"].rows) == {f"s{i}" for i in range(48, 55)}
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from grace_store.base.errors import DataError, SettingError, Unfinished, UnknownName
 from grace_store.base.events import Warned
-from grace_store.curate.neighbours import NeighboursRequest, neighbours, read_vectors
+from grace_store.base.finding import Finding
+from grace_store.curate.neighbours import neighbours, read_vectors
 from grace_store.curate.score import score
-from grace_store.read.descriptors import DescriptorSpec, describe_samples
+from grace_store.read.descriptors import describe_samples
+from grace_store.read.pool import Pool
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from grace_store.values.score_spec import ScoreSpec
@@ -19,6 +23,10 @@ from tests.commands import run
 from tests.duplicated_stores import duplicated_samples, duplicated_store
 from tests.jobs import make_job
 from tests.vector_stores import vector_store
+
+
+def rows_of(found: Finding) -> Sequence[Mapping[str, Any]]:
+    return found.tables["neighbours"].rows
 
 
 @pytest.fixture(scope="module")
@@ -34,25 +42,26 @@ def store(tmp_path_factory) -> Store:
 @pytest.mark.parametrize("descriptor", ["answer", "steps", "projected"])
 @pytest.mark.parametrize("least", [False, True])
 def test_neighbours_are_those_of_brute_force(store, descriptor, least):
-    vector = describe_samples(store, DescriptorSpec(descriptor=descriptor)).vector.astype(np.float64)
+    vector = describe_samples(store, descriptor).vector.astype(np.float64)
     cosine = vector @ vector[7]
     order = np.argsort(cosine if least else -cosine, kind="stable")
     truth = [place for place in order.tolist() if place != 7 and vector[place].any()][:5]
-    found = neighbours(store, "s7", NeighboursRequest(count=5, least=least, descriptor=descriptor), threads=2)
-    assert [neighbour.row for neighbour in found.neighbours] == truth
-    np.testing.assert_allclose([neighbour.cosine for neighbour in found.neighbours], cosine[truth], atol=1e-6)
-    assert (found.sample_id, found.descriptor, found.least) == ("s7", descriptor, least)
+    found = neighbours(Pool.of(store, threads=2), "s7", count=5, least=least, descriptor=descriptor)
+    assert [neighbour["row"] for neighbour in rows_of(found)] == truth
+    np.testing.assert_allclose([neighbour["cosine"] for neighbour in rows_of(found)], cosine[truth], atol=1e-6)
+    assert found.numbers["sample_id"] == "s7"
+    assert found.settings == {"count": 5, "least": least, "descriptor": descriptor}
 
 
 def test_neighbours_of_a_trace_that_is_not_there(store, samples, tmp_path):
     np.save(tmp_path / "new.npy", samples[7].astype(np.float64))
-    found = neighbours(store, read_vectors(tmp_path / "new.npy"), NeighboursRequest(count=2))
-    assert found.sample_id is None
-    assert found.neighbours[0].sample_id == "s7"
-    assert found.neighbours[0].cosine == pytest.approx(1, abs=1e-6)
-    assert found.neighbours[1].sample_id == "s67"
-    weighted = neighbours(store, samples[7], NeighboursRequest(descriptor="weighted", scores=score(store), count=1))
-    assert weighted.neighbours[0].sample_id == "s7"
+    found = neighbours(store, read_vectors(tmp_path / "new.npy"), count=2)
+    assert found.numbers["sample_id"] is None
+    assert rows_of(found)[0]["sample_id"] == "s7"
+    assert rows_of(found)[0]["cosine"] == pytest.approx(1, abs=1e-6)
+    assert rows_of(found)[1]["sample_id"] == "s67"
+    weighted = neighbours(store, samples[7], descriptor="weighted", scores=score(store), count=1)
+    assert rows_of(weighted)[0]["sample_id"] == "s7"
 
 
 @pytest.mark.parametrize(
@@ -88,18 +97,18 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
 def test_samples_without_neighbours_are_refused_with_the_reason(tmp_path, samples):
     store = vector_store(tmp_path / "s.zarr", samples, samples_per_unit=16, units=[0, 5], set_aside=[3])
     with pytest.raises(Unfinished, match="unit 1 of base, which is not done yet"):
-        neighbours(store, "s20", NeighboursRequest(partial=True))
+        neighbours(Pool.of(store, partial=True), "s20")
     with pytest.raises(DataError, match=r"it was set aside \(too_long\)"):
-        neighbours(store, "s3", NeighboursRequest(partial=True))
+        neighbours(Pool.of(store, partial=True), "s3")
     with pytest.raises(DataError, match="descriptor is zero"):
-        neighbours(store, "s85", NeighboursRequest(partial=True))
+        neighbours(Pool.of(store, partial=True), "s85")
     with pytest.raises(UnknownName, match="has no sample 'nobody'"):
-        neighbours(store, "nobody", NeighboursRequest(partial=True))
-    with pytest.raises(SettingError, match="count 0 is below 1"):
-        neighbours(store, "s1", NeighboursRequest(count=0))
+        neighbours(Pool.of(store, partial=True), "nobody")
+    with pytest.raises(SettingError, match="0 neighbours are below 1"):
+        neighbours(store, "s1", count=0)
     told = []
-    found = neighbours(store, "s1", NeighboursRequest(count=99, partial=True), listener=told.append)
-    assert len(found.neighbours) == 14 + 9
+    found = neighbours(Pool.of(store, partial=True), "s1", count=99, listener=told.append)
+    assert len(rows_of(found)) == 14 + 9
     assert told == [Warned("Only 23 other samples can be compared with.")]
 
 
@@ -108,17 +117,17 @@ def test_samples_without_neighbours_are_refused_with_the_reason(tmp_path, sample
 
 def test_neighbours_have_the_values_of_a_table_or_those_by_default(store, samples):
     table = score(store, ScoreSpec(target="trace"))
-    by_table = neighbours(store, "s7", NeighboursRequest(count=3, scores=table))
-    by_default = neighbours(store, "s7", NeighboursRequest(count=3))
-    assert [each.sample_id for each in by_table.neighbours] == [each.sample_id for each in by_default.neighbours]
+    by_table = neighbours(store, "s7", count=3, scores=table)
+    by_default = neighbours(store, "s7", count=3)
+    assert [each["sample_id"] for each in rows_of(by_table)] == [each["sample_id"] for each in rows_of(by_default)]
     for found, values in ((by_table, table), (by_default, score(store))):
-        shown = [found.asked, *found.neighbours]
-        assert [each.value for each in shown] == values.values_of(np.array([each.row for each in shown])).tolist()
-        theirs = [each.value for each in found.neighbours]
-        span = f"Values of those shown: {min(theirs):.4f} to {max(theirs):.4f}; that of s7 is {found.asked.value:.4f}."
+        truth = values.values_of(np.array([7, *(each["row"] for each in rows_of(found))])).tolist()
+        assert [found.numbers["value"], *(each["value"] for each in rows_of(found))] == truth
+        theirs = [each["value"] for each in rows_of(found)]
+        span = f"Values of those shown: {min(theirs):.4f} to {max(theirs):.4f}; that of s7 is {truth[0]:.4f}."
         assert found.conclusion.endswith(span)
-    assert by_default.missing_text
-    assert by_default.asked.prompt is None
+    assert by_default.notes[0].startswith("Texts are not shown: ")
+    assert rows_of(by_default)[0]["prompt"] is None
 
 
 @pytest.mark.parametrize(
@@ -131,9 +140,9 @@ def test_neighbours_have_the_values_of_a_table_or_those_by_default(store, sample
     ],
 )
 def test_the_conclusion_is_what_was_planted(store, sample, least, words):
-    found = neighbours(store, sample, NeighboursRequest(count=6, least=least))
+    found = neighbours(store, sample, count=6, least=least)
     assert found.conclusion.startswith(words)
-    assert f"{found.neighbours[0].sample_id} ({found.neighbours[0].cosine:.4f})" in found.conclusion
+    assert f"{rows_of(found)[0]['sample_id']} ({rows_of(found)[0]['cosine']:.4f})" in found.conclusion
 
 
 def test_texts_are_shown_harmless_and_short(tmp_path):
@@ -144,16 +153,15 @@ def test_texts_are_shown_harmless_and_short(tmp_path):
     ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     extract(make_job(tmp_path, data=(str(tmp_path / "data.jsonl"),)))
-    found = neighbours(tmp_path / "store.zarr", "t0", NeighboursRequest(count=2))
-    assert found.missing_text is None
-    assert found.asked.prompt == questions[0]
-    assert {each.sample_id: each.prompt for each in found.neighbours} == {"t1": questions[1], "t2": questions[2]}
+    found = neighbours(tmp_path / "store.zarr", "t0", count=2)
+    assert found.notes == ()
+    assert {each["sample_id"]: each["prompt"] for each in rows_of(found)} == {"t1": questions[1], "t2": questions[2]}
     assert "1 of the 2 answers the same question." in found.conclusion
-    shown = run("neighbours", tmp_path / "store.zarr", "t0", "--count", 2).stdout
+    shown = run("inspect", tmp_path / "store.zarr", "t0", "--neighbours", 2).stdout.partition("Nearest, by steps")[2]
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "What of\\x1b[2J seven seven" in shown
     assert "And of eight? -> " in shown
     assert max(map(len, shown.splitlines()[1:])) < 120
     (tmp_path / "data.jsonl").unlink()
-    assert "(texts not shown: " in run("neighbours", tmp_path / "store.zarr", "t0").stdout
+    assert "Texts are not shown: " in run("inspect", tmp_path / "store.zarr", "t0", "--neighbours", 1).stdout

@@ -13,7 +13,7 @@ from grace_store.base.errors import (
 )
 from grace_store.curate.score import ScoreRequest, replay, score
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values
 from tests.gradient_stores import (
     add_gradients,

@@ -12,12 +12,13 @@ from grace_store.artifacts.score_table import read_scores, read_scores_note
 from grace_store.base.errors import Corrupt, DataError, NotAStore, ResumeMismatch, SettingError, Unfinished, UnknownName
 from grace_store.curate.score import ScoreRequest, replay, score
 from grace_store.read import blocks
+from grace_store.read.pool import Pool
 from grace_store.read.samples import iter_samples
 from grace_store.store.opened import Store
-from grace_store.values.history import history_weights
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values
 from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.step_rules import history_weights
 from tests.brute_force import HISTORIES, TARGETS, brute_force
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
 
@@ -266,7 +267,7 @@ def test_damaged_chunks_are_never_scored(tmp_path, damage):
         chunk.unlink()
     else:
         chunk.write_bytes(change(chunk.read_bytes()))
-    with pytest.raises(Corrupt, match=f"sample_gram/c/1 {message}.*`grace-store verify --deep`"):
+    with pytest.raises(Corrupt, match=f"sample_gram/c/1 {message}.*`grace-store verify --repair`"):
         score(known.store, out=tmp_path / "a.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["known.zarr"]
 
@@ -276,12 +277,12 @@ def test_a_chunk_of_another_unit_and_a_damaged_commit_are_never_scored(tmp_path)
     chunks = tmp_path / "known.zarr/signals/base/sample_state/c"
     sound = (chunks / "3").read_bytes()
     (chunks / "3").write_bytes((chunks / "1").read_bytes())
-    with pytest.raises(Corrupt, match=r"sample_state/c/3 is not the chunk that was committed.*verify --deep"):
+    with pytest.raises(Corrupt, match=r"sample_state/c/3 is not the chunk that was committed.*verify --repair"):
         score(known.store)
     (chunks / "3").write_bytes(sound)
     commit = tmp_path / "known.zarr/ledger/commits/base/00000002.json"
     commit.write_bytes(commit.read_bytes()[:-30])
-    with pytest.raises(Corrupt, match=r"00000002.json cannot be read.*verify --deep"):
+    with pytest.raises(Corrupt, match=r"00000002.json cannot be read.*verify --repair"):
         score(known.store)
 
 
@@ -289,7 +290,7 @@ def test_a_chunk_of_another_unit_and_a_damaged_commit_are_never_scored(tmp_path)
 
 
 def test_samples_come_one_by_one_with_their_grams(known):
-    found = list(iter_samples(known.store, "late"))
+    found = list(iter_samples(Pool.of(known.store, signals="late")))
     assert [sample.sample_id for sample in found] == [f"s{i}" for i in range(13) if i not in (5, 9)]
     for sample in found:
         vectors, counts = known.samples["late"][sample.row]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Warned
-from grace_store.curate.select import RankRequest, rank_samples, select
+from grace_store.curate.select import rank_samples, select
+from grace_store.curate.selection import Selection
+from grace_store.values.methods.method import HeuristicSpec
 from tests.exported import scored_store
 from tests.score_tables import table_of
 
@@ -51,7 +55,7 @@ def test_strata_of_k_keep_their_shares():
     steps = [2] * 20 + [5] * 10
     values = np.concatenate([np.linspace(0, 0.1, 20), np.linspace(0.5, 1, 10)])
     assert select(table_of(values, steps), ratio="0.2").row.min() >= 20
-    subset = select(table_of(values, steps), RankRequest(by="num_steps"), ratio="0.2")
+    subset = select(table_of(values, steps), Selection(by="num_steps"), ratio="0.2")
     assert np.bincount(np.array(steps)[subset.row])[[2, 5]].tolist() == [4, 2]
     assert subset.row.tolist() == [16, 17, 18, 19, 28, 29]
 
@@ -61,7 +65,7 @@ def test_control_takes_length_out_of_the_ranking():
     tokens = rng.integers(10, 1000, 400)
     quality = rng.normal(size=400) * 0.01
     table = table_of(np.log(tokens) + quality, num_tokens=tokens)
-    plain, controlled = select(table), select(table, RankRequest(control=["length"]))
+    plain, controlled = select(table), select(table, Selection(control=["length"]))
     assert tokens[plain.row].mean() > 1.5 * tokens.mean()
     assert abs(tokens[controlled.row].mean() / tokens.mean() - 1) < 0.15
     assert quality[controlled.row].mean() > 0.01
@@ -73,14 +77,14 @@ def test_control_takes_length_out_of_the_ranking():
     [
         ({"ratio": 0}, "ratio 0 is not a number above 0 and at most 1"),
         ({"ratio": "2"}, "ratio 2 is not"),
-        ({"ratio": "0.1", "count": 2}, "give one of ratio, count and threshold"),
+        ({"ratio": "0.1", "count": 2}, "give one of --ratio, --count and --threshold"),
         ({"threshold": float("inf")}, "threshold inf is not a number"),
         ({"count": 0}, "count 0 is not between 1 and 3"),
         ({"count": 4}, "count 4 is not between 1 and 3"),
         ({"threshold": float("nan")}, "threshold nan is not a number"),
         ({"threshold": 0.9}, "no sample reaches threshold 0.9: the largest value is 0.3"),
-        ({"threshold": 0.1, "request": RankRequest(by="num_steps")}, "a threshold has no meaning inside strata"),
-        ({"request": RankRequest(control=["width"])}, "control 'width' is none of length, step_length"),
+        ({"threshold": 0.1, "selection": Selection(by="num_steps")}, "a threshold has no meaning inside strata"),
+        ({"selection": Selection(control=["width"])}, "control 'width' is none of length, step_length"),
     ],
 )
 def test_selections_without_meaning_are_refused(settings, message):
@@ -90,16 +94,16 @@ def test_selections_without_meaning_are_refused(settings, message):
 
 def test_the_smallest_value_is_a_threshold_only_where_nothing_else_decided():
     table = table_of([0.1, 0.5, 0.3, 0.2, 0.4], [2, 2, 2, 3, 3])
-    plain, by = select(table, count=2), select(table, RankRequest(by="num_steps"), count=2)
-    assert plain.spec.is_by_value
-    assert not by.spec.is_by_value
-    assert not select(table, RankRequest(control=["length"]), count=2).spec.is_by_value
+    plain, by = select(table, count=2), select(table, Selection(by="num_steps"), count=2)
+    assert plain.is_by_value
+    assert not by.is_by_value
+    assert not select(table, Selection(control=["length"]), count=2).is_by_value
 
 
 def test_strata_of_one_sample_each_are_warned_of():
     told: list[object] = []
     table = table_of([0.1, 0.5, 0.3], [2, 3, 4])
-    ranking = rank_samples(table, RankRequest(by="num_steps"), listener=told.append)
+    ranking = rank_samples(table, Selection(by="num_steps"), listener=told.append)
     (warned,) = told
     assert isinstance(warned, Warned)
     assert "num_steps of its own" in warned.text
@@ -111,36 +115,36 @@ def flagged_table() -> ScoreTable:
     flags = [["repeated_steps"], [], ["cut_off", "cancelling"], ["cancelling"], [], ["same_direction"]]
     table = table_of([0.9, 0.8, 0.7, 0.6, 0.5, np.nan])
     place = table.table.column_names.index("flags")
-    note = table.note.model_copy(update={"hygiene": ("repeated_steps", "cut_off", "same_direction")})
-    return ScoreTable(table.table.set_column(place, "flags", pa.array(flags, pa.list_(pa.string()))), note)
+    return ScoreTable(table.table.set_column(place, "flags", pa.array(flags, pa.list_(pa.string()))), table.note)
 
 
 def test_flagged_samples_are_left_out_and_the_ratio_is_of_the_others():
     names = ("repeated_steps", "cut_off", "same_direction")
-    subset = select(flagged_table(), RankRequest(exclude_flagged=names), ratio="0.5")
+    subset = select(flagged_table(), Selection(exclude_flagged=names), ratio="0.5")
     assert subset.sample_id == ["s1", "s3"]
-    assert (subset.num_with_value, subset.spec.is_by_value) == (3, False)
+    assert (subset.num_with_value, subset.is_by_value) == (3, False)
     assert subset.spec.exclude_flagged == ("same_direction", "repeated_steps", "cut_off")
     assert subset.excluded is not None
     assert subset.excluded.counts == {"same_direction": 0, "repeated_steps": 1, "cut_off": 1}
     assert subset.notes == (
         "2 samples left out for flags (1 repeated_steps, 1 cut_off); ratios are shares of the 3 that remain",
     )
-    assert select(flagged_table(), RankRequest(exclude_flagged=["cancelling"]), ratio=1).sample_id == ["s0", "s1", "s4"]
+    assert select(flagged_table(), Selection(exclude_flagged=["cancelling"]), ratio=1).sample_id == ["s0", "s1", "s4"]
 
 
 def test_flags_that_are_none_or_not_known_are_refused():
     with pytest.raises(
         SettingError, match=r"no flag 'repeated'\. Flags of traces, together hygiene, are repeated_steps"
     ):
-        select(flagged_table(), RankRequest(exclude_flagged=["repeated"]))
-    with pytest.raises(SettingError, match=r"flagged unsupported_answer, .* It does know"):
-        select(flagged_table(), RankRequest(exclude_flagged=["hygiene"]))
-    with pytest.raises(SettingError, match="does not know which samples are flagged cut_off"):
-        select(table_of([1.0, 2.0]), RankRequest(exclude_flagged=["cut_off"]))
+        select(flagged_table(), Selection(exclude_flagged=["repeated"]))
+    table = flagged_table()
+    longest = replace(table, note=table.note.model_copy(update={"spec": HeuristicSpec(method="longest")}))
+    with pytest.raises(SettingError, match=r"flagged same_direction: .* method grace\. It does know repeated_steps, "):
+        select(longest, Selection(exclude_flagged=["hygiene"]))
+    assert select(longest, Selection(exclude_flagged=["cut_off"]), ratio=1).sample_id == ["s0", "s1", "s3", "s4"]
     alone = table_of([np.nan])
     with pytest.raises(DataError, match="no sample with a value"):
-        select(alone, RankRequest(exclude_flagged=["cancelling"]))
+        select(alone, Selection(exclude_flagged=["cancelling"]))
 
 
 def test_nothing_to_select_is_said():
@@ -157,7 +161,7 @@ def scored(tmp_path_factory):
 
 
 def test_strata_of_a_field_keep_their_shares(scored):
-    subset = select(scored / "scores.parquet", RankRequest(by="subject"), count=6)
+    subset = select(scored / "scores.parquet", Selection(by="subject"), count=6)
     assert sorted(row % 2 for row in subset.row.tolist()) == [0, 0, 0, 1, 1, 1]
     with pytest.raises(SettingError, match=r"No record of .* has a field 'colour'. There are: id, row, num_steps"):
-        select(scored / "scores.parquet", RankRequest(by="colour"))
+        select(scored / "scores.parquet", Selection(by="colour"))

@@ -8,35 +8,27 @@ import pytest
 
 from grace_store.base.errors import SettingError
 from grace_store.curate.score import score
-from grace_store.curate.select import SubsetSizes, rank_samples, subset_paths
+from grace_store.curate.select import rank_samples, subset_paths
+from grace_store.curate.selection import SIZES, Selection
 from tests.scored_stores import known_store
 
 
 @pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        (SubsetSizes(), {"0.2": 3}),
-        (SubsetSizes(ratios=("0.07", "1")), {"0.07": 1, "1": 13}),
-        (SubsetSizes(counts=(2, 5)), {"2": 2, "5": 5}),
-        (SubsetSizes(threshold=-1.0), {"-1.0": 13}),
-    ],
+    ("size", "num"), [({}, 3), ({"ratio": "0.07"}, 1), ({"ratio": 1}, 13), ({"count": 5}, 5), ({"threshold": -1.0}, 13)]
 )
-def test_every_size_is_a_subset(tmp_path, sizes, expected):
+def test_every_size_is_a_subset_of_one_ranking(tmp_path, size, num):
     ranking = rank_samples(score(known_store(tmp_path).store))
-    assert {name: len(subset) for name, subset in sizes.take(ranking).items()} == expected
+    subset = ranking.take(**size)
+    assert len(subset) == num
+    assert {name: value for name, value in subset.spec if value and name in SIZES} == {
+        name: str(value) if name == "ratio" else value for name, value in (size or {"ratio": "0.2"}).items()
+    }
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"ratios": ("0.1",), "counts": (3,)}, "give one of --ratio, --count and --threshold"),
-        ({"counts": (3,), "threshold": 0.0}, "give one of"),
-        ({"ratios": ("0.1", "0.1")}, "given twice"),
-    ],
-)
-def test_sizes_that_exclude_each_other_are_refused(given, message):
-    with pytest.raises(SettingError, match=message):
-        SubsetSizes(**given)
+@pytest.mark.parametrize("given", [{"ratio": "0.1", "count": 3}, {"count": 3, "threshold": 0.0}])
+def test_sizes_that_exclude_each_other_are_refused(given):
+    with pytest.raises(SettingError, match="give one of --ratio, --count and --threshold"):
+        Selection(**given).sized  # noqa: B018
 
 
 @pytest.mark.parametrize(

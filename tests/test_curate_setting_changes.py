@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -57,7 +59,7 @@ def test_too_few_samples_say_how_many_would_do():
 
 def test_nothing_to_compare_and_nothing_known():
     assert told(DEFAULT) == "The only setting is the default one, so there is nothing to compare it with."
-    assert told(row(None, alpha=0.1)) == "How settings compare with the default one is not known: sweep again."
+    assert told(row(math.nan, alpha=0.1)).endswith("with the default one is not known: no sample has a value.")
 
 
 @pytest.mark.parametrize("alphas", [(0.1, 0.7), (0.1, 0.9)])

@@ -17,36 +17,36 @@ import numpy as np
 import pytest
 
 import grace_store.curate.trial as trial_module
+import grace_store.curate.trial as trial_workers
 import grace_store.curate.trial_plan as trial_plan
 import grace_store.curate.trial_runs as trial_runs
-import grace_store.curate.trial_workers as trial_workers
-from grace_store.artifacts.notes import SubsetNote
-from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun, TriedSubset
+from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, TrialPlan, TrialRequest, TrialRun
 from grace_store.base.documents import claim_document, read_document, write_document
 from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError, WorkerDied
 from grace_store.base.events import Note, StepTaken, Warned, ignore
 from grace_store.base.files import sidecar_of
-from grace_store.base.settings import DataRequest, RunOptions
-from grace_store.curate.against import against
-from grace_store.curate.export import ExportRequest, export
+from grace_store.base.finding import Estimate, Finding
+from grace_store.base.settings import DataSpec, RunOptions
+from grace_store.curate.contamination import contamination
+from grace_store.curate.export import export
 from grace_store.curate.score import score
-from grace_store.curate.select import RankRequest, select
+from grace_store.curate.select import select
+from grace_store.curate.selection import Selection, SubsetNote
 from grace_store.curate.trial import estimate_trial, play, trial
-from grace_store.curate.trial_plan import TrialRequest, prepare_trial
-from grace_store.curate.trial_samples import SubsetFile, gather_samples
+from grace_store.curate.trial_plan import prepare_trial
+from grace_store.curate.trial_samples import gather_samples
 from grace_store.curate.trial_verdict import conclude_questions, say_held_out
 from grace_store.curate.weigh_steps import weights
-from grace_store.model.lora.trainer import Training, weigh
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.run.warmup_recipe import order_updates
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import HeuristicSpec
-from grace_store.values.subset_trial import SubsetDifference
-from grace_store.values.weights_spec import WeightsSpec
+from grace_store.train.recipe import order_updates
+from grace_store.train.training import Training, weigh
+from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.weightings.weighting import WeightsSpec
 from jobs.schemas import note_schema
 from tests.conversations import write_conversations
-from tests.example_notes import TRIED
 from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.trials import NUM_SAMPLES, OPTIONS, TRAINING, make_pool, make_request, write_ids
 
@@ -80,6 +80,11 @@ def changed(run: TrialRun, **fields: Any) -> TrialRun:
     return TrialRun.sealed(**(dict(run) | fields))
 
 
+def losses_of(found: Finding, subset: str) -> list[float]:
+    """Return the held-out loss of a subset, and then those of its random ones."""
+    return [row["heldout_loss"] for row in found.tables["arms"] if row["subset"] == subset]
+
+
 def content(out: Path) -> dict[str, str]:
     """Everything that a trial left behind, by file."""
     files = sorted(path for path in out.rglob("*") if path.is_file())
@@ -90,18 +95,19 @@ def test_it_leaves_a_plan_a_document_for_each_training_and_the_result(home, fini
     arms = ("subset-1", "random-1-1", "random-1-2")
     runs = [f"{RUNS}/{round}-{arm}.json" for round in (1, 2) for arm in arms]
     assert set(content(finished)) == {PLAN, FOUND, *runs}
-    for path, kind in [(PLAN, TrialPlan), (FOUND, Trial), *((run, TrialRun) for run in runs)]:
+    for path, kind in [(PLAN, TrialPlan), (FOUND, Finding), *((run, TrialRun) for run in runs)]:
         jsonschema.validate(json.loads((finished / path).read_text()), json.loads(note_schema(kind)))
-    found = read_document(finished / FOUND, Trial)
-    assert (found.num_runs, found.num_most_runs, found.num_items) == (6, 6, 10)
-    assert found.subsets[0].name == "clean.txt"
-    assert found.conclusion == found.subsets[0].conclusion
-    assert (found.num_pool, found.num_held_out_samples, found.pairs) == (60, 10, None)
+    found = read_document(finished / FOUND, Finding)
+    counts = {"num_pool": 60, "num_held_out_samples": 10, "num_items": 10, "num_runs": 6, "num_most_runs": 6}
+    assert found.numbers == counts
+    assert found.conclusion == found.tables["subsets"].row(subset="clean.txt")["conclusion"]
+    assert set(found.tables) == {"subsets", "arms"}
 
 
 def test_numbers_are_those_of_the_runs(finished):
     """The mean over all tokens of all items, over both seeds, by hand."""
-    found = read_document(finished / FOUND, Trial).subsets[0]
+    found = read_document(finished / FOUND, Finding)
+    (row,) = found.tables["subsets"]
 
     def loss(arm: str) -> float:
         runs = [read_document(finished / RUNS / f"{round}-{arm}.json", TrialRun) for round in (1, 2)]
@@ -109,9 +115,9 @@ def test_numbers_are_those_of_the_runs(finished):
         return float(np.mean(sums)) / sum(item.num_tokens for item in runs[0].items)
 
     randoms = [loss("random-1-1"), loss("random-1-2")]
-    assert found.heldout_loss == pytest.approx(loss("subset-1"))
-    assert list(found.random_losses) == pytest.approx(randoms)
-    assert found.difference.difference == pytest.approx(loss("subset-1") - np.mean(randoms))
+    assert row["heldout_loss"] == pytest.approx(loss("subset-1"))
+    assert losses_of(found, "clean.txt") == pytest.approx([loss("subset-1"), *randoms])
+    assert row["difference"].value == pytest.approx(loss("subset-1") - np.mean(randoms))
 
 
 def test_trainings_differ_by_seed_and_by_subset_and_lower_the_loss(home, finished):
@@ -129,7 +135,7 @@ def test_trainings_differ_by_seed_and_by_subset_and_lower_the_loss(home, finishe
 
 def test_no_model_sees_a_held_out_question_and_random_subsets_are_as_large(home):
     job = prepare_trial(home / "unused", make_request(home, home / "clean.txt", num_random=3))
-    held = set(job.samples.held_out.positions.tolist())
+    held = set(job.samples.held_out.tolist())
     assert len(held) == 10
     whole = {key: set(arm.positions.tolist()) for key, arm in job.samples.arms.items()}
     assert all(not held & positions for positions in whole.values())
@@ -146,27 +152,13 @@ def test_no_model_sees_a_held_out_question_and_random_subsets_are_as_large(home)
 def test_held_out_questions_are_drawn_from_chosen_and_others_alike(home):
     subset = set(range(0, 40, 2))
     job = prepare_trial(home / "unused", make_request(home, home / "clean.txt"))
-    spec, files = job.plan.spec, [SubsetFile(home / "clean.txt")]
+    spec, files = job.plan.spec, [(home / "clean.txt", None)]
     shares = []
     for seed in range(30):
         seeded = spec.model_copy(update={"training": spec.training.model_copy(update={"seed": seed})})
-        held = gather_samples(job.samples.store, files, seeded, None, None).held_out.positions.tolist()
+        held = gather_samples(job.samples.store, files, seeded, None, None).held_out.tolist()
         shares.append(len(subset & set(held)) / len(held))
     assert np.mean(shares) == pytest.approx(len(subset) / NUM_SAMPLES, abs=0.08)
-
-
-def test_random_subsets_have_the_make_up_of_theirs(home):
-    write_ids(home / "mixed.txt", [0, 2, 4, 6, 8, 10, 12, 14, 1, 3])
-    request = make_request(home, home / "mixed.txt", home / "clean.txt", by="kind", held_out="8", num_random=4)
-    job = prepare_trial(home / "unused", request)
-    assert [each.random for each in job.plan.subsets] == [1, 2]
-    held = set(job.samples.held_out.positions.tolist())
-    for arm in job.samples.arms_of(0)[1:]:
-        odd = sum(1 for place in arm.positions.tolist() if place % 2)
-        lost = 10 - len(arm.positions)
-        assert 2 - lost <= odd <= 2
-        assert lost <= len(held)
-    assert all(not (arm.positions % 2).any() for arm in job.samples.arms_of(1))
 
 
 def test_subsets_of_one_size_share_their_random_ones(home):
@@ -212,28 +204,28 @@ def test_what_a_subset_could_not_hold_is_in_no_random_subset(home, tmp_path):
         records.append({"id": f"case-{i}", "prompt": asked, "steps": steps, "answer": f"The answer is {i}."})
     for name, some in [("traces.jsonl", records), ("bench.jsonl", records[:8])]:
         (tmp_path / name).write_text("".join(json.dumps(each) + "\n" for each in some))
-    store = plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
+    store = plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataSpec(min_steps=2))
     score_at_random(tmp_path / "pool.zarr", home / "model", tmp_path / "scores.parquet")
-    found = against(store, [tmp_path / "bench.jsonl"])
+    found = contamination(store, [tmp_path / "bench.jsonl"])
     assert found.contaminated.tolist() == list(range(8))
-    request = RankRequest(exclude_flagged=["repeated_steps"], exclude_contaminated=found)
+    request = Selection(exclude_flagged=["repeated_steps"], exclude_contaminated=found)
     export(select(tmp_path / "scores.parquet", request, ratio="0.4"), tmp_path / "subset.jsonl")
     spec = prepare_trial(home / "unused", make_request(home, home / "clean.txt")).plan.spec
     many = spec.model_copy(update={"num_random": 20, "held_out": "8"})
-    samples = gather_samples(store, [SubsetFile(tmp_path / "subset.jsonl")], many, None, None)
+    samples = gather_samples(store, [(tmp_path / "subset.jsonl", None)], many, None, None)
     possible = {i for i in range(8, 40) if i % 5 != 4}
     assert samples.num_pool == len(possible)
     trained = {int(place) for arm in samples.arms.values() for place in arm.positions}
-    assert trained | set(samples.held_out.positions.tolist()) == possible
+    assert trained | set(samples.held_out.tolist()) == possible
     write_ids(tmp_path / "others.txt", range(6, 20))
-    both = [SubsetFile(tmp_path / "subset.jsonl"), SubsetFile(tmp_path / "others.txt")]
+    both = [(tmp_path / "subset.jsonl", None), (tmp_path / "others.txt", None)]
     with pytest.raises(SettingError, match=r"others\.txt has 5 samples that not all subsets could be chosen from"):
         gather_samples(store, both, many, None, None)
     note = json.loads((tmp_path / "subset.jsonl.spec.json").read_text())
     assert note.pop("contaminated_rows") == list(range(8))
     (tmp_path / "subset.jsonl.spec.json").write_text(json.dumps(note))
     with pytest.raises(DataError, match="does not say which samples were left out as contaminated"):
-        gather_samples(store, [SubsetFile(tmp_path / "subset.jsonl")], many, None, None)
+        gather_samples(store, [(tmp_path / "subset.jsonl", None)], many, None, None)
 
 
 def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
@@ -243,11 +235,11 @@ def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
     again = [{**line, "id": f"again-{line['id']}", "steps": [*line["steps"], "So it is."]} for line in lines]
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines + again))
     shutil.rmtree(tmp_path / "pool.zarr")
-    plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
+    plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataSpec(min_steps=2))
     write_ids(tmp_path / "subset.txt", range(12))
     job = prepare_trial(tmp_path / "out", make_request(tmp_path, tmp_path / "subset.txt"))
-    questions = {int(place) % 24 for place in job.samples.held_out.positions}
-    assert len(questions) == len(job.samples.held_out.positions) == 10
+    questions = {int(place) % 24 for place in job.samples.held_out}
+    assert len(questions) == len(job.samples.held_out) == 10
     assert job.plan.num_held_out_samples == 20
     assert all(questions.isdisjoint(arm.positions % 24) for arm in job.samples.arms.values())
     assert job.samples.num_questions["subset-1"] == 12
@@ -256,10 +248,11 @@ def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
     assert min(job.samples.num_questions.values()) < 12
 
 
-def tried(name: str, num_questions: int, random: tuple[int, ...], difference: float = 0.01) -> TriedSubset:
-    found = SubsetDifference(difference, difference - 1, difference + 1, 0.1, 1.0)
-    counts = {"num_questions": num_questions, "random_num_questions": random}
-    return TRIED.model_copy(update={"name": name, "difference": found, **counts})
+def tried(name: str, num_questions: int, random: tuple[int, ...], difference: float = 0.01) -> tuple[Any, list[Any]]:
+    """Return the row of a subset, and those of its arms."""
+    found = Estimate(value=difference, low=difference - 1, high=difference + 1)
+    arms = [{"subset": name, "num_questions": number} for number in (num_questions, *random)]
+    return {"subset": name, "difference": found}, arms
 
 
 WITHIN = ": to choose within questions, select with --per-group."
@@ -281,7 +274,7 @@ WITHIN = ": to choose within questions, select with --per-group."
     ],
 )
 def test_subsets_of_few_questions_are_told_unless_they_are_better(subsets, told):
-    assert conclude_questions(subsets) == told
+    assert conclude_questions([row for row, _ in subsets], [arm for _, arms in subsets for arm in arms]) == told
 
 
 # ---------------------------------------------------------------- kills, resuming, sharing
@@ -406,13 +399,13 @@ def test_a_finished_trial_needs_no_model(home, finished, monkeypatch):
     monkeypatch.setattr(Training, "__init__", refuse)
     found = trial(finished, make_request(home, home / "clean.txt"))
     assert content(finished) == before
-    assert found == read_document(finished / FOUND, Trial)
+    assert found == read_document(finished / FOUND, Finding)
 
 
 def test_several_threads_of_work_share_the_trainings(home, finished, tmp_path):
     """As several processes would: each takes what nobody has taken, and all end with the same result."""
     told: list[list[str]] = [[], []]
-    found: list[Trial] = []
+    found: list[Finding] = []
 
     def work(number: int) -> None:
         def listen(event):
@@ -506,14 +499,14 @@ def test_one_changed_digit_of_a_result_is_noticed_wherever_it_is(home, finished,
     digits = [match.start() for match in re.finditer(r'"(?:loss|num_tokens|num_samples|num_left_out)": [0-9]', whole)]
     assert len(digits) > 20
     job = prepare_trial(tmp_path / "out", request)
-    (run,) = job.folder.planned([job.samples.arms["subset-1"]], 2)
-    assert job.folder.read(run) is not None
+    (run,) = job.planned([job.samples.arms["subset-1"]], 2)
+    assert job.read(run) is not None
     for start in digits:
         place = whole.index(": ", start) + 2
         digit = int(whole[place])
         path.write_text(f"{whole[:place]}{digit + 1 if digit < 9 else 8}{whole[place + 1 :]}")
         with pytest.raises(DataError, match=r"2-subset-1\.json does not match its own digest: it was damaged"):
-            job.folder.read(run)
+            job.read(run)
     with pytest.raises(DataError, match="or delete it and run the same command again: only this training is repeated"):
         trial(tmp_path / "out", request)
     path.unlink()
@@ -531,6 +524,17 @@ def test_a_result_without_a_digest_is_refused(home, finished, tmp_path):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
 
 
+@pytest.mark.parametrize("name", [PLAN, f"{RUNS}/1-subset-1.json"])
+def test_a_draft_is_refused_and_left_as_it_is(home, finished, tmp_path, name):
+    shutil.copytree(finished, tmp_path / "out")
+    path = tmp_path / "out" / name
+    path.write_text(path.read_text().replace('"version": "2.0"', '"version": "1.3"'))
+    before = content(tmp_path / "out")
+    with pytest.raises(DataError, match=rf"{name} has version 1\.3 of the format, .* reads 2\.0 only"):
+        trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+    assert content(tmp_path / "out") == before
+
+
 def test_weights_of_segments_reach_the_training_loop(home, tmp_path):
     """Weights of 1 change nothing, and of 2 neither, as a mean is taken; without the answer, training differs."""
     endless = TRAINING.model_copy(update={"train_eos": False})  # the end of a turn always counts 1
@@ -543,7 +547,7 @@ def test_weights_of_segments_reach_the_training_loop(home, tmp_path):
         counts = {} if name == "none" else counts
         job.samples.arms["subset-1"] = replace(arm, weights=counts)
         found = play(job, lambda event: None, threading.Event())
-        losses[name] = found.subsets[0].heldout_loss
+        losses[name] = losses_of(found, "clean.txt")[0]
     plain = losses["none"]
     assert losses["one"] == pytest.approx(plain, rel=1e-5)
     assert losses["two"] == pytest.approx(plain, rel=1e-5)
@@ -562,7 +566,7 @@ def test_the_end_of_the_turn_counts_once_whatever_the_answer_does(home, finished
 def test_only_what_is_trained_on_is_read_and_it_is_what_all_of_it_would_give(home, finished):
     job = prepare_trial(finished, make_request(home))
     runner = job.runner(ignore, threading.Event())
-    run = job.folder.planned([job.samples.arms["subset-1"]], 2)[0]
+    run = job.planned([job.samples.arms["subset-1"]], 2)[0]
     used, num_left_out = runner._used(run)
     rows = job.samples.store.column("sample_row")[run.arm.positions].tolist()
     assert len(rows) > 12
@@ -577,12 +581,14 @@ def test_a_subset_is_tried_with_its_step_weights_and_without(home, tmp_path):
     clean = home / "clean.txt"
     request = make_request(home, clean, weighted=[(clean, tmp_path / "weights.parquet")], num_seeds=1)
     found = trial(tmp_path / "trial", request)
-    assert [each.name for each in found.subsets] == ["clean.txt", "clean.txt with weights.parquet"]
-    equal, weighted = found.subsets
-    assert weighted.heldout_loss != equal.heldout_loss
-    assert weighted.random_losses == equal.random_losses
-    assert [(each.first, each.second) for each in found.pairs] == [("clean.txt", "clean.txt with weights.parquet")]
-    assert found.pairs[0].difference.difference == pytest.approx(equal.heldout_loss - weighted.heldout_loss)
+    names = ["clean.txt", "clean.txt with weights.parquet"]
+    assert found.tables["subsets"].column("subset") == names
+    (equal, *random), (weighted, *others) = (losses_of(found, name) for name in names)
+    assert weighted != equal
+    assert random == others
+    (pair,) = found.tables["pairs"]
+    assert [pair["first"], pair["second"]] == names
+    assert pair["difference"].value == pytest.approx(equal - weighted)
     assert trial(tmp_path / "trial", TrialRequest(options=OPTIONS)) == found, "where the weights are is known"
     weights(home / "pool.zarr", WeightsSpec(method="fit"), out=tmp_path / "weights.parquet")
     with pytest.raises(ResumeMismatch, match=r"clean\.txt or .*weights\.parquet: other samples or weights than then"):
@@ -596,7 +602,7 @@ def test_a_subset_that_was_written_with_weights_or_changed_since_is_told_of(home
     scores = score_at_random(home / "pool.zarr", home / "model", tmp_path / "scores.parquet")
     table, subset = tmp_path / "weights.parquet", tmp_path / "subset.jsonl"
     weights(home / "pool.zarr", WeightsSpec(method="fit"), out=table)
-    export(select(scores, ratio="0.4"), subset, ExportRequest(as_format="ms-swift", weights=table))
+    export(select(scores, ratio="0.4"), subset, as_format="ms-swift", weights=table)
     request = make_request(home, subset)
     (remark,) = prepare_trial(tmp_path / "out", request).remarks
     assert remark.startswith("subset.jsonl was written with step weights, and is tried without them.")
@@ -623,13 +629,14 @@ def test_models_answer_and_their_right_answers_are_compared(home, tmp_path, monk
         return [text if place % 2 else None for place, text in enumerate(right)]
 
     request = make_request(home, home / "clean.txt", generate=True, max_new_tokens=7, num_updates=1)
-    held = prepare_trial(tmp_path / "out", request).samples.held_out.positions.tolist()
+    held = prepare_trial(tmp_path / "out", request).samples.held_out.tolist()
     monkeypatch.setattr(Training, "answers", answers)
-    found = trial(tmp_path / "out", request).subsets[0]
-    assert (found.share_right, found.random_shares_right) == (0.5, (0.5, 0.5))
-    assert found.right_difference is not None
-    assert found.right_difference.difference == 0.0
-    assert found.right_conclusion == (
+    found = trial(tmp_path / "out", request)
+    assert found.tables["arms"].column("share_right") == [0.5, 0.5, 0.5]
+    (row,) = found.tables["answers"]
+    assert (row["share_right"], row["random_shares"], row["difference"].value) == (0.5, "0.500 to 0.500", 0.0)
+    assert row["conclusion"] in found.conclusion
+    assert row["conclusion"] == (
         "No difference was found in how many questions models trained on clean.txt answer right: 0.500 of them, of "
         "random subsets 0.500 (difference +0.000, 0.000 to 0.000)."
     )
@@ -651,16 +658,16 @@ def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
     records = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
     write_illustrated(tmp_path / "traces.jsonl", records, "pool")
     shutil.rmtree(tmp_path / "pool.zarr")
-    plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
+    plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataSpec(min_steps=2))
     subset = write_ids(tmp_path / "subset.txt", range(12))
     model = tiny_vision_model("qwen3_vl", tmp_path / "vision")
     small = {"num_updates": 1, "num_seeds": 1, "held_out": "8", "generate": True, "max_new_tokens": 3}
     found = trial(tmp_path / "out", make_request(tmp_path, subset, model=str(model), **small))
-    assert (found.num_items, found.num_runs) == (8, 3)
-    assert found.subsets[0].share_right is not None
+    assert (found.numbers["num_items"], found.numbers["num_runs"]) == (8, 3)
+    assert found.tables["answers"].column("share_right") != [None]
     run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
     other = trial(tmp_path / "blind", make_request(tmp_path, subset, model=str(model), **small, training=BLIND))
-    assert other.subsets[0].heldout_loss != pytest.approx(run.heldout_loss, rel=1e-6)
+    assert losses_of(other, "subset.txt")[0] != pytest.approx(run.heldout_loss, rel=1e-6)
     write_illustrated(tmp_path / "other" / "test.jsonl", records[:9], "test")
     small["held_out"] = str(tmp_path / "other" / "test.jsonl")
     job = prepare_trial(tmp_path / "beside", make_request(tmp_path, subset, model=str(model), **small))
@@ -685,15 +692,16 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
     monkeypatch.setattr(trial_runs.TrialRunner, "_train", moved)
     request = make_request(home, home / "clean.txt", home / "spoilt.txt", num_updates=1, num_random=3)
     found = trial(tmp_path / "out", request)
-    assert [each.num_rounds for each in found.subsets] == [2, 1]
-    assert (found.num_runs, found.num_most_runs) == (9, 10)
+    assert found.tables["subsets"].column("num_rounds") == [2, 1]
+    assert (found.numbers["num_runs"], found.numbers["num_most_runs"]) == (9, 10)
     assert "Random subsets train better models than spoilt.txt" in found.conclusion
     assert "clear after 1 of 2 seeds" in found.conclusion
-    (pair,) = found.pairs
-    assert (pair.first, pair.second, pair.num_rounds) == ("clean.txt", "spoilt.txt", 1), "one seed is that of both"
-    assert pair.difference.difference == pytest.approx(2.0 - 1e6)
-    assert pair.conclusion.startswith("clean.txt trains better models than spoilt.txt: held-out loss lower by 999998.")
-    assert found.conclusion.endswith(pair.conclusion)
+    (pair,) = found.tables["pairs"]
+    assert (pair["first"], pair["second"], pair["num_rounds"]) == ("clean.txt", "spoilt.txt", 1), "the seed of both"
+    assert pair["difference"].value == pytest.approx(2.0 - 1e6)
+    told = "clean.txt trains better models than spoilt.txt: held-out loss lower by 999998."
+    assert pair["conclusion"].startswith(told)
+    assert found.conclusion.endswith(pair["conclusion"])
 
     def refuse(*_, **__):
         raise AssertionError("the model was loaded")
@@ -715,9 +723,10 @@ def test_long_samples_are_warned_of_in_words_of_training(home, finished, caplog)
 
 def test_the_cost_is_told_before_anything_is_trained(home, tmp_path):
     cost = estimate_trial(tmp_path / "out", make_request(home, home / "clean.txt"))
-    assert (cost.num_runs, cost.num_done, cost.num_devices) == (6, 0, 1)
-    assert cost.seconds > 0
-    assert "6 trainings of 3 updates to do" in str(cost)
+    numbers = cost.numbers
+    assert (numbers["num_runs"], numbers["num_done"], numbers["num_devices"]) == (6, 0, 1)
+    assert numbers["seconds"] > 0
+    assert "6 trainings of 3 updates to do" in cost.conclusion
     assert not (tmp_path / "out").exists()
 
 
@@ -734,7 +743,6 @@ def test_the_cost_of_answers_is_part_of_it(home, tmp_path, monkeypatch):
         ({"held_out": "3"}, "holds 3 questions out; at least 8"),
         ({"held_out": "60"}, "nor a whole number below 60"),
         ({"held_out": "1.5"}, "nor a whole number below 60"),
-        ({"by": "sort"}, "has a field 'sort'"),
         ({"store": None}, "does not say which store"),
         ({"model": None}, "Say which --model"),
     ],
@@ -744,11 +752,10 @@ def test_what_has_no_meaning_is_said(home, tmp_path, changes, told):
         prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt", **changes))
 
 
-@pytest.mark.parametrize("by", [None, "kind"])
-def test_a_subset_of_everything_has_no_random_ones_to_compare_with(home, tmp_path, by):
-    write_ids(tmp_path / "all.txt", range(0, NUM_SAMPLES, 1 if by is None else 2))
+def test_a_subset_of_everything_has_no_random_ones_to_compare_with(home, tmp_path):
+    write_ids(tmp_path / "all.txt", range(NUM_SAMPLES))
     with pytest.raises(SettingError, match="random subsets of its size would be the same"):
-        prepare_trial(tmp_path / "out", make_request(home, tmp_path / "all.txt", by=by))
+        prepare_trial(tmp_path / "out", make_request(home, tmp_path / "all.txt"))
 
 
 def test_a_subset_that_is_not_there_is_said(home, tmp_path):
@@ -785,13 +792,13 @@ def test_an_odd_held_out_file_is_read_as_it_is_mapped(home, tmp_path):
     prepare_trial(tmp_path / "out", replace(request, map={"prompt": "n", "response": "why", "answer": "q"}))
     parts = {"prompt": "q", "response": "why", "answer": "n"}
     job = prepare_trial(tmp_path / "out", replace(request, map=parts))
-    assert job.samples.held_out.store.plan.spec.map == parts
+    assert job.samples.held_out_store.plan.spec.map == parts
     write_document(tmp_path / "out" / PLAN, job.plan)
     again = prepare_trial(tmp_path / "out", TrialRequest(options=OPTIONS))
     assert again.plan.fingerprint() == job.plan.fingerprint()
     for held_out in ("10", str(home / "pool.zarr")):
         with pytest.raises(SettingError, match="--format and --map say how the records of a file are read"):
-            prepare_trial(tmp_path / "new", replace(request, held_out=held_out, map=parts))
+            prepare_trial(tmp_path / "new", make_request(home, home / "clean.txt", held_out=held_out, map=parts))
 
 
 def test_held_out_conversations_are_read_without_the_keys_that_the_pool_ignores(home, tmp_path):
@@ -799,14 +806,14 @@ def test_held_out_conversations_are_read_without_the_keys_that_the_pool_ignores(
     small = make_request(home, home / "clean.txt", held_out=held_out)
     with pytest.raises(SettingError, match="holds 4 questions out"):
         prepare_trial(tmp_path / "out", small)
-    pool = plan([home / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2, ignore_key=("tools",)))
-    request = replace(small, store=pool.location, held_out=held_out)
+    pool = plan([home / "traces.jsonl"], tmp_path / "pool.zarr", DataSpec(min_steps=2, ignore_key=("tools",)))
+    request = replace(small, store=pool.location)
     with pytest.raises(SettingError, match="holds 6 questions out"):
         prepare_trial(tmp_path / "out", request)
     lines = (tmp_path / "chats.jsonl").read_text()
     (tmp_path / "chats.jsonl").write_text(lines + lines.replace("case", "more").replace("+ 90?", "+ 90 again?"))
     job = prepare_trial(tmp_path / "out", request)
-    assert job.samples.held_out.store.plan.spec.ignore_key == ("tools",)
+    assert job.samples.held_out_store.plan.spec.ignore_key == ("tools",)
     assert len(job.plan.held_out) == 12
     assert job.remarks == (
         "chats.jsonl: 6 of 18 records are set aside, and no model is measured on them (6 unread_reasoning_content).",
@@ -833,19 +840,7 @@ def test_of_two_trials_that_begin_at_once_the_refused_one_leaves_the_other_alone
     again = prepare_trial(out, TrialRequest(options=OPTIONS))
     assert again.is_begun
     assert again.plan.fingerprint() == first.plan.fingerprint()
-    assert again.samples.held_out.store.location == first.samples.held_out.store.location
-
-
-def test_a_trial_that_does_not_say_where_its_held_out_traces_are_planned_goes_on(home, tmp_path):
-    """As earlier versions began it: there was one name for all."""
-    file = held_out_file(home, tmp_path / "target.jsonl", 12)
-    job = prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt", held_out=file))
-    origin = dict(job.plan.origin)
-    (tmp_path / "out" / origin.pop("held_out_store")).rename(tmp_path / "out" / "held-out.zarr")
-    write_document(tmp_path / "out" / PLAN, job.plan.model_copy(update={"origin": origin}))
-    for request in (TrialRequest(options=OPTIONS), make_request(home, home / "clean.txt", held_out=file)):
-        assert prepare_trial(tmp_path / "out", request).plan.fingerprint() == job.plan.fingerprint()
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {PLAN, "held-out.zarr"}
+    assert again.samples.held_out_store.location == first.samples.held_out_store.location
 
 
 def test_other_held_out_traces_than_a_trial_was_begun_with_are_refused(home, tmp_path):
@@ -886,21 +881,13 @@ def test_it_goes_on_from_another_folder_than_it_was_begun_in(home, tmp_path, mon
 def test_it_goes_on_where_its_pool_is_planned_in_another_place(home, finished, tmp_path, monkeypatch):
     monkeypatch.setattr(Training, "train", lambda *_, **__: pytest.fail("trained again"))
     shutil.copy(home / "traces.jsonl", tmp_path)
-    plan([tmp_path / "traces.jsonl"], tmp_path / "moved.zarr", DataRequest(min_steps=2))
+    plan([tmp_path / "traces.jsonl"], tmp_path / "moved.zarr", DataSpec(min_steps=2))
     shutil.copytree(finished, tmp_path / "out")
     (tmp_path / "out" / FOUND).unlink()
     found = trial(tmp_path / "out", TrialRequest(store=str(tmp_path / "moved.zarr"), options=OPTIONS))
-    assert found.plan_sha256 == Store.open(tmp_path / "moved.zarr").plan.digest()
-    before = read_document(finished / FOUND, Trial)
-    assert (found.subsets, found.conclusion) == (before.subsets, before.conclusion)
-
-
-def test_a_trial_that_took_the_whole_plan_for_its_store_goes_on(home, tmp_path):
-    job = prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt"))
-    early = job.plan.model_copy(update={"plan_sha256": Store.open(home / "pool.zarr").plan.digest()})
-    write_document(tmp_path / "out" / PLAN, early)
-    found = prepare_trial(tmp_path / "out", TrialRequest(options=OPTIONS)).plan
-    assert found.fingerprint() == early.fingerprint() != job.plan.fingerprint()
+    assert found.pool.plan_sha256 == Store.open(tmp_path / "moved.zarr").plan.digest()
+    before = read_document(finished / FOUND, Finding)
+    assert (found.tables, found.conclusion) == (before.tables, before.conclusion)
 
 
 def test_a_subset_that_is_held_out_is_said(home, tmp_path):

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grace_store.artifacts.notes import ScoredSignal, WeightsNote
 from grace_store.artifacts.weight_table import read_weights
 from grace_store.base.documents import METADATA_KEY
 from grace_store.base.errors import DataError, SettingError, Unfinished
-from grace_store.base.flags import Flag
+from grace_store.base.states import Flag
 from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.weigh_steps import WeightsRequest, weights
-from grace_store.curate.weight_summary import WeightSummary
+from grace_store.curate.weigh_steps import WeightSummary, weights
 from grace_store.read import blocks
+from grace_store.read.pool import Pool
 from grace_store.values.ragged_weights import RaggedWeights
-from grace_store.values.weights_spec import WeightsSpec
+from grace_store.values.weightings.weighting import WeightsSpec
 from tests.scored_stores import known_store
 from tests.test_values_nnls import best_by_trying_all
 
@@ -45,7 +47,7 @@ def fitted(vectors, tokens):
 
 
 def test_a_table_is_what_trying_all_sets_of_steps_gives(known, tmp_path):
-    done = weights(known.store, WeightsRequest(signals="early"), out=tmp_path / "w.parquet")
+    done = weights(Pool(known.store, "early"), out=tmp_path / "w.parquet")
     table = read_weights(tmp_path / "w.parquet")
     rows = [i for i, each in enumerate(known.samples["early"]) if each is not None]
     assert table.row.tolist() == rows
@@ -63,14 +65,15 @@ def test_a_table_is_what_trying_all_sets_of_steps_gives(known, tmp_path):
         assert found["cosine"] == pytest.approx(cosine, abs=1e-5)
         assert found["equal_cosine"] == pytest.approx(equal, abs=1e-5)
         gains.append(cosine - equal)
-    assert done.summary.num_samples == done.summary.num_weighed == len(rows)
-    assert done.summary.gain.mean >= 0
+    numbers = done.numbers
+    assert numbers["num_samples"] == numbers["num_weighed"] == numbers["gain"].num == len(rows)
+    assert numbers["gain"].value >= 0
     flat = np.concatenate(table.table["weight"].to_pylist())
-    assert (done.summary.num_steps, done.summary.num_zero) == (len(flat), int((flat == 0).sum()))
+    assert (numbers["num_steps"], numbers["num_zero"]) == (len(flat), int((flat == 0).sum()))
 
 
 def test_signals_together_weigh_what_both_have(known):
-    table = weights(known.store, WeightsRequest(signals={"early": 1.0, "late": 3.0})).table.to_pylist()
+    table = weights(Pool(known.store, {"early": 1.0, "late": 3.0})).table.to_pylist()
     missing = [each for each in table if each["weight"] is None]
     assert [(each["row"], each["flags"]) for each in missing] == [(5, ["missing_signal"])]
     for found in table:
@@ -91,15 +94,15 @@ def test_signals_together_weigh_what_both_have(known):
 
 
 def test_blocks_and_threads_change_no_bit(known, monkeypatch):
-    whole = weights(known.store, WeightsRequest(signals="late"), threads=1).table
+    whole = weights(Pool(known.store, "late", threads=1)).table
     monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
-    assert weights(known.store, WeightsRequest(signals="late"), threads=3).table.equals(whole)
+    assert weights(Pool(known.store, "late", threads=3)).table.equals(whole)
 
 
 @pytest.mark.parametrize("method", ["scores", "drop"])
 def test_methods_by_scores_follow_those_of_score(known, method):
     spec = WeightsSpec(method=method)
-    table = weights(known.store, WeightsRequest(spec=spec, signals="early")).table.to_pylist()
+    table = weights(Pool(known.store, "early"), spec).table.to_pylist()
     scores = score(known.store, ScoreRequest(signals="early")).table.to_pylist()
     for found, scored in zip(table, scores, strict=True):
         weight, step_score = np.array(found["weight"]), np.array(scored["step_score"])
@@ -113,8 +116,7 @@ def test_methods_by_scores_follow_those_of_score(known, method):
 
 
 def test_a_filter_is_kept_in_the_note(known):
-    request = WeightsRequest(signals="early", where="num_steps >= 5")
-    table = weights(known.store, request)
+    table = weights(Pool(known.store, "early", where="num_steps >= 5"))
     assert min(table.table["num_steps"].to_pylist()) == 5
     assert table.note.where is not None
     assert table.note.where.num_kept == len(table) + 1  # sample 9 was set aside
@@ -124,16 +126,16 @@ def test_unfinished_signals_are_refused_unless_wanted(tmp_path):
     half = known_store(tmp_path, units={"base": [0, 2]})
     with pytest.raises(Unfinished, match="has 2 of 4 units"):
         weights(half.store)
-    assert weights(half.store, WeightsRequest(partial=True)).note.partial
+    assert weights(Pool(half.store, partial=True)).note.partial
 
 
 def test_the_store_is_never_written_over(known):
     with pytest.raises(SettingError, match="would replace or change"):
-        weights(known.store, WeightsRequest(signals="early"), out=known.store.location)
+        weights(Pool(known.store, "early"), out=known.store.location)
 
 
 def test_weights_of_segments_are_found_by_row(known):
-    table = weights(known.store, WeightsRequest(spec=WeightsSpec(answer_weight=0.5), signals="early"))
+    table = weights(Pool(known.store, "early"), WeightsSpec(answer_weight=0.5))
     none, known_one, beyond = table.segment_weights(np.array([9, 3, 99]))
     assert none is None
     assert beyond is None
@@ -154,6 +156,12 @@ def summary_of(cosine, equal, weight, flags=None):
     return made
 
 
+def numbers_of(made):
+    signals = {"base": ScoredSignal(sha256="", num_units=1, weight=1.0)}
+    note = WeightsNote(store="s", plan_sha256="", num_units=1, partial=False, spec=WeightsSpec(), signals=signals)
+    return made.finding(None, note, Path("w.parquet")).numbers
+
+
 def test_a_summary_counts_over_blocks_as_over_all_at_once():
     rng = np.random.default_rng(0)
     cosine, equal, weight = rng.random(40), rng.random(40), np.maximum(rng.standard_normal(80), 0)
@@ -165,14 +173,14 @@ def test_a_summary_counts_over_blocks_as_over_all_at_once():
         here = slice(start, stop)
         flags = np.zeros(stop - start, np.uint8)
         parts.add(RaggedWeights(weight[2 * start : 2 * stop], equal[here], cosine[here], flags, offsets))
-    assert parts.gain.mean == pytest.approx(whole.gain.mean)
-    assert parts.gain.interval == pytest.approx(whole.gain.interval)
+    gain, again = (numbers_of(each)["gain"] for each in (whole, parts))
+    assert (again.value, again.low, again.high) == pytest.approx((gain.value, gain.low, gain.high))
     difference = cosine - equal
-    reach = 1.959964 * difference.std(ddof=1) / np.sqrt(40)
-    assert whole.gain.interval == pytest.approx((difference.mean() - reach, difference.mean() + reach))
+    half_width = 1.959964 * difference.std(ddof=1) / np.sqrt(40)
+    assert (gain.low, gain.high) == pytest.approx((difference.mean() - half_width, difference.mean() + half_width))
     assert (
-        (parts.num_zero, parts.num_all_zero)
-        == (whole.num_zero, whole.num_all_zero)
+        (parts.counts["num_zero"], parts.counts["num_all_zero"])
+        == (whole.counts["num_zero"], whole.counts["num_all_zero"])
         == (
             int((weight == 0).sum()),
             int((weight.reshape(-1, 2) == 0).all(axis=1).sum()),
@@ -212,7 +220,7 @@ def test_the_conclusion_says_what_weights_do(cosine, equal, weight, told):
     ],
 )
 def test_a_table_that_was_changed_is_refused(known, tmp_path, name, values, told):
-    table = weights(known.store, WeightsRequest(signals="early")).table
+    table = weights(Pool(known.store, "early")).table
     if values == "negative":
         values = [[-number for number in each] for each in table["weight"].to_pylist()]
     place = table.column_names.index(name)
@@ -227,7 +235,7 @@ def test_a_file_of_another_kind_is_refused(known, tmp_path):
     score(known.store, ScoreRequest(signals="early"), out=tmp_path / "scores.parquet")
     with pytest.raises(DataError, match="is not a table of weights: its note is of the kind 'scores'"):
         read_weights(tmp_path / "scores.parquet")
-    table = weights(known.store, WeightsRequest(signals="early")).table
+    table = weights(Pool(known.store, "early")).table
     assert METADATA_KEY in (table.schema.metadata or {})
     pq.write_table(table.drop_columns(["weight"]), tmp_path / "w.parquet")
     with pytest.raises(DataError, match="has no column weight"):

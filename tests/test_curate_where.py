@@ -10,16 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import grace_store as gs
-from grace_store.artifacts.notes import SubsetNote, WhereNote
 from grace_store.artifacts.score_table import read_scores, read_scores_note
 from grace_store.base.documents import document_metadata, read_document
 from grace_store.base.errors import SettingError
 from grace_store.base.files import sidecar_of
+from grace_store.base.finding import WhereNote
 from grace_store.curate.score import replay
+from grace_store.curate.selection import SubsetNote
 from grace_store.curate.sweep import sweep
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.method import HeuristicSpec
 from tests.commands import run, run_json
 from tests.field_stores import RECORDS, make_field_store
 
@@ -75,7 +76,7 @@ def test_values_are_not_known_before_scoring(store: Store) -> None:
 
 def test_a_sweep_compares_settings_over_what_is_kept(store: Store, tmp_path: Path) -> None:
     spec = SweepSpec(grid=(Grid(alpha="0.1,0.9"),))
-    found = sweep(store, spec, where=WHERE, out=tmp_path / "sweep")
+    found = sweep(gs.Pool(store, where=WHERE), spec, out=tmp_path / "sweep")
     assert (found.num_samples, found.note.where) == (len(ROWS), NOTE)
     whole = gs.score(store, gs.ScoreSpec(alpha=0.9))
     assert found.value(1) == pytest.approx(whole.value[ROWS])
@@ -86,7 +87,7 @@ def test_a_sweep_compares_settings_over_what_is_kept(store: Store, tmp_path: Pat
 
 
 def test_a_ratio_is_a_share_of_what_is_kept(scores: Path) -> None:
-    subset = gs.select(scores, gs.RankRequest(where=WHERE), ratio="0.5")
+    subset = gs.select(scores, gs.Selection(where=WHERE), ratio="0.5")
     value = read_scores(scores).value
     best = sorted(ROWS, key=lambda row: -value[row])[: -(-len(ROWS) // 2)]
     assert subset.row.tolist() == sorted(best)
@@ -102,7 +103,7 @@ def test_a_filter_may_ask_for_what_the_table_knows(scores: Path) -> None:
     table = read_scores(scores)
     middle = float(np.median(table.value))
     where = f"value >= {middle!r} and flags not like '%restates%' and num_tokens > 0"
-    subset = gs.select(scores, gs.RankRequest(where=where, by="source,num_steps"), ratio=1)
+    subset = gs.select(scores, gs.Selection(where=where, by="source,num_steps"), ratio=1)
     kept = (table.value >= middle) & ~table.is_flagged(["restates_question"])
     assert subset.row.tolist() == np.flatnonzero(kept).tolist()
     assert sum(each.pool for each in subset.groups) == len(subset)
@@ -113,15 +114,15 @@ def test_a_filter_may_ask_for_what_the_table_knows(scores: Path) -> None:
 
 
 def test_crossed_strata_keep_their_shares(scores: Path) -> None:
-    subset = gs.select(scores, gs.RankRequest(by="source,tags"), ratio="0.25")
+    subset = gs.select(scores, gs.Selection(by="source,tags"), ratio="0.25")
     assert len(subset.groups) == 6
     assert all((each.pool, each.chosen) == (8, 2) for each in subset.groups)
     assert subset.spec.by == "source,tags"
 
 
 def test_step_scores_of_a_filtered_subset_are_its_own(scores: Path, tmp_path: Path) -> None:
-    subset = gs.select(gs.read_scores(scores, steps=False), gs.RankRequest(where="num_steps = 5"), count=3)
-    gs.export(subset, tmp_path / "steps.jsonl", gs.ExportRequest(as_format="steps"))
+    subset = gs.select(gs.read_scores(scores, steps=False), gs.Selection(where="num_steps = 5"), count=3)
+    gs.export(subset, tmp_path / "steps.jsonl", as_format="steps")
     table = read_scores(scores)
     for line in (tmp_path / "steps.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -135,37 +136,41 @@ def test_step_scores_of_a_filtered_subset_are_its_own(scores: Path, tmp_path: Pa
 def test_an_audit_is_of_what_is_kept(scores: Path) -> None:
     table = read_scores(scores)
     found, brute = gs.audit(scores, where=WHERE), gs.audit(table.among(np.array(ROWS)))
-    assert (found.num_samples, found.lengths.keys()) == (len(ROWS), brute.lengths.keys())
-    assert found.lengths["num_steps"] == brute.lengths["num_steps"]
+    assert found.numbers["num_samples"] == len(ROWS)
+    assert found.pool.where == NOTE
+    rows = (each.tables["lengths"].row(length="num_steps") for each in (found, brute))
+    assert next(rows) == next(rows)
 
 
 # ---------------------------------------------------------------- duplicates, diversity, stability, neighbours
 
 
 def test_points_are_those_that_are_kept(store: Store, scores: Path) -> None:
-    found = gs.duplicates(store, gs.DuplicatesRequest(where=WHERE))
+    found = gs.duplicates(gs.Pool.of(store, where=WHERE))
     assert (found.row.tolist(), found.note.where) == (ROWS, NOTE)
-    with_scores = gs.DuplicatesRequest(where=f"{WHERE} and value is not null", scores=scores, subset=np.arange(20))
-    assert gs.duplicates(store, with_scores).row.tolist() == [row for row in ROWS if row < 20]
-    near = gs.neighbours(store, "t2", gs.NeighboursRequest(where=WHERE, count=5))
-    assert {each.row for each in near.neighbours} <= set(ROWS)
+    valued = gs.Pool.of(store, where=f"{WHERE} and value is not null")
+    some = gs.duplicates(valued, scores=scores, subset=np.arange(20))
+    assert some.row.tolist() == [row for row in ROWS if row < 20]
+    near = gs.neighbours(gs.Pool.of(store, where=WHERE), "t2", count=5)
+    assert set(near.tables["neighbours"].column("row")) <= set(ROWS)
 
 
 def test_diversity_is_of_the_kept_pool_and_of_what_subsets_have_of_it(store: Store, scores: Path) -> None:
     half = gs.select(scores, ratio="0.5")
-    request = gs.DiversityRequest(where=WHERE, scores=scores, ratio=("0.5",), subsets=[half], num_random=5)
-    found = gs.diversity(store, request)
+    found = gs.diversity(
+        gs.Pool(store, where=WHERE), [half], scores=scores, ratio=("0.5",), settings=gs.DiversitySettings(random=5)
+    )
     both = len(set(half.row.tolist()) & set(ROWS))
-    assert [each.num_samples for each in (found.pool, *found.subsets)] == [len(ROWS), both, -(-len(ROWS) // 2)]
-    assert found.where == NOTE
+    assert found.tables["subsets"].column("num_samples") == [len(ROWS), both, -(-len(ROWS) // 2)]
+    assert found.pool.where == NOTE
     with pytest.raises(SettingError, match="keeps no sample of subset 1"):
-        gs.diversity(store, gs.DiversityRequest(where="row = 0", subsets=[gs.select(scores, count=1)]))
+        gs.diversity(gs.Pool(store, where="row = 0"), [gs.select(scores, count=1)])
 
 
 def test_stability_is_of_what_is_kept(store: Store) -> None:
-    found = gs.stability(store, gs.StabilityRequest(where=WHERE, draws=3))
-    assert (found.num_samples, found.where) == (len(ROWS), NOTE)
-    assert all(each.num_samples == len(ROWS) for each in found.storages.values())
+    found = gs.stability(gs.Pool.of(store, where=WHERE), gs.StabilitySettings(draws=3))
+    assert (found.numbers["num_samples"], found.pool.where) == (len(ROWS), NOTE)
+    assert set(found.tables["changes"].column("num_samples")) == {len(ROWS), None}
 
 
 # ---------------------------------------------------------------- as users type it
@@ -189,7 +194,7 @@ def test_commands_say_what_was_kept_and_what_a_share_is_of(store: Store, scores:
     said = run("audit", scores, "--by", "source").stdout
     assert ["source", "samples", "best", "0.2", "share", "controlled"] in [line.split() for line in said.splitlines()]
     assert "source" in said.splitlines()[0]
-    assert "t" in run("neighbours", store.location, "t2", "--where", WHERE, "--count", 3).stdout
+    assert "t" in run("inspect", store.location, "t2", "--where", WHERE, "--neighbours", 3).stdout
 
 
 def test_results_for_machines_have_filter_and_groups(scores: Path, tmp_path: Path) -> None:
@@ -214,6 +219,6 @@ def test_mistakes_are_told_in_a_sentence(store: Store, scores: Path, tmp_path: P
 
 def test_two_subsets_are_compared_with_their_filters_named(scores: Path, tmp_path: Path) -> None:
     for name, where in (("a.txt", None), ("b.txt", WHERE)):
-        gs.export(gs.select(scores, gs.RankRequest(where=where)), tmp_path / name, gs.ExportRequest(as_format="ids"))
+        gs.export(gs.select(scores, gs.Selection(where=where)), tmp_path / name, as_format="ids")
     found = gs.compare(tmp_path / "a.txt", tmp_path / "b.txt")
     assert any(f"b.txt was chosen with a filter ({WHERE})" in note for note in found.notes)

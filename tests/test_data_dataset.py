@@ -24,7 +24,7 @@ from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.states import Reason, Unusable
 from grace_store.data import dataset as dataset_module
 from grace_store.data import tables as tables_module
-from grace_store.data.cursors import NUM_CURSORS
+from grace_store.data.byte_streams import NUM_CURSORS
 from grace_store.data.dataset import Dataset
 from grace_store.data.record import Record
 from grace_store.data.tables import row_json
@@ -550,7 +550,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "stat", refuse)
-    from grace_store.data.file_kinds import examine_file
+    from grace_store.data.folders import examine_file
 
     with pytest.raises(DataError, match=r"data\.jsonl: cannot be read: Permission denied"):
         examine_file(path, "data.jsonl")

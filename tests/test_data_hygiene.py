@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grace_store.base.flags import text_flag_names
+from grace_store.base.states import TEXT_SHIFT, flag_names
 from grace_store.data.hygiene import text_flags
 from grace_store.data.sample import Sample, Turn, cover
 
@@ -18,7 +18,7 @@ def flags(steps: list[str], answer: str, question: str = QUESTION) -> list[str]:
     response = "\n".join([*steps, answer])
     starts = [sum(len(step) + 1 for step in steps[:i]) for i in range(len(steps) + 1)]
     bounds = cover(response, starts[:-1], starts[-1])
-    return text_flag_names(text_flags(Sample("s", (Turn("user", (question,)),), response, bounds)))
+    return flag_names(text_flags(Sample("s", (Turn("user", (question,)),), response, bounds)) << TEXT_SHIFT)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_answer_in_the_midst_of_a_sentence_does_not_cut_it_off(last, found):
     response = "\n".join([*STEPS, last])
     starts = [0, len(STEPS[0]) + 1, response.index(last)]
     sample = Sample("s", (Turn("user", (QUESTION,)),), response, cover(response, starts, response.index("\\boxed")))
-    assert text_flag_names(text_flags(sample)) == found
+    assert flag_names(text_flags(sample) << TEXT_SHIFT) == found
 
 
 CHOICES = "Which is a prime number?\n(A) 21\n(B) 23\n(C) 25"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grace_store.base.errors import DataError
 from grace_store.data.byte_streams import drop_bytes
-from grace_store.data.json_scan import Span, scan_array, scan_lines
+from grace_store.data.dataset import Span, scan_array, scan_lines
 from grace_store.data.record import digest_bytes
 
 NASTY = st.text(alphabet=st.sampled_from('"\\{}[],: \n\r\tné€😀\x00ab1'), max_size=12)

@@ -12,9 +12,9 @@ from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats import FORMATS
 from grace_store.data.mapping import suggested_map
+from grace_store.data.parse_records import check_spec, detect_format, parse_record
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample
-from grace_store.data.understand import check_spec, detect_format, understand
 from tests.format_examples import EXAMPLES
 
 AQUA = {
@@ -29,7 +29,7 @@ AQUA_MAP = {"prompt": "question", "response": "rationale", "answer": "correct", 
 def sample(fields: Any, mapping: dict[str, str], format: str = "mapped", **settings: Any) -> Sample:
     spec = DataSpec(format=format, map=mapping, **{"min_steps": 1, **settings})
     check_spec(spec)
-    return understand(Record(0, 0, 0, 0, json.dumps(fields).encode()), spec, "data.jsonl", 4)
+    return parse_record(Record(0, 0, 0, 0, json.dumps(fields).encode()), spec, "data.jsonl", 4)
 
 
 def verdict(fields: Any, mapping: dict[str, str], **settings: Any) -> tuple[Reason, str]:
@@ -173,6 +173,6 @@ def test_the_marker_that_the_help_explains() -> None:
     assert [len(segment.splitlines()) for segment in found.segments] == [2, 1, 1]
 
 
-def test_plans_without_a_mapping_stay_as_they_were() -> None:
-    assert "map" not in DataSpec(format="explicit").model_dump()
+def test_a_mapping_is_named_in_words_if_there_is_one() -> None:
+    assert "map" not in DataSpec(format="explicit").in_words()
     assert DataSpec(format="mapped", map={"prompt": "q"}).in_words()["map"] == "prompt=q"

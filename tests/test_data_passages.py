@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from grace_store.data.passages import (
     COMMON_PASSAGES,
     COMMON_SHARE,
-    Candidate,
     PassageIndex,
     TextRuns,
     Threshold,
@@ -26,7 +25,7 @@ def naive_runs(words: Words, length: int) -> set[tuple[str, ...]]:
     return {tuple(words[at : at + length]) for at in range(len(words) - length + 1)}
 
 
-def naive_candidates(passages: list[Words], texts: list[list[Words]], threshold: Threshold) -> list[Candidate]:
+def naive_candidates(passages: list[Words], texts: list[list[Words]], threshold: Threshold) -> list[tuple[int, int]]:
     """Return what is in the texts, one pair after the other."""
     length = threshold.length
     distinct = {tuple(passage) for passage in passages}
@@ -39,11 +38,11 @@ def naive_candidates(passages: list[Words], texts: list[list[Words]], threshold:
             wanted = naive_runs(passage, length) - common
             if not wanted:
                 if passage and passage in parts:
-                    found.append(Candidate(text, number))
+                    found.append((text, number))
                 continue
             least = max(math.ceil(threshold.share * len(wanted) - 1e-9), length)
             if len(wanted & there) >= min(least, len(wanted)):
-                found.append(Candidate(text, number))
+                found.append((text, number))
     return found
 
 
@@ -78,7 +77,7 @@ def test_the_share_is_that_of_different_runs(passage, text, length):
 def test_no_run_crosses_from_one_part_into_the_next():
     index = PassageIndex([words_of("a b c d")], Threshold(2, 1.0))
     assert not list(index.candidates([[words_of("a b"), words_of("c d")]]))
-    assert list(index.candidates([[words_of("x a b c d")]])) == [Candidate(0, 0)]
+    assert list(index.candidates([[words_of("x a b c d")]])) == [(0, 0)]
 
 
 def test_a_run_that_most_passages_share_tells_none_of_them():
@@ -86,7 +85,7 @@ def test_a_run_that_most_passages_share_tells_none_of_them():
     index = PassageIndex(passages, Threshold(3, 0.3))
     assert index.num_runs.tolist() == [2] * len(passages)
     assert not list(index.candidates([[["answer", "this", "question"]]]))
-    assert list(index.candidates([[passages[4][1:]]])) == [Candidate(0, 4)]
+    assert list(index.candidates([[passages[4][1:]]])) == [(0, 4)]
 
 
 def test_a_passage_that_is_there_many_times_is_not_common():
@@ -94,7 +93,7 @@ def test_a_passage_that_is_there_many_times_is_not_common():
     index = PassageIndex(passages, Threshold(3, 0.3))
     assert index.num_runs.tolist() == [5] * len(passages)
     found = index.candidates([[words_of("tell me what did the old man say then")]])
-    assert [each.passage for each in found] == list(range(len(passages)))
+    assert [each[1] for each in found] == list(range(len(passages)))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every field of every note, deleted, mistyped, of another kind or a newer release, with every command that reads it.
+"""Every field of every note, deleted, mistyped, of another kind or version, with every command that reads it.
 
 Whatever was done to a note, a command ends with a result or with a sentence, never with a traceback.
 """
@@ -20,8 +20,9 @@ from click.testing import CliRunner
 
 from grace_store.base.documents import METADATA_KEY
 from grace_store.base.files import sidecar_of
-from grace_store.base.settings import canonical_json
+from grace_store.base.text import canonical_json
 from grace_store.cli import main
+from tests.commands import tree
 from tests.stores import extract_store
 from tests.warmups import make_inputs
 
@@ -55,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_well("sweep", store.location, "--out", folder / "sweep", "--alpha", "0.3,0.7")
     run_well("duplicates", store.location, "--out", folder / "duplicates.parquet")
     against = ("--against", folder / "data.jsonl")
-    run_well("duplicates", store.location, *against, "--out", folder / "against.parquet")
+    run_well("contamination", store.location, *against, "--out", folder / "against.parquet")
     run_well("diversity", store.location, "--scores", folder / "scores.parquet", "--out", folder / "diversity.json")
     run_well("stability", store.location, "--draws", "2", "--out", folder / "stability.json")
     (folder / "inputs").mkdir()
@@ -98,8 +99,7 @@ def spoilt_notes(note: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "a foreign field", note | {"colour": "red"}
     yield "another kind", note | {"kind": "recipe"}
     yield "no version", {key: value for key, value in note.items() if key != "version"}
-    yield "a newer version", note | {"version": "1.99"}
-    yield "another format", note | {"version": "2.0"}
+    yield "another version", note | {"version": "2.1"}
 
 
 # ---------------------------------------------------------------- where notes are, and who reads them
@@ -146,7 +146,7 @@ def write_sealed(folder: Path, note: dict[str, Any]) -> None:
 
 WARM_UP = ("warmup", "--out", "{it}")
 EXTRACT = (
-    "extract", "--store", "{it}/plan.zarr", "--model", "{made}/inputs/model", "--adapter", "{it}/checkpoint-2",
+    "extract", "{it}/plan.zarr", "--model", "{made}/inputs/model", "--adapter", "{it}/checkpoint-2",
     "--signal", "warm", "--device", "cpu", "--threads", "1",
 )  # fmt: skip
 CARRIERS = (
@@ -158,7 +158,7 @@ CARRIERS = (
             ("compare", "{it}", "{it}"),
             ("score", "{store}", "--replay", "{it}", "--out", "{out}/again.parquet"),
             ("duplicates", "{store}", "--scores", "{it}", "--out", "{out}/d.parquet"),
-            ("neighbours", "{store}", "sample-0", "--descriptor", "weighted", "--scores", "{it}"),
+            ("inspect", "{store}", "sample-0", "--neighbours", "3", "--descriptor", "weighted", "--scores", "{it}"),
             ("diversity", "{store}", "--scores", "{it}", "--random", "2"),
             ("report", "{store}", "--scores", "{it}", "--out", "{out}/r.html"),
         ),
@@ -193,11 +193,11 @@ CARRIERS = (
     ),
     Carrier(
         "diversity.json", *json_file(lambda path: path),
-        (("report", "{store}", "--diversity", "{it}", "--out", "{out}/r.html"),),
+        (("report", "{store}", "--finding", "{it}", "--out", "{out}/r.html"),),
     ),
     Carrier(
         "stability.json", *json_file(lambda path: path),
-        (("report", "{store}", "--stability", "{it}", "--out", "{out}/r.html"),),
+        (("report", "{store}", "--finding", "{it}", "--out", "{out}/r.html"),),
     ),
     Carrier("warmup", read_sealed, write_sealed, (WARM_UP,)),
     Carrier("warmup", *json_file(lambda folder: folder / "done.json"), (WARM_UP,)),
@@ -206,22 +206,54 @@ CARRIERS = (
 READINGS = [(carrier, command) for carrier in CARRIERS for command in carrier.commands]
 
 
+def copied(folder: Path, made: Path, carrier: Carrier) -> Path:
+    """Return a copy of what carries a note, beside an empty folder for results."""
+    it = folder / carrier.name
+    (shutil.copytree if (made / carrier.name).is_dir() else shutil.copy)(made / carrier.name, it)
+    if sidecar_of(made / carrier.name).exists():
+        shutil.copy(sidecar_of(made / carrier.name), sidecar_of(it))
+    (folder / "out").mkdir()
+    return it
+
+
+def words_of(command: tuple[str, ...], it: Path, made: Path) -> list[str]:
+    others = {"made": made, "store": made / "store.zarr", "scores": made / "scores.parquet"}
+    return [word.format(it=it, out=it.parent / "out", **others) for word in command]
+
+
+@pytest.mark.parametrize(
+    ("carrier", "command"), READINGS, ids=lambda each: each.name if isinstance(each, Carrier) else each[0]
+)
+def test_a_note_of_a_draft_is_refused_and_nothing_is_changed(
+    tmp_path: Path, made: Path, carrier: Carrier, command: tuple[str, ...]
+) -> None:
+    it = copied(tmp_path, made, carrier)
+    note = carrier.read(it)
+    for version in ("1.0", "1.1", "1.2", "1.3"):
+        carrier.write(it, note | {"version": version})
+        before = tree(tmp_path)
+        result = run(*words_of(command, it, made))
+        assert result.exit_code == 1
+        told = f"has version {version} of the format, and this grace-store reads 2.0 only. "
+        assert told in " ".join(result.output.split())
+        assert tree(tmp_path) == before
+    carrier.write(it, {key: value for key, value in note.items() if key not in ("kind", "version", "made_by")})
+    before = tree(tmp_path)
+    assert run(*words_of(command, it, made)).exit_code == 1
+    assert tree(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("carrier", "command"), READINGS, ids=lambda each: each.name if isinstance(each, Carrier) else each[0]
 )
 def test_no_note_ends_in_a_traceback(
     tmp_path: Path, made: Path, carrier: Carrier, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it, out = tmp_path / carrier.name, tmp_path / "out"
-    (shutil.copytree if (made / carrier.name).is_dir() else shutil.copy)(made / carrier.name, it)
-    if sidecar_of(made / carrier.name).exists():
-        shutil.copy(sidecar_of(made / carrier.name), sidecar_of(it))
-    out.mkdir()
+    it = copied(tmp_path, made, carrier)
     if command[0] == "report":
         # All that a page is made from is read before anything is computed; a page itself takes seconds.
         monkeypatch.setattr("grace_store.pages.report.status", _stop)
-    places = {"it": it, "out": out, "made": made, "store": made / "store.zarr", "scores": made / "scores.parquet"}
-    words = [word.format(**places) for word in command]
+    words = words_of(command, it, made)
     num_refused = 0
     for name, note in spoilt_notes(carrier.read(it)):
         carrier.write(it, note)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +12,15 @@ import pytest
 
 import grace_store as gs
 from grace_store.artifacts.trial_documents import TrialSpec
+from grace_store.base.training_settings import WarmupSpec
 from grace_store.curate.exports import EXPORTS
 from grace_store.curate.ranked_records import ranked_records
-from grace_store.curate.trial_samples import SubsetFile, gather_samples
+from grace_store.curate.trial_samples import gather_samples
 from grace_store.read.records import columns_of_rows, read_field
 from grace_store.run.extract import extract
-from grace_store.run.warmup_recipe import choose_samples
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.train.recipe import choose_samples
+from grace_store.values.methods.method import HeuristicSpec
 from tests.example_notes import TRAINING
 from tests.grouped_stores import TRACES, grouped_job
 from tests.reports import read_page
@@ -85,15 +85,15 @@ def test_scores(both: Both, name: str) -> None:
 
 
 RANKINGS = {
-    "value": gs.RankRequest(),
-    "strata": gs.RankRequest(by="half"),
-    "questions": gs.RankRequest(per_group=1),
-    "pairs": gs.RankRequest(margin=0.0),
-    "filter": gs.RankRequest(where="half = 0"),
-    "control": gs.RankRequest(control=["length"]),
-    "dedup": gs.RankRequest(diversity="dedup"),
-    "mmr": gs.RankRequest(diversity="mmr"),
-    "facility": gs.RankRequest(diversity="facility"),
+    "value": gs.Selection(),
+    "strata": gs.Selection(by="half"),
+    "questions": gs.Selection(per_group=1),
+    "pairs": gs.Selection(margin=0.0),
+    "filter": gs.Selection(where="half = 0"),
+    "control": gs.Selection(control=["length"]),
+    "dedup": gs.Selection(diversity="dedup"),
+    "mmr": gs.Selection(diversity="mmr"),
+    "facility": gs.Selection(diversity="facility"),
 }
 
 
@@ -114,12 +114,12 @@ def test_subsets(both: Both, tmp_path: Path, name: str, spec: Any) -> None:
 
 @pytest.mark.parametrize("kind", [name for name in EXPORTS if name != "datasets"])
 def test_exports(both: Both, tmp_path: Path, kind: str) -> None:
-    request = gs.RankRequest(margin=0.0) if EXPORTS[kind].is_of_pairs else gs.RankRequest()
+    request = gs.Selection(margin=0.0) if EXPORTS[kind].is_of_pairs else gs.Selection()
     written = []
     for store, place in zip(both, ("plain", "gathered"), strict=True):
         subset = gs.select(gs.score(store, LONGEST if kind == "ids" else gs.ScoreSpec()), request, ratio="0.5")
         out = tmp_path / place / "subset"
-        gs.export(subset, out, gs.ExportRequest(as_format=kind, store=store.location))
+        gs.export(subset, out, as_format=kind, store=store.location)
         written.append(out.read_bytes())
     assert written[0] == written[1]
 
@@ -130,8 +130,8 @@ def test_step_weights_and_their_exports(both: Both, tmp_path: Path) -> None:
         gs.weights(store, out=tmp_path / f"{place}.parquet")
         found = gs.read_weights(tmp_path / f"{place}.parquet")
         subset = gs.select(gs.score(store), ratio="0.5")
-        request = gs.ExportRequest(as_format="ms-swift", weights=tmp_path / f"{place}.parquet", store=store.location)
-        gs.export(subset, tmp_path / place / "subset.jsonl", request)
+        places = {"weights": tmp_path / f"{place}.parquet", "store": store.location}
+        gs.export(subset, tmp_path / place / "subset.jsonl", as_format="ms-swift", **places)
         weights = [each.tolist() for each in found.segment_weights(rows)]
         written.append((weights, (tmp_path / place / "subset.jsonl").read_bytes()))
     assert_alike(written[1], written[0])
@@ -140,28 +140,30 @@ def test_step_weights_and_their_exports(both: Both, tmp_path: Path) -> None:
 MADE: dict[str, Callable[[Store, Path], Any]] = {
     "duplicates": lambda store, _: gs.duplicates(store).table.to_pylist(),
     "duplicates that are kept by value": lambda store, _: (
-        gs.duplicates(store, gs.DuplicatesRequest(scores=gs.score(store), threshold=0.6, floor=0.5)).dropped
+        gs.duplicates(store, scores=gs.score(store), threshold=0.6, floor=0.5).dropped
     ),
     "sweep": lambda store, folder: [
         each.tolist()
         for swept in [gs.sweep(store, gs.SweepSpec(ratio=("0.2", "0.5"), grid=(TWO_ALPHAS,)), out=folder / "sweep")]
         for each in (swept.jaccard, swept.rank_correlation)
     ],
-    "stability": lambda store, _: asdict(gs.stability(store, gs.StabilityRequest(draws=20))),
-    "neighbours": lambda store, _: [
-        each.sample_id for each in gs.neighbours(store, "q3-1", gs.NeighboursRequest(count=5)).neighbours
+    "stability": lambda store, _: gs.stability(store, gs.StabilitySettings(draws=20)).tables,
+    "neighbours": lambda store, _: [each["sample_id"] for each in gs.neighbours(store, "q3-1", 5).tables["neighbours"]],
+    "audit": lambda store, _: [
+        list(each.rows) for each in gs.audit(gs.score(store, LONGEST), ratio="0.4", by="half").tables.values()
     ],
-    "audit": lambda store, _: asdict(gs.audit(gs.score(store, LONGEST), ratio="0.4", by="half")),
     "diversity": lambda store, _: [
-        (each.mean_value, each.vendi, each.nearest_distance, each.share_alike)  # clusters begin with some sample
-        for each in gs.diversity(store, gs.DiversityRequest(scores=gs.score(store), ratio=["0.3"])).subsets
+        [
+            row[name] for name in ("mean_value", "vendi", "nearest_distance", "share_alike")
+        ]  # clusters begin with some sample
+        for row in gs.diversity(store, scores=gs.score(store), ratio=["0.3"]).tables["subsets"]
     ],
     "ranked records": lambda store, _: ranked_records(gs.score(store), {"name": "problem.name"}),
     "fields by row": lambda store, _: columns_of_rows(store, np.array([7, 0, 30, 2]), ["id"]),
     "field": lambda store, _: dict(zip(store.column("sample_row").tolist(), read_field(store, "id"), strict=True)),
-    "warm-up": lambda store, _: choose_samples(store, "0.3", 0, 4).document.model_dump(),
-    "against": lambda store, folder: gs.against(
-        store, [benchmark(folder.parent)], gs.AgainstRequest(ngram=2, share=0.5)
+    "warm-up": lambda store, _: choose_samples(store, WarmupSpec(ratio="0.3", num_heldout=4))[0].model_dump(),
+    "against": lambda store, folder: gs.contamination(
+        store, [benchmark(folder.parent)], ngram=2, share=0.5
     ).table.to_pylist(),
     "inspect": lambda store, _: {**gs.inspect(store, "#11"), "sample": 0, "unit": 0},
 }
@@ -195,12 +197,12 @@ def questions(folder: Path) -> Path:
 
 def test_a_trial_trains_on_the_same_samples(both: Both, tmp_path: Path) -> None:
     spec = TrialSpec(training=TRAINING, num_random=2, held_out="other.jsonl")
-    other = gs.plan([questions(tmp_path)], tmp_path / "other.zarr", gs.DataRequest(min_steps=1, gather=True))
+    other = gs.plan([questions(tmp_path)], tmp_path / "other.zarr", gs.DataSpec(min_steps=1, gather=True))
     arms = []
     for store, place in zip(both, ("plain", "gathered"), strict=True):
         gs.score(store, out=tmp_path / f"{place}.parquet")
         gs.export(gs.select(tmp_path / f"{place}.parquet", ratio="0.5"), tmp_path / f"{place}.jsonl")
-        found = gather_samples(store, [SubsetFile(tmp_path / f"{place}.jsonl")], spec, other, None)
+        found = gather_samples(store, [(tmp_path / f"{place}.jsonl", None)], spec, other, None)
         rows = store.column("sample_row")
         arms.append({key: sorted(rows[arm.positions].tolist()) for key, arm in found.arms.items()})
         assert found.num_held_out_samples == TRACES[0] + 1

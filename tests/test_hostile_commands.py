@@ -113,7 +113,7 @@ def test_a_subset_whose_table_is_nowhere_is_refused(scores, tmp_path, place):
 def test_a_configuration_is_checked_as_the_command_line_is(tmp_path, text, message):
     (tmp_path / "c.toml").write_text(text)
     (tmp_path / "d.jsonl").write_text('{"prompt": "a", "steps": ["b"], "answer": "c"}\n')
-    told = refused("plan", tmp_path / "d.jsonl", "--store", tmp_path / "s.zarr", "--config", tmp_path / "c.toml")
+    told = refused("plan", tmp_path / "s.zarr", tmp_path / "d.jsonl", "--config", tmp_path / "c.toml")
     assert message in " ".join(told.split())
 
 
@@ -178,7 +178,7 @@ def test_what_was_set_aside_is_found_again(tmp_path):
     good = '{"prompt": "a", "steps": ["b"], "answer": "c"}\n'
     first.write_text(good * 2)
     second.write_text(good + "{broken\n")
-    assert run("plan", first, second, "--store", tmp_path / "s.zarr", "--min-steps", "1").exit_code == 0
+    assert run("plan", tmp_path / "s.zarr", first, second, "--min-steps", "1").exit_code == 0
     assert "row 3 (b.jsonl:1): bad_json: " in run("status", tmp_path / "s.zarr", "--list").stdout
     told = refused("inspect", tmp_path / "s.zarr", "#3")
     assert "Row 3 (b.jsonl:1) was set aside when the store was planned: bad_json: " in told

@@ -19,16 +19,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import DataError, NothingUsable, SettingError, UnknownFormat
-from grace_store.base.settings import DataRequest, DataSpec
+from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.data import tables
 from grace_store.data.answers import answer_line, boxed_answer, dagger_answer, hashes_answer, natural_answer
 from grace_store.data.dataset import Dataset
 from grace_store.data.formats import FORMATS
+from grace_store.data.parse_records import MAX_ID_CHARS, parse_record
 from grace_store.data.record import MAX_NESTING, Record, parse_object
 from grace_store.data.sample import Sample
 from grace_store.data.splitters import line_starts, named_splitter, natural_starts, paragraph_starts, section_starts
-from grace_store.data.understand import MAX_ID_CHARS, understand
 from grace_store.read.records import open_dataset
 from grace_store.run.plan import plan
 
@@ -41,16 +41,16 @@ def record(fields: Any) -> Record:
 
 def verdict(fields: Any, format: str = "explicit") -> Unusable:
     with pytest.raises(Unusable, match=r"^[a-z_]+: ") as caught:
-        understand(record(fields), DataSpec(format=format, min_steps=1), "data", 0)
+        parse_record(record(fields), DataSpec(format=format, min_steps=1), "data", 0)
     return caught.value
 
 
 def understood(fields: Any, format: str = "explicit") -> Sample:
-    return understand(record(fields), DataSpec(format=format, min_steps=1), "data", 0)
+    return parse_record(record(fields), DataSpec(format=format, min_steps=1), "data", 0)
 
 
 def planned(path: Path, folder: Path, **wishes: Any) -> Any:
-    return plan([path], folder / "store.zarr", DataRequest(min_steps=1, **wishes)).plan
+    return plan([path], folder / "store.zarr", DataSpec(min_steps=1, **wishes)).plan
 
 
 # ---------------------------------------------------------------- records
@@ -185,7 +185,7 @@ def test_the_data_given_is_the_data_named(tmp_path):
     path, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     path.write_text(json.dumps(GOOD) + "\n")
     other.write_text(json.dumps({**GOOD, "answer": "d"}) + "\n")
-    store = plan([path], tmp_path / "store.zarr", DataRequest(min_steps=1))
+    store = plan([path], tmp_path / "store.zarr", DataSpec(min_steps=1))
     with pytest.raises(DataError, match=rf"{other} \(planned as {path}\): planned .* changed records: row 0"):
         open_dataset(store, [other])
     with pytest.raises(DataError, match=r"No such file or folder: nowhere\.jsonl"):

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from numcodecs import zstd
 
 from grace_store.base.errors import DatasetChanged, GraceStoreError, SettingError
-from grace_store.base.settings import canonical_json
+from grace_store.base.text import canonical_json
 from grace_store.cli import main
 from grace_store.read.records import open_dataset
 from grace_store.run.plan import plan
@@ -108,7 +108,7 @@ ATTACKS: dict[str, Callable[[Path], None]] = {
     "a bomb of ids": chunk_is_a_bomb("samples/sample_id/c/0"),
     "a bomb of rows": chunk_is_a_bomb("samples/sample_row/c/0"),
 }
-COMMANDS = [("info",), ("status",), ("verify", "--deep"), ("score", "--out", "x.parquet"), ("inspect", "#0")]
+COMMANDS = [("status",), ("verify", "--deep"), ("score", "--out", "x.parquet"), ("inspect", "#0")]
 
 
 def run(store: Path, *words: str) -> tuple[int, str]:

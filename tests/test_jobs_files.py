@@ -13,11 +13,11 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from grace_store.base.settings import DataRequest
+from grace_store.base.settings import DataSpec
 from grace_store.cli.main import main
 from grace_store.run.plan import plan
-from grace_store.run.warmup import warmup
 from grace_store.store.opened import Store
+from grace_store.train.warmup import warmup
 from tests.warmups import make_inputs, make_job
 
 JOBS = Path(__file__).parent.parent / "jobs"
@@ -40,7 +40,7 @@ def parse(command: str, *arguments: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("config", PAPER, ids=lambda path: path.stem)
 def test_every_config_is_understood(config):
-    needed = {"plan": ["data.jsonl", "--store", "s"], "warmup": ["--out", "w"], "extract": ["--store", "s"]}
+    needed = {"plan": ["s", "data.jsonl"], "warmup": ["--out", "w"], "extract": ["s"]}
     found = re.match(r"# grace-store (\w+) .*--config (\S+)", config.read_text())
     assert found is not None
     assert found[2] == f"jobs/paper/{config.name}"
@@ -52,21 +52,21 @@ def test_every_config_is_understood(config):
 
 def test_the_papers_numbers():
     """Warm-up ratio, adapter and rates as in the paper's appendix, which is ms-swift's recipe."""
-    planned = parse("plan", "d", "--store", "s", "--config", str(JOBS / "paper" / "plan.toml"))
+    planned = parse("plan", "s", "d", "--config", str(JOBS / "paper" / "plan.toml"))
     assert (planned["format"], planned["min_steps"]) == ("mmathcot", 8)
     recipe = parse("warmup", "--out", "w", "--config", str(JOBS / "paper" / "warmup.toml"))
     names = ("ratio", "rank", "alpha", "learning_rate", "warmup_ratio", "num_epochs", "dtype", "max_length")
     assert [recipe[name] for name in names] == ["0.05", 8, 32.0, 1e-4, 0.05, 1, "bfloat16", 4096]
     assert recipe["checkpoints"] == ("0.25", "0.5", "0.75", "1")
     assert recipe["gradient_checkpointing"]
-    extraction = parse("extract", "--store", "s", "--config", str(JOBS / "paper" / "extract.toml"))
+    extraction = parse("extract", "s", "--config", str(JOBS / "paper" / "extract.toml"))
     assert recipe["images_as"] == extraction["images_as"] == "ms-swift"
 
 
 def test_the_baselines_numbers():
     """LESS and ICONS as their authors ran them; what is compared is projected by one matrix."""
     pool, targets, icons = (
-        parse("extract", "--store", "s", "--config", str(JOBS / "paper" / f"{name}.toml"))
+        parse("extract", "s", "--config", str(JOBS / "paper" / f"{name}.toml"))
         for name in ("less_pool", "less_targets", "icons")
     )
     assert (pool["preconditioner"], pool["bias_correction"], pool["dimension"]) == ("adam", False, 8192)
@@ -123,6 +123,7 @@ def launch(script: str, environment: dict[str, str]) -> subprocess.CompletedProc
     return done
 
 
+@pytest.mark.slow
 def test_the_local_launcher_runs_the_whole_of_it_with_two_processes(environment, tmp_path):
     launch("local_8gpu.sh", environment)
     store = Store.open(environment["STORE"])
@@ -135,6 +136,7 @@ def test_the_local_launcher_runs_the_whole_of_it_with_two_processes(environment,
     assert max(float((both[name] - alone[name]).abs().max()) for name in alone) < 1e-3
 
 
+@pytest.mark.slow
 def test_torchrun_shares_the_units(environment):
     del environment["WARMUP"]
     environment["EXTRACT_OPTIONS"] += " --min-steps 2 --unit-samples 8"
@@ -176,10 +178,11 @@ def slurm(environment, tmp_path, repository) -> dict[str, str]:
         "SLURM_SUBMIT_DIR": str(repository),
         "SLURM_NTASKS": "2",
     }
-    plan([made["DATA"]], made["STORE"], DataRequest(min_steps=2), samples_per_unit=8)
+    plan([made["DATA"]], made["STORE"], DataSpec(min_steps=2), samples_per_unit=8)
     return made
 
 
+@pytest.mark.slow
 def test_slurm_tasks_are_ranks(slurm):
     launch("slurm.sbatch", slurm)
     store = Store.open(slurm["STORE"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.base.flags import TEXT_FLAGS
+from grace_store.base.states import TEXT_FLAGS
 from jobs.hygiene import FLAWS, GSM8K, main, read_samples, try_flaws
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from grace_store.artifacts.judgement import Judgement
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError
+from grace_store.base.finding import Finding
 from jobs.study.judging import BENCHMARKS, ORIGINAL, main, page, prmbench_records
 from tests.tiny_models import tiny_text_model
 
@@ -78,22 +78,22 @@ def test_the_whole_of_it_runs_and_says_what_it_found(
     assert told == (out / "judging.md").read_text()
     for words in (
         "ProcessBench: steps",
-        "PRMBench: steps by kind of error",
+        "Steps by kind of error",
         "grace of warm",
         "loss of base",
         "Too few",
     ):
         assert words in told
-    found = read_document(out / "prmbench.json", Judgement)
-    assert set(found.signals) == {"base", "warm"}
-    assert found.labels.question == "idx"  # each kind writes the question in its own way
-    steps = found.judged[0]
-    assert (steps.num_wrong, steps.num_questions) == (2 * NUM_QUESTIONS, NUM_QUESTIONS)
-    assert set(steps.measures[0].kinds) == {"deception", "redundency"}
-    assert steps.measures[0].within.num_pairs > 0
+    found = read_document(out / "prmbench.json", Finding)
+    assert set(found.pool.signals) == {"base", "warm"}
+    assert found.settings["labels"]["question"] == "idx"  # each kind writes the question in its own way
+    assert found.numbers["num_wrong_steps"] == 2 * NUM_QUESTIONS
+    assert found.numbers["num_questions"] == NUM_QUESTIONS
+    assert set(found.tables["steps_by_kind"].columns) == {"measure", "deception", "redundency"}
+    assert found.tables["steps"].rows[0]["same_question"].num > 0
 
 
 def test_the_tables_that_are_kept_follow_from_the_judgements_that_are_kept(repository: Path) -> None:
     results = repository / "jobs/study/results/judge"
-    found = {name: read_document(results / f"{name.lower()}.json", Judgement) for name in BENCHMARKS}
+    found = {name: read_document(results / f"{name.lower()}.json", Finding) for name in BENCHMARKS}
     assert page(found) == (results / "judging.md").read_text(encoding="utf-8")

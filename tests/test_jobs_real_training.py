@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grace_store.artifacts.trial_documents import TrialRun
+from grace_store.artifacts.weight_table import read_weights
 from grace_store.base.documents import read_document
 from grace_store.base.errors import ResumeMismatch
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, usable
@@ -65,6 +66,13 @@ def test_the_settings_are_those_that_were_fixed() -> None:
     assert set(settings.subsets.methods) == set(CHOICES)
     assert settings.trial.num_seeds >= 3
     assert settings.subsets.ratio == "0.2"
+
+
+def test_what_is_kept_can_be_read(repository: Path) -> None:
+    kept = repository / "jobs/study/results/real-training"
+    runs = [read_document(path, TrialRun) for path in (kept / "trial" / "runs").glob("*.json")]
+    assert len({run.plan_sha256 for run in runs}) == 1
+    assert len(read_weights(kept / "subsets" / "weights.parquet")) == 1000
 
 
 def test_only_short_problems_that_can_be_spoilt_are_taken(study: Study) -> None:

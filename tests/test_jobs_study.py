@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from pathlib import Path
 from random import Random
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ from jobs.study import corruptions
 from jobs.study.answering import ask, generate, is_right
 from jobs.study.curation import Curation
 from jobs.study.drawings import curve_plot, interval_plot, stacked_plot
-from jobs.study.estimates import Comparison, separation, share_above
+from jobs.study.estimates import Comparison, Estimate, separation, share_above
 from jobs.study.findings import ablation_table, main_table, ratio_table
 from jobs.study.folders import Folders
 from jobs.study.learner import (
@@ -47,6 +49,7 @@ from jobs.study.traces import ANSWER_FLAWED, FILLERS, StudyData, all_prompts, ma
 from jobs.study.tuning import read_records, tune
 from jobs.study.vocabulary import make_tokenizer
 from jobs.study.writing import write_findings
+from tests.reports import read_page
 
 SMALL = {
     "seeds": [0, 1],
@@ -369,8 +372,8 @@ def test_the_tables_that_are_kept_follow_from_the_results_that_are_kept(reposito
     told = (repository / "jobs/study/README.md").read_text()
     for method in settings.score.methods:
         found = comparison.result(method, settings.score.main_ratio)
-        against = found.against_random.text() if found.against_random else ""
-        row = f"| {label(method)} | {found.relative.text()} | {against} |".replace("|  |", "| |")
+        against = found.against_random.text(1) if found.against_random else ""
+        row = f"| {label(method)} | {found.relative.text(1)} | {against} |".replace("|  |", "| |")
         assert row in told, row
 
 
@@ -480,7 +483,7 @@ def test_relative_averages_and_intervals_against_a_loop():
         ]
         draws.append(100 * np.mean(ratios))
     low, high = np.quantile(draws, [0.025, 0.975])
-    assert (found.relative.interval.low, found.relative.interval.high) == pytest.approx((low, high), abs=1.5)
+    assert (found.relative.low, found.relative.high) == pytest.approx((low, high), abs=1.5)
     again = Comparison(dict(reversed(runs.items())), 3000).result("grace", "0.2")
     assert again == found
 
@@ -499,7 +502,7 @@ def test_separation_is_the_area_under_the_roc():
     brute = np.mean([[1.0 if a > b else 0.5 if a == b else 0.0 for b in below] for a in above])
     found = separation(above, below)
     assert found.value == pytest.approx(brute)
-    assert found.interval.low <= brute <= found.interval.high
+    assert found.low <= brute <= found.high
     assert separation([1, 2], [3, 4]).value == 0
     apart = np.mean(
         [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in [(3, 2), (3, 2), (2, 1), (2, 2), (2, 1), (2, 2)]]
@@ -508,15 +511,29 @@ def test_separation_is_the_area_under_the_roc():
     assert share_above([1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 5.0, 1.0]).value == pytest.approx(2.5 / 4)
 
 
-def test_pictures_and_tables_escape_what_they_show():
+def test_figures_show_every_number_and_escape_names():
     estimate = separation([1.0, 2.0], [0.5, 1.5])
-    for picture in (
-        interval_plot("<b>", {"<i>": estimate}),
-        curve_plot("<b>", [0.1, 0.2], {"<i>": [estimate, estimate]}),
-        stacked_plot("<b>", {"<i>": {"<u>": 0.4, "rest": 0.6}}),
-        Table("<b>", ("<i>",), (("<u>",),), "<s>").html(),
-    ):
-        assert not re.search(r"<[bius]>", picture)
+    every = (
+        interval_plot({"<i>": estimate, "unknown": Estimate(value=math.nan, low=estimate.low, high=estimate.high)}),
+        curve_plot(
+            [0.1, 0.2],
+            {
+                "<i>": [estimate, estimate],
+                "unknown": [Estimate(value=math.nan, low=estimate.low, high=estimate.high)] * 2,
+            },
+        ),
+        stacked_plot({"<i>": {"<u>": 0.4, "rest": 0.6}, "b": {"rest": 1.0}}),
+    )
+    for figure in every:
+        go.Figure(figure)  # raises for a property or value that is none of plotly's
+        assert not re.search(r"<[iu]>", json.dumps(figure))
+    (rows,), (curve,), (flawed, rest) = (figure["data"] for figure in every)
+    assert (rows["x"], rows["y"]) == ([estimate.value], ["&lt;i&gt;"])
+    assert curve["y"] == [estimate.value] * 2
+    for errors in (rows["error_x"], curve["error_y"]):
+        assert errors["array"][0] == pytest.approx(estimate.high - estimate.value, abs=1e-4)
+        assert errors["arrayminus"][0] == pytest.approx(estimate.value - estimate.low, abs=1e-4)
+    assert (flawed["name"], flawed["x"], rest["x"]) == ("&lt;u&gt;", [0.4, 0.0], [0.6, 1.0])
     assert Table("t", ("a|b",), (("c|d",),)).markdown().count("\\|") == 2
 
 
@@ -549,10 +566,13 @@ def test_the_whole_study_runs_and_says_what_it_found(miniature):
     for words in ("Table 1", "Table 2", "Table 3", "Stability", "Fidelity", "CADC (reconstruction)", "Base model"):
         assert words in tables
     assert "Table 4" in (out / "cost.md").read_text()
-    page = (out / "page.html").read_text()
-    assert page.count("<svg") == 4
-    assert not re.search(r"(?:src|href)=", page)
-    assert chosen.digest() in page
+    page = read_page(out / "page.html")
+    named = {
+        block["figure"] for each in page.document("page")["sections"] for block in each["blocks"] if "figure" in block
+    }
+    assert {"relative", "curves", "qualities", "fidelity-value"} <= named
+    assert {f"figure-{name}" for name in named} <= page.scripts.keys()
+    assert chosen.digest() in page.scripts["page"]
     document = json.loads((out / "settings.json").read_text())
     assert document["sha256"] == chosen.digest()
     assert document["environment"]["torch"] == torch.__version__.partition("+")[0] or "+" in torch.__version__

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grace_store.likeness import cell_search, cell_tasks
-from grace_store.likeness.cell_tasks import Centres, Shelves, reorder, rounded, whole_length
+from grace_store.likeness.cell_tasks import Shelves, cell_of, cells_probed, reorder, rounded, whole_length
 from grace_store.likeness.search import similar_pairs
 from grace_store.likeness.searching import IndexPlan
 from tests.vector_stores import ArraySource, at_cosine
@@ -49,14 +49,14 @@ def test_products_of_rounded_vectors_are_those_of_whole_numbers(size):
 
 
 def test_the_cells_that_are_probed_are_the_nearest_and_ones_own_is_among_them(vectors):
-    centres = Centres.of(vectors[::60])
+    centre = rounded(vectors[::60]).astype(np.float32)
     row = rounded(vectors)
-    near = row.astype(np.int64) @ centres.centre.astype(np.int64).T
-    probed = centres.probed(row, 5)
+    near = row.astype(np.int64) @ centre.astype(np.int64).T
+    probed = cells_probed(centre, row, 5)
     for place in range(0, len(row), 50):
         order = np.lexsort((np.arange(25), -near[place]))
         assert sorted(probed[place].tolist()) == sorted(order[:5].tolist())
-        assert centres.cell_of(row)[place] == order[0]
+        assert cell_of(centre, row)[place] == order[0]
 
 
 def test_rows_are_put_in_order_in_place():

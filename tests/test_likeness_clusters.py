@@ -36,7 +36,7 @@ def test_planted_clusters_are_found():
 CLUSTERED = """
 import sys, hashlib, faiss, numpy as np
 from grace_store.likeness.clusters import cluster_vectors, make_cells
-from grace_store.likeness.greedy import Trade, greedy_orders
+from grace_store.likeness.greedy import greedy_orders
 rng = np.random.default_rng(5)
 vectors = rng.normal(size=(9000, 48)).astype(np.float32)
 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -44,7 +44,7 @@ threads = int(sys.argv[1])
 faiss.omp_set_num_threads(threads)
 found = cluster_vectors(vectors, 60, seed=3, threads=threads)
 cell = make_cells(vectors, seed=1, threads=threads, max_size=800)
-orders = greedy_orders(vectors, np.arange(9000), cell, [Trade("facility", 0.5), Trade("mmr", 0.5)])
+orders = greedy_orders(vectors, np.arange(9000), cell, [("facility", 0.5), ("mmr", 0.5)])
 arrays = [found.label, found.similarity, cell, *orders]
 print(hashlib.sha256(b"".join(each.tobytes() for each in arrays)).hexdigest())
 """

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from grace_store.likeness.coverage import (
-    RandomInterval,
     expected_share_touched,
     occupancy_entropy,
     random_counts,
+    random_interval,
     share_touched,
 )
 
@@ -32,8 +32,8 @@ def test_random_subsets_have_the_coverage_that_is_expected():
     shares = np.array([share_touched(each) for each in counts])
     error = shares.std() / math.sqrt(len(shares))
     assert shares.mean() == pytest.approx(expected_share_touched(sizes, 50), abs=4 * error)
-    interval = RandomInterval.of(shares)
-    assert interval.low <= interval.mean <= interval.high
+    interval = random_interval(shares)
+    assert interval.low <= interval.value <= interval.high
     assert np.mean((shares >= interval.low) & (shares <= interval.high)) >= 0.9
 
 

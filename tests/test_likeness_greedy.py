@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grace_store.likeness.clusters import make_cells
-from grace_store.likeness.greedy import Trade, cell_similarity, greedy_orders
+from grace_store.likeness.greedy import cell_similarity, greedy_orders
 from tests.naive_orders import NAIVE
 from tests.random_directions import directions
 
@@ -15,7 +15,7 @@ from tests.random_directions import directions
 def test_one_cell_is_the_greedy_order_over_all_pairs(method):
     vectors = directions(7, 60)
     at = np.random.default_rng(0).permutation(60)
-    (order,) = greedy_orders(vectors, at, np.zeros(60, np.int64), [Trade(method, 0.4)])
+    (order,) = greedy_orders(vectors, at, np.zeros(60, np.int64), [(method, 0.4)])
     similarity = cell_similarity(vectors[at])
     assert order.tolist() == NAIVE[method](similarity, 1 - np.arange(60) / 60, 0.4)[0]
     np.testing.assert_allclose(similarity, np.clip(vectors[at] @ vectors[at].T, 0, 1), atol=1e-6)
@@ -25,7 +25,7 @@ def test_one_cell_is_the_greedy_order_over_all_pairs(method):
 def test_orders_over_cells_are_nested_and_hold_every_sample_once(method):
     vectors = directions(8, 500)
     cell = make_cells(vectors, max_size=100)
-    orders = greedy_orders(vectors, np.arange(500), cell, [Trade(method, weight) for weight in (0.0, 0.5, 1.0)])
+    orders = greedy_orders(vectors, np.arange(500), cell, [(method, weight) for weight in (0.0, 0.5, 1.0)])
     assert all(sorted(order.tolist()) == list(range(500)) for order in orders)
     assert orders[0].tolist() == list(range(500))
     assert orders[1].tolist() != orders[2].tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace_store.base.events import SamplesCompared, Warned
+from grace_store.base.events import Progressed, Warned
 from grace_store.likeness import index_search, search, searching
 from grace_store.likeness import vector_sources as sources
 from grace_store.likeness.forest import connected
@@ -182,7 +182,7 @@ def test_more_neighbours_than_are_asked_for_first(monkeypatch):
     warned = [event.text for event in told if isinstance(event, Warned)]
     assert len(warned) == 1
     assert warned[0].startswith("Samples have more than 200 others above 0.95")
-    compared = [event.num_samples for event in told if isinstance(event, SamplesCompared)]
+    compared = [event.done for event in told if isinstance(event, Progressed)]
     assert compared[-1] == 800
     assert min(np.diff(compared)) < 256
     by_cells = similar_pairs(ArraySource(vector), 0.95, plan=IndexPlan("cells", 4, num_probed=4), threads=1)

@@ -27,8 +27,8 @@ TRIED = (
     "test_run_engines_ray.py::test_an_error_of_a_task_is_the_error_it_would_be_here",
     "test_run_engines_ray.py::test_a_node_that_does_not_see_the_model_is_named_and_left_out",
     "test_model_vision.py::test_segments_one_token_off_would_show",
-    "test_model_lora.py::test_a_step_is_that_of_plain_autograd_and_adamw",
-    "test_model_lora.py::test_names_are_those_peft_saves",
+    "test_train_training.py::test_a_step_is_that_of_plain_autograd_and_adamw",
+    "test_train_training.py::test_names_are_those_peft_saves",
 )
 """What each package is used for."""
 

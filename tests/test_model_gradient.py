@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 import grace_store.model.gradients.projection as projected_rows
 import grace_store.model.gradients.sample_gradients as sample_gradients
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
-from grace_store.base.settings import ExtractRequest, GradientRequest
+from grace_store.base.settings import ExtractSpec, GradientSpec
 from grace_store.base.states import Reason
 from grace_store.base.unit import SampleSignals, UnitSignals
-from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.gradients.gradient_extractor import GradientExtractor
 from grace_store.model.gradients.sample_gradients import PlainGradients, RecordedGradients
-from grace_store.run.warmup import warmup
+from grace_store.model.open_model import open_extractor, resolve_spec
+from grace_store.train.warmup import warmup
 from tests import adapters
 from tests.gradients import MATRICES, ONE_THREAD, TrueGradients, make_adapter, open_gradient
 from tests.tiny_models import tiny_text_model
@@ -131,7 +131,7 @@ def test_projected_inner_products_estimate_those_of_whole_gradients(models):
 def test_statistics_and_norms_are_kept_beside_the_vectors(models):
     model, adapter = models("qwen2")
     proxy = open_extractor(
-        str(model), resolve_spec(str(model), ExtractRequest(), ONE_THREAD, adapter=str(adapter)), ONE_THREAD,
+        str(model), resolve_spec(str(model), ExtractSpec(), ONE_THREAD, adapter=str(adapter)), ONE_THREAD,
         adapter=str(adapter),
     )  # fmt: skip
     merged = per_segment(proxy)
@@ -275,10 +275,10 @@ def test_a_vector_does_not_depend_on_order_batch_or_padding(models):
         name = f"{per}_vector"
         whole = take(open_gradient(model, adapter, per=per, dimension=64))
         for batch_tokens in (1, 60):
-            small = ExtractRequest(batch_tokens=batch_tokens)
+            small = ExtractSpec(batch_tokens=batch_tokens)
             found = take(open_gradient(model, adapter, small, per=per, dimension=64))
             np.testing.assert_allclose(getattr(found, name), getattr(whole, name), rtol=1e-3, atol=2e-5)
-        packed = take(open_gradient(model, adapter, ExtractRequest(packing=True), per=per, dimension=64))
+        packed = take(open_gradient(model, adapter, ExtractSpec(packing=True), per=per, dimension=64))
         np.testing.assert_allclose(getattr(packed, name), getattr(whole, name), rtol=1e-3, atol=2e-5)
     extractor = open_gradient(model, adapter, dimension=64)
     expected = per_sample(extractor).sample_vector
@@ -322,10 +322,10 @@ def test_both_ways_of_making_gradients_give_the_same(models, monkeypatch):
 def test_a_model_in_bfloat16_gives_nearly_the_same_by_both_ways(models, monkeypatch):
     model, adapter = models("llama")
     exact = per_sample(open_gradient(model, adapter, dimension=64))
-    quick = open_gradient(model, adapter, ExtractRequest(dtype="bfloat16"), dimension=64)
+    quick = open_gradient(model, adapter, ExtractSpec(dtype="bfloat16"), dimension=64)
     assert isinstance(quick._source, RecordedGradients)
     monkeypatch.setattr(sample_gradients, "_LOOSE", -1.0)
-    plain = open_gradient(model, adapter, ExtractRequest(dtype="bfloat16"), dimension=64)
+    plain = open_gradient(model, adapter, ExtractSpec(dtype="bfloat16"), dimension=64)
     assert isinstance(plain._source, PlainGradients)
     for rounded in (per_sample(quick), per_sample(plain)):
         assert (rounded.sample_vector * exact.sample_vector).sum(axis=1).min() > 0.99
@@ -390,7 +390,7 @@ def test_numbers_that_are_not_finite_set_the_sample_aside_and_no_other(models):
 
 def test_samples_that_cannot_be_read_are_set_aside(models):
     model, adapter = models("qwen2")
-    request = ExtractRequest(kind="gradient", gradient=GradientRequest(dimension=16), max_length=45)
+    request = ExtractSpec(kind="gradient", gradient=GradientSpec(dimension=16), max_length=45)
     spec = resolve_spec(str(model), request, ONE_THREAD, adapter=str(adapter))
     extractor = open_extractor(str(model), spec, ONE_THREAD, adapter=str(adapter))
     long = make_sample(*["and again " * 30, "7"])
@@ -422,7 +422,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(models, monkeyp
 
 def test_rows_that_wait_survive_a_projection_that_runs_out_of_memory(models, monkeypatch):
     model, adapter = models("qwen2")
-    one_by_one = ExtractRequest(batch_tokens=1)
+    one_by_one = ExtractSpec(batch_tokens=1)
     expected = per_sample(open_gradient(model, adapter, one_by_one, dimension=16)).sample_vector
     extractor = open_gradient(model, adapter, one_by_one, dimension=16)
     actual, calls = extractor._projected.flush, []
@@ -459,14 +459,14 @@ def test_wishes_that_do_not_fit_together_are_refused(models, wishes, message):
 def test_gradient_wishes_need_the_kind_and_an_adapter(models):
     model, _ = models("qwen2")
     with pytest.raises(SettingError, match=r"--dimension, --seed has no meaning for the proxy\. Add --kind gradient"):
-        resolve_spec(str(model), ExtractRequest(gradient=GradientRequest(dimension=8, seed=1)), ONE_THREAD)
+        resolve_spec(str(model), ExtractSpec(gradient=GradientSpec(dimension=8, seed=1)), ONE_THREAD)
     with pytest.raises(SettingError, match="give --adapter, a checkpoint that `grace-store warmup` wrote"):
-        resolve_spec(str(model), ExtractRequest(kind="gradient"), ONE_THREAD)
+        resolve_spec(str(model), ExtractSpec(kind="gradient"), ONE_THREAD)
 
 
 def test_the_spec_says_whose_gradients_they_are(checkpoint, models):
     model, adapter = checkpoint
-    request = ExtractRequest(kind="gradient", gradient=GradientRequest(preconditioner="adam"))
+    request = ExtractSpec(kind="gradient", gradient=GradientSpec(preconditioner="adam"))
     gradient = resolve_spec(str(model), request, ONE_THREAD, adapter=str(adapter)).gradient
     state = json.loads((adapter / "training_state.json").read_text())
     assert gradient.learning_rate == state["mean_learning_rate"] > 0
@@ -477,7 +477,7 @@ def test_the_spec_says_whose_gradients_they_are(checkpoint, models):
     assert other.parameters == gradient.parameters
     assert other.moments != gradient.moments
     llama, foreign = models("llama")
-    plain = ExtractRequest(kind="gradient")
+    plain = ExtractSpec(kind="gradient")
     assert resolve_spec(str(llama), plain, ONE_THREAD, adapter=str(foreign)).gradient.learning_rate is None
 
 
@@ -488,7 +488,7 @@ def test_another_checkpoint_than_planned_is_not_opened(checkpoint, tmp_path):
     for file in adapter.iterdir():
         (changed / file.name).write_bytes(file.read_bytes())
     rewrite_moments(changed, factor=2.0)
-    request = ExtractRequest(kind="gradient", gradient=GradientRequest(preconditioner="adam"))
+    request = ExtractSpec(kind="gradient", gradient=GradientSpec(preconditioner="adam"))
     spec = resolve_spec(str(model), request, ONE_THREAD, adapter=str(adapter))
     with pytest.raises(ModelError, match="changed does not have the moments that this signal was planned with"):
         open_extractor(str(model), spec, ONE_THREAD, adapter=str(changed))

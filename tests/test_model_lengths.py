@@ -11,12 +11,11 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.base.errors import ResumeMismatch
-from grace_store.base.settings import ExtractRequest
-from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.base.settings import ExtractSpec
 from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule, form_batches, form_packs
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import load
+from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
 from tests.gradients import make_adapter, open_gradient
 from tests.tiny_models import FAMILIES, scaled_positions_model, tiny_text_model
@@ -58,7 +57,7 @@ def truth(folder: Path) -> np.ndarray:
 def test_vectors_are_those_of_each_sample_alone(models, scaling, packing):
     folder = models(scaling)
     expected = truth(folder)
-    spec = resolve_spec(str(folder), ExtractRequest(packing=packing), ONE_THREAD)
+    spec = resolve_spec(str(folder), ExtractSpec(packing=packing), ONE_THREAD)
     extractor = open_extractor(str(folder), spec, ONE_THREAD)
     lengths = [tokens.num_tokens for tokens in extractor.prepare(SAMPLES).tokens.values()]
     assert min(lengths) < LIMIT < max(lengths)
@@ -80,19 +79,12 @@ def test_a_batch_size_changes_nothing(models, scaling):
     assert relative(extract(small, SAMPLES).segment_vector, extract(usual, SAMPLES).segment_vector) < 4e-6
 
 
-def test_a_signal_whose_older_values_depended_on_batch_mates_is_not_finished(models):
-    folder = str(models("longrope"))
-    older = resolve_spec(folder, ExtractRequest(), ONE_THREAD).without_batches()
-    with pytest.raises(ResumeMismatch, match="depended on their batch-mates"):
-        open_extractor(folder, older, ONE_THREAD)
-
-
 @pytest.mark.parametrize("scaling", ["longrope", "dynamic"])
 def test_gradients_do_not_depend_on_batch_mates_either(models, scaling, tmp_path):
     folder = models(scaling)
     adapter = make_adapter(folder, tmp_path / "adapter")
     together = open_gradient(folder, adapter, dimension=8, normalise=False)
-    alone = open_gradient(folder, adapter, ExtractRequest(batch_tokens=1), dimension=8, normalise=False)
+    alone = open_gradient(folder, adapter, ExtractSpec(batch_tokens=1), dimension=8, normalise=False)
     expected = alone.compute(alone.prepare(SAMPLES)).result().sample_vector
     assert relative(together.compute(together.prepare(SAMPLES)).result().sample_vector, expected) < 1e-5
 

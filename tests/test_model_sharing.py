@@ -17,13 +17,13 @@ import grace_store.model.image_features as image_features
 import grace_store.model.shared_pass as shared_pass
 import grace_store.model.unit_extractor as unit_extractor
 from grace_store.base.errors import DeviceLost, OutOfMemory, SettingError
-from grace_store.base.settings import ExtractRequest, ExtractSpec
+from grace_store.base.settings import ExtractSpec
 from grace_store.data.sample import Sample
-from grace_store.model.door import open_extractor, resolve_spec
-from grace_store.model.inputs.batches import LOOK_BACK, PromptLengths, form_shared
-from grace_store.model.inputs.prompt_groups import find_groups
+from grace_store.model.inputs.batches import LOOK_BACK, PromptLengths, form_passes, form_shared
+from grace_store.model.inputs.collate import find_groups
 from grace_store.model.inputs.tokens import TokenizedSample
-from grace_store.model.load.sharing_trial import try_images, try_prompts
+from grace_store.model.load.probes import probe_images, probe_prompts
+from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.autograd import ONE_THREAD, relative
 from tests.tiny_models import FAMILIES, scaled_positions_model, tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
@@ -51,7 +51,7 @@ WITH_PICTURES = traces(
 
 
 def make(model: str, **wishes: Any) -> Any:
-    return open_extractor(model, resolve_spec(model, ExtractRequest(**wishes), ONE_THREAD), ONE_THREAD)
+    return open_extractor(model, resolve_spec(model, ExtractSpec(**wishes), ONE_THREAD), ONE_THREAD)
 
 
 def extract(extractor: Any, samples: list[Sample]) -> Any:
@@ -165,12 +165,12 @@ def test_images_whose_inputs_nobody_can_tell_apart_stay_together(tmp_path, monke
 def test_images_that_see_each_other_are_not_made_apart(tmp_path):
     extractor = make(str(tiny_vision_model("llava", tmp_path / "llava")))
     tower = extractor.model.model.vision_tower
-    assert try_images(extractor, torch.device("cpu"))[0] == "image"
+    assert probe_images(extractor, torch.device("cpu"))[0] == "image"
     tower.register_forward_pre_hook(lambda _, given: tuple(each + 0.1 * each.mean(dim=0) for each in given))
-    shared, tried = try_images(extractor, torch.device("cpu"))
+    shared, (difference, fault) = probe_images(extractor, torch.device("cpu"))
     assert shared is None
-    assert "hidden states come out otherwise" in tried.fault
-    assert tried.difference > extractor.sharing.allowed
+    assert "hidden states come out otherwise" in fault
+    assert difference > extractor.sharing.allowed
 
 
 def test_signals_begun_before_images_were_told_apart_have_the_images_of_a_sample_together(tmp_path, monkeypatch):
@@ -281,7 +281,7 @@ def test_positions_that_depend_on_the_whole_length_are_not_shared(tmp_path, scal
 
 def test_hidden_states_that_depend_on_what_shares_the_pass_are_noticed(model, monkeypatch):
     extractor = make(model)
-    assert try_prompts(extractor, 512, with_images=False).fault is None
+    assert probe_prompts(extractor, 512, with_images=False)[1] is None
     actual = own_forward.run_backbone
 
     def counts_tokens(model, **inputs):
@@ -290,7 +290,7 @@ def test_hidden_states_that_depend_on_what_shares_the_pass_are_noticed(model, mo
         return made
 
     monkeypatch.setattr(own_forward, "run_backbone", counts_tokens)
-    assert "come out otherwise" in try_prompts(extractor, 512, with_images=False).fault
+    assert "come out otherwise" in probe_prompts(extractor, 512, with_images=False)[1]
 
 
 def failing(error: Exception) -> Callable[..., None]:
@@ -300,15 +300,15 @@ def failing(error: Exception) -> Callable[..., None]:
     return fail
 
 
-def test_a_trial_without_enough_memory_says_nothing_about_the_model(model, monkeypatch):
+def test_a_probe_without_enough_memory_says_nothing_about_the_model(model, monkeypatch):
     extractor = make(model)
     for error in (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory("One sample alone"), DeviceLost("Is lost")):
         monkeypatch.setattr(shared_pass, "_shifted", failing(error))
         with pytest.raises(type(error), match=str(error)):
-            try_prompts(extractor, 512, with_images=False)
+            probe_prompts(extractor, 512, with_images=False)
 
 
-def test_users_are_told_what_helps_where_the_trial_does_not_fit_into_memory(model, monkeypatch):
+def test_users_are_told_what_helps_where_the_probe_does_not_fit_into_memory(model, monkeypatch):
     monkeypatch.setattr(shared_pass, "_shifted", failing(torch.OutOfMemoryError("CUDA out of memory")))
     with pytest.raises(OutOfMemory, match=r"larger or less busy device, .* --no-share-prompts.*CUDA out of memory"):
         make(model)
@@ -318,13 +318,13 @@ def test_nor_does_one_of_images(tmp_path, monkeypatch):
     extractor = make(str(tiny_vision_model("qwen2_5_vl", tmp_path / "model")))
     monkeypatch.setattr(image_features.VisionTower, "run", failing(torch.OutOfMemoryError("CUDA out of memory")))
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
-        try_images(extractor, torch.device("cpu"))
+        probe_images(extractor, torch.device("cpu"))
 
 
 def test_prompts_that_do_not_end_together_are_noticed(model, monkeypatch):
     extractor = make(model)
     monkeypatch.setattr(shared_pass, "_shifted", lambda states, shift: states)
-    assert "come out otherwise" in try_prompts(extractor, 512, with_images=False).fault
+    assert "come out otherwise" in probe_prompts(extractor, 512, with_images=False)[1]
 
 
 def test_a_window_is_tried_from_both_sides(tmp_path, monkeypatch):
@@ -337,26 +337,24 @@ def test_a_window_is_tried_from_both_sides(tmp_path, monkeypatch):
         return actual(layer, kept, following)
 
     monkeypatch.setattr(shared_pass._PromptLayer, "_before", forgets)
-    assert "come out otherwise" in try_prompts(extractor, 512, with_images=False).fault
-    assert try_prompts(extractor, 20, with_images=False).fault is None, "no sample is as long as the window"
+    assert "come out otherwise" in probe_prompts(extractor, 512, with_images=False)[1]
+    assert probe_prompts(extractor, 20, with_images=False)[1] is None, "no sample is as long as the window"
 
 
 # ---------------------------------------------------------------- settings
 
 
 def test_sharing_is_on_for_proxies_and_excludes_packing(model):
-    assert resolve_spec(model, ExtractRequest(), ONE_THREAD).share_prompts is True
-    assert resolve_spec(model, ExtractRequest(packing=True), ONE_THREAD).share_prompts is False
+    assert resolve_spec(model, ExtractSpec(), ONE_THREAD).share_prompts is True
+    assert resolve_spec(model, ExtractSpec(packing=True), ONE_THREAD).share_prompts is False
     with pytest.raises(SettingError, match="--share-prompts and --packing exclude each other"):
-        resolve_spec(model, ExtractRequest(packing=True, share_prompts=True), ONE_THREAD)
+        resolve_spec(model, ExtractSpec(packing=True, share_prompts=True), ONE_THREAD)
 
 
-def test_a_spec_of_an_older_version_stays_as_it_was(model):
-    spec = resolve_spec(model, ExtractRequest(), ONE_THREAD)
-    assert "share_prompts" not in spec.without_sharing().model_dump()
-    assert "share_prompts" not in spec.without_batches().model_dump()
-    with pytest.raises(ValueError, match="exclude each other"):
-        ExtractSpec(**{**spec.model_dump(), "packing": True})
+def test_a_spec_cannot_have_both(model):
+    spec = resolve_spec(model, ExtractSpec(), ONE_THREAD)
+    with pytest.raises(SettingError, match="exclude each other"):
+        ExtractSpec(**{**spec.model_dump(), "packing": True}).whole()
 
 
 # ---------------------------------------------------------------- which samples share
@@ -382,14 +380,16 @@ def test_batches_hold_each_sample_of_a_shared_group_once_and_no_more_than_fits(p
     groups = [[next(number) for _ in each] for _, each in prompts]
     prompt = {i: length for (length, _), group in zip(prompts, groups, strict=True) for i in group}
     response = dict(enumerate(length for _, each in prompts for length in each))
-    formed = form_shared(groups, PromptLengths(prompt, response), batch_tokens)
-    placed = [i for batch in formed for each in batch.passes for i in each]
-    assert sorted(placed) == sorted(i for batch in formed for group in batch.groups for i in group)
+    lengths = PromptLengths(prompt, response)
+    batches = form_shared(groups, lengths, batch_tokens)
+    formed = [(batch, form_passes(batch, lengths, batch_tokens)) for batch in batches]
+    placed = [i for _, passes in formed for each in passes for i in each]
+    assert sorted(placed) == sorted(i for batch, _ in formed for group in batch for i in group)
     assert len(placed) == len(set(placed))
-    for batch in formed:
-        longest = max(prompt[group[0]] for group in batch.groups)
-        assert len(batch.groups) * longest <= batch_tokens or len(batch.groups) == 1
-        for members in batch.passes:
+    for batch, passes in formed:
+        longest = max(prompt[group[0]] for group in batch)
+        assert len(batch) * longest <= batch_tokens or len(batch) == 1
+        for members in passes:
             widest = max(response[i] for i in members)
             assert len(members) == 1 or len(members) * widest <= batch_tokens
             assert len(members) == 1 or len(members) * (longest + widest) <= LOOK_BACK * batch_tokens

@@ -11,10 +11,10 @@ import transformers
 from peft import PeftModel
 
 from grace_store.base.errors import ModelError
-from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.model.door import load_planned, resolve_spec
+from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.model.gradients.true_gradients import LORA, REPRESENTATION, TrueGradients, open_gradients
 from grace_store.model.load.adapters import read_adapter
+from grace_store.model.open_model import load_planned, resolve_spec
 from grace_store.model.proxy import ProxyExtractor
 from tests.adapters import make_adapter
 from tests.tiny_models import tiny_text_model
@@ -43,7 +43,7 @@ def plain_gradients(model: torch.nn.Module, extractor: ProxyExtractor, parameter
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "granite"])
 def test_inner_products_are_those_of_a_plain_backward_pass(tmp_path: Path, family: str) -> None:
     folder = str(tiny_text_model(family, tmp_path / family))
-    spec = resolve_spec(folder, ExtractRequest(), OPTIONS)
+    spec = resolve_spec(folder, ExtractSpec(), OPTIONS)
     _, loaded = load_planned(folder, spec, OPTIONS, None)
     extractor = ProxyExtractor(loaded, spec, OPTIONS)
     found = TrueGradients(loaded, extractor, num_layer_groups=2).grams(SAMPLE)
@@ -63,7 +63,7 @@ def test_inner_products_are_those_of_a_plain_backward_pass(tmp_path: Path, famil
 
 def test_layer_groups_are_parts_of_the_whole(tmp_path: Path) -> None:
     folder = str(tiny_text_model("llama", tmp_path / "llama"))
-    spec = resolve_spec(folder, ExtractRequest(), OPTIONS)
+    spec = resolve_spec(folder, ExtractSpec(), OPTIONS)
     _, loaded = load_planned(folder, spec, OPTIONS, None)
     extractor = ProxyExtractor(loaded, spec, OPTIONS)
     gradients = TrueGradients(loaded, extractor, num_layer_groups=99)
@@ -84,7 +84,7 @@ def test_layer_groups_are_parts_of_the_whole(tmp_path: Path) -> None:
 def test_loras_gradients_follow_from_those_of_the_merged_weights(tmp_path: Path, family: str, settings: dict) -> None:
     base = tiny_text_model(family, tmp_path / family)
     adapter = str(make_adapter(base, tmp_path / "adapter", **settings))
-    spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=adapter)
+    spec = resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=adapter)
     gradients = open_gradients(str(base), spec, OPTIONS, adapter=adapter)
     found = gradients.grams(SAMPLE)
     assert gradients.spaces == [REPRESENTATION, LORA]
@@ -100,7 +100,7 @@ def test_loras_gradients_follow_from_those_of_the_merged_weights(tmp_path: Path,
 
 def test_memory_decides_the_groups_and_nothing_else(tmp_path: Path) -> None:
     folder = str(tiny_text_model("llama", tmp_path / "llama"))
-    spec = resolve_spec(folder, ExtractRequest(), OPTIONS)
+    spec = resolve_spec(folder, ExtractSpec(), OPTIONS)
     _, loaded = load_planned(folder, spec, OPTIONS, None)
     extractor = ProxyExtractor(loaded, spec, OPTIONS)
     together = TrueGradients(loaded, extractor).grams(SAMPLE)
@@ -112,15 +112,15 @@ def test_memory_decides_the_groups_and_nothing_else(tmp_path: Path) -> None:
 
 def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:
     base = tiny_text_model("llama", tmp_path / "llama")
-    spec = resolve_spec(str(base), ExtractRequest(max_length=4), OPTIONS)
+    spec = resolve_spec(str(base), ExtractSpec(max_length=4), OPTIONS)
     assert open_gradients(str(base), spec, OPTIONS).grams(make_sample("one two three four\n", "five")) is None
     dora = str(make_adapter(base, tmp_path / "dora", use_dora=True))
     assert read_adapter(dora).folder.config["use_dora"]
-    spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=dora)
+    spec = resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=dora)
     with pytest.raises(ModelError, match="is DoRA, whose parameters' gradients are not taken"):
         open_gradients(str(base), spec, OPTIONS, adapter=dora)
     head = str(make_adapter(base, tmp_path / "head", target_modules=["lm_head", "q_proj"]))
-    spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=head)
+    spec = resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=head)
     with pytest.raises(ModelError, match="is on the output head too, whose parameters' gradients are not taken"):
         open_gradients(str(base), spec, OPTIONS, adapter=head)
     assert open_gradients(str(base), spec, OPTIONS, adapter=head, lora=False).spaces == [REPRESENTATION]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from grace_store.base.settings import ExtractRequest
-from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.base.settings import ExtractSpec
 from grace_store.model.inputs.tokens import NO_SEGMENT
+from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
 from tests.tiny_models import FAMILIES, tiny_text_model
 from tests.traces import TEXTS
@@ -84,7 +84,7 @@ def test_batch_and_block_sizes_change_the_rounding_only(model_folder, batch_toke
 
 def test_two_runs_are_bit_identical(model_folder):
     model = str(model_folder("qwen3_moe"))
-    spec = resolve_spec(model, ExtractRequest(), ONE_THREAD)
+    spec = resolve_spec(model, ExtractSpec(), ONE_THREAD)
     first, second = (extract(open_extractor(model, spec, ONE_THREAD), TEXTS) for _ in range(2))
     np.testing.assert_array_equal(first.segment_vector, second.segment_vector)
     np.testing.assert_array_equal(first.segment_entropy, second.segment_entropy)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-import grace_store.model.inputs.reading as reading
+import grace_store.model.inputs.encode_samples as reading
 import grace_store.model.inputs.vision as vision
 from grace_store.data.sample import Sample
 from grace_store.model.load.weights import LoadedModel

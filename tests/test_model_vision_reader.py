@@ -16,16 +16,16 @@ import pytest
 import torch
 import transformers
 
-import grace_store.model.inputs.reading as reading
+import grace_store.model.inputs.encode_samples as reading
 from grace_store.base.errors import DatasetChanged, ModelError, SettingError
-from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
-from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
-from grace_store.model.inputs.reading import ImageQueue
+from grace_store.model.inputs.encode_samples import ImageQueue
 from grace_store.model.inputs.vision import SampleImages
-from grace_store.model.load import trials
+from grace_store.model.load import probes
 from grace_store.model.load.weights import describe_model
+from grace_store.model.open_model import ProxyExtractor, open_extractor, resolve_spec
 from tests.autograd import relative
 from tests.odd_vision_models import ODD_FAMILIES
 from tests.tiny_models import CHATML, tiny_text_model
@@ -65,7 +65,7 @@ SMALL, LARGE = png(picture(30, 40)), png(picture(90, 70, 1))
 
 
 def make(model: Path, images: Path | None = None, options: RunOptions = OPTIONS, **wishes) -> ProxyExtractor:
-    spec = resolve_spec(str(model), ExtractRequest(**wishes), options)
+    spec = resolve_spec(str(model), ExtractSpec(**wishes), options)
     return open_extractor(str(model), spec, options, images=images)
 
 
@@ -186,19 +186,19 @@ def test_a_beginning_that_the_template_leaves_out_is_added(llava):
 
 
 def test_the_processor_is_part_of_the_models_identity(qwen, tmp_path):
-    spec = resolve_spec(str(qwen), ExtractRequest(), OPTIONS)
+    spec = resolve_spec(str(qwen), ExtractSpec(), OPTIONS)
     assert spec.model.processor is not None
     folder = shutil.copytree(qwen, tmp_path / "other")
     settings = json.loads((folder / "preprocessor_config.json").read_text())
     settings["image_processor_type"] = "Qwen2VLImageProcessor"
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
-    assert resolve_spec(str(folder), ExtractRequest(), OPTIONS).model == spec.model, "the same class, by another name"
+    assert resolve_spec(str(folder), ExtractSpec(), OPTIONS).model == spec.model, "the same class, by another name"
     (folder / "preprocessor_config.json").write_text(json.dumps({**settings, "image_mean": [0.4, 0.5, 0.5]}))
     with pytest.raises(ModelError, match="planned with: processor"):
         open_extractor(str(folder), spec, OPTIONS)
     (folder / "preprocessor_config.json").unlink()
     with pytest.raises(ModelError, match=r"image processor in .* cannot be used"):
-        resolve_spec(str(folder), ExtractRequest(), OPTIONS)
+        resolve_spec(str(folder), ExtractSpec(), OPTIONS)
 
 
 def test_an_image_that_changes_under_way_ends_the_run(llava, monkeypatch, tmp_path):
@@ -264,7 +264,7 @@ def test_a_model_whose_batches_disagree_is_refused(qwen, monkeypatch):
 
 
 def test_a_model_that_does_not_see_is_refused(qwen, monkeypatch):
-    monkeypatch.setattr(trials, "_hidden", lambda _extractor, probes: torch.ones(len(probes), 4))
+    monkeypatch.setattr(probes, "_hidden", lambda _extractor, samples: torch.ones(len(samples), 4))
     with pytest.raises(ModelError, match="does not see the images"):
         make(qwen)
 

@@ -10,10 +10,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from grace_store.base.finding import Estimate
 from grace_store.pages import figure_parts, figures, similarity_figures
-from grace_store.pages.figures import MAX_POINTS, NamedInterval, PlottedSamples
+from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.sections import Figure
-from grace_store.pages.similarity_figures import TradePlace
 
 RNG = np.random.default_rng(5)
 NUM = 400
@@ -27,8 +27,10 @@ POINTS = PlottedSamples([f"<b>{i}</b>" for i in range(NUM)], VALUE, CHOSEN, np.a
 MATRIX = np.array([[1.0, 0.25, np.nan], [0.25, 1.0, -0.5], [np.nan, -0.5, 1.0]])
 NAMES = ["<script>a", "b & c", "d"]
 RANDOM = np.array([[0.5, 0.4, 0.6], [0.2, 0.1, 0.3], [np.nan] * 3])
-INTERVALS = [NamedInterval(name, 0.5, 0.25, np.nan) for name in NAMES]
-CURVE = [TradePlace(f"<{lost}>", lost, 0.5 + lost) for lost in (0.0, 0.25, np.nan, 1.0)]
+INTERVALS = {name: Estimate(value=0.5, low=0.25) for name in NAMES}
+PAIRS = list(zip(POINTS.sample_id, VALUE.tolist(), (VALUE**2).tolist(), strict=True))
+STEP, LOSS = figure_parts.axis("step"), figure_parts.axis("loss")
+CURVE = [(f"<{lost}>", lost, 0.5 + lost) for lost in (0.0, 0.25, np.nan, 1.0)]
 
 EVERY: dict[str, Callable[[], Figure]] = {
     "histogram": lambda: figures.value_histogram(VALUE, CHOSEN, "<i>subset"),
@@ -43,7 +45,8 @@ EVERY: dict[str, Callable[[], Figure]] = {
     "coverage": lambda: similarity_figures.coverage_bars(NAMES, MATRIX[0], RANDOM),
     "clusters": lambda: similarity_figures.cluster_map(VALUE[:3], LENGTH[:3], STEPS[:3], NAMES),
     "intervals": lambda: figures.intervals(INTERVALS, "share", (0.5, "<chance>")),
-    "proxy": lambda: figures.proxy_scatter(VALUE, VALUE**2, POINTS.sample_id),
+    "proxy": lambda: figures.proxy_scatter(PAIRS, "value"),
+    "lines": lambda: figures.line_chart(dict.fromkeys(NAMES, (LENGTH, VALUE)), STEP, LOSS),
     "trade": lambda: similarity_figures.trade_lines({"<mmr>": CURVE, "b": CURVE}, CURVE[:2], "share"),
 }  # fmt: skip
 
@@ -81,8 +84,9 @@ def test_nothing_is_drawn_of_nothing_without_complaint(name: str) -> None:
         "similarity": lambda: similarity_figures.similarity_histogram(none, 0.95),
         "coverage": lambda: similarity_figures.coverage_bars([], none, np.zeros((0, 3))),
         "clusters": lambda: similarity_figures.cluster_map(none, none, zero, []),
-        "intervals": lambda: figures.intervals([], "share", (np.nan, "chance")),
-        "proxy": lambda: figures.proxy_scatter(none, none, []),
+        "intervals": lambda: figures.intervals({}, "share", (np.nan, "chance")),
+        "proxy": lambda: figures.proxy_scatter([], "value"),
+        "lines": lambda: figures.line_chart({"none": ([], [])}, STEP, LOSS),
         "trade": lambda: similarity_figures.trade_lines({"mmr": []}, [], "share"),
     }
     go.Figure(empty[name]())
@@ -118,8 +122,27 @@ def test_the_step_profile_is_the_median_of_each_position() -> None:
     assert bars["text"] == [str(count) for count in bars["y"]]
 
 
+def test_every_line_has_all_its_points_and_a_look_of_its_own() -> None:
+    lines = {f"line {i}": ([1.0, 2.0, 3.0], [float(i), np.nan, 2.0 * i]) for i in range(20)}
+    data = figures.line_chart(lines, STEP, LOSS)["data"]
+    assert [(each["name"], each["x"], each["y"]) for each in data] == [
+        (f"line {i}", [1, 2, 3], [i, None, 2 * i]) for i in range(20)
+    ]
+    assert len({(each["line"]["color"], each["line"]["dash"]) for each in data}) == len(lines)
+    (long,) = figures.line_chart({"long": (range(1000), range(1000))}, STEP, LOSS)["data"]
+    assert (long["mode"], len(long["x"])) == ("lines", 1000)
+
+
+def test_the_proxy_is_drawn_against_gradients_with_a_line_where_both_are_equal() -> None:
+    figure = figures.proxy_scatter([("a", 0.25, 0.5), ("b", np.nan, 0.1), ("<c>", -1.0, 2.0)], "value")
+    (dots,) = figure["data"]
+    assert (dots["x"], dots["y"], dots["text"]) == ([0.25, -1.0], [0.5, 2.0], ["a", "&lt;c&gt;"])
+    (line,) = figure["layout"]["shapes"]
+    assert (line["x0"], line["y0"], line["x1"], line["y1"]) == (-1.0, -1.0, 2.0, 2.0)
+
+
 def test_names_on_a_curve_are_beside_their_lines_and_apart() -> None:
-    figure = similarity_figures.trade_lines({"one": CURVE, "two": CURVE}, [TradePlace("random", 1.0, 1.5)], "share")
+    figure = similarity_figures.trade_lines({"one": CURVE, "two": CURVE}, [("random", 1.0, 1.5)], "share")
     labels = figure["layout"]["annotations"]
     assert sorted(label["text"] for label in labels) == ["one", "random", "two"]
     assert {(label["x"], label["y"]) for label in labels} == {(1.0, 1.5)}

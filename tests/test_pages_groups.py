@@ -15,7 +15,7 @@ from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.method import HeuristicSpec
 from tests.reports import SCRIPT, make_store, read_page
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.pages.html import html_parts, inert_json
+from grace_store.pages.html import html_parts, inert_json, write_page
 from grace_store.pages.plain_text import visible
-from tests.reports import PageReader
+from grace_store.pages.sections import Section
+from tests.reports import PageReader, read_page
 
 
 @given(st.text())
@@ -33,3 +35,14 @@ def test_the_policy_names_the_scripts_by_their_digests() -> None:
     assert page.policy.count("sha256-") == 2
     for word in ("unsafe-eval", "http", "*", "connect-src", "script-src 'unsafe-inline'"):
         assert word not in page.policy
+
+
+def test_a_page_of_sections_has_their_figures_and_plotly_itself(tmp_path: Path) -> None:
+    section = Section("costs", "Costs <b>", "lead")
+    section.figure("curve", "Curve </script>", {"data": [{"y": [1.0, float("nan")]}], "layout": {}})
+    write_page(tmp_path / "page.html", "All of it", [section])
+    page = read_page(tmp_path / "page.html")
+    assert page.document("page")["sections"] == [section.to_json()]
+    assert page.document("figure-curve") == {"data": [{"y": [1.0, None]}], "layout": {"height": 380}}
+    assert "plotly.js v" in page.scripts["plotly"][:200]
+    assert "trace-browser" not in page.scripts

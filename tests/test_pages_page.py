@@ -11,29 +11,33 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from grace_store.artifacts.judgement import Judgement
-from grace_store.artifacts.measures import StabilityDocument
 from grace_store.base.documents import read_document, write_document
-from grace_store.base.flags import ABOUT
-from grace_store.curate.diversity import DiversityRequest, diversity
-from grace_store.curate.export import ExportRequest, export
-from grace_store.curate.judge import JudgeRequest, judge
+from grace_store.base.files import write_text
+from grace_store.base.finding import Column, Estimate, Finding, PoolNote, Table
+from grace_store.base.states import ABOUT
+from grace_store.curate.diversity import DiversitySettings, diversity
+from grace_store.curate.export import export
 from grace_store.curate.score import score
 from grace_store.curate.select import select
-from grace_store.curate.stability import StabilityRequest, stability
-from grace_store.curate.trade_curve import TradeSpec
+from grace_store.curate.trade_curve import curve_choices
+from grace_store.pages.figures import line_chart
+from grace_store.pages.html import write_page
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
+from grace_store.pages.sections import Section
 from grace_store.store.opened import Store
+from grace_store.store.sealed import seal, to_bytes
+from grace_store.study.judge import JudgeSettings, judge
+from grace_store.study.stability import STEPS, StabilitySettings, stability
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.method import HeuristicSpec
 from tests.example_notes import EXAMPLES
 from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, SCRIPT, chromium, make_store
 
 NUM_SHOWN = NUM_TRACES + 4
 SECTIONS = (
     "overview", "values", "length", "groups", "settings", "methods", "similarity",
-    "judgement", "stability", "fidelity", "trial", "traces",
+    "judge", "stability", "fidelity", "trial", "warmup", "traces",
 )  # fmt: skip
 SAID = "Half of the subset survives <b>other</b> steps."
 SUBSET = "subset <b>bold<script>window.__pwned=5.txt"
@@ -64,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     score(store, out=scores)
     score(store, HeuristicSpec(method="random"), out=random)
     subset = folder / SUBSET
-    export(select(scores, ratio="0.2"), subset, ExportRequest(as_format="ids"))
+    export(select(scores, ratio="0.2"), subset, as_format="ids")
     out = folder / "report.html"
     request = ReportRequest(
         scores=(scores, random),
@@ -77,22 +81,63 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(out, store)
 
 
-def measure(store: Store, folder: Path, scores: Path) -> dict[str, Path]:
+def measure(store: Store, folder: Path, scores: Path) -> dict[str, Any]:
     """Write what other commands measure, and return where."""
-    labels = JudgeRequest(label="about.number", threshold=60, kind="kind", draws=20)
-    traded = DiversityRequest(scores=scores, curve=TradeSpec(weights=(0.0, 0.5, 1.0)), num_random=20)
+    labels = JudgeSettings(label="about.number", threshold=60, kind="kind", draws=20)
+    traded = curve_choices(weights=(0.0, 0.5, 1.0))
     said = {
         "judge": judge(store, labels),
-        "stability": stability(store, StabilityRequest(draws=5))
-        .to_document(store)
-        .model_copy(update={"conclusion": SAID}),
-        "fidelity": EXAMPLES["fidelity with all fields"].model_copy(update={"plan_sha256": store.plan.digest()}),
-        "trial": EXAMPLES["trial with all fields"].model_copy(update={"plan_sha256": store.plan.digest()}),
-        "diversity": diversity(store, traded),
+        "stability": stability(store, StabilitySettings(draws=5)).model_copy(update={"conclusion": SAID}),
+        "fidelity": fidelity_of_two(),
+        "trial": tried(store),
+        "diversity": diversity(store, scores=scores, curve=traded, settings=DiversitySettings(random=20)),
     }
     for name, document in said.items():
         write_document(folder / f"{name}.json", document)
-    return {name: folder / f"{name}.json" for name in said}
+    write_text(folder / "warmup" / "recipe.json", to_bytes(seal(EXAMPLES["recipe of a warm-up"])).decode())
+    write_text(folder / "warmup" / "loss.jsonl", '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25}\n')
+    paths = {name: folder / f"{name}.json" for name in said} | {"warmup": folder / "warmup"}
+    findings = tuple(paths.pop(name) for name in ("judge", "stability", "fidelity", "trial", "diversity"))
+    return {**paths, "findings": findings}
+
+
+def fidelity_of_two() -> Finding:
+    """Return what `fidelity` writes, of two samples with two steps each."""
+    values = tuple({"sample_id": each, "proxy": 0.25, "representation": 0.5} for each in (IMAGE, HOSTILE_ID))
+    steps = tuple(
+        {"sample_id": each, "step": k, "parameters": space, "answer_alignment": 0.5 * k, "history_alignment": None}
+        for space in ("proxy", "representation")
+        for each in (IMAGE, HOSTILE_ID)
+        for k in (1, 2)
+    )
+    tables = {
+        name: Table(columns={each: Column(heading=each) for each in rows[0]}, rows=rows, is_shown=False)
+        for name, rows in {"values": values, "steps": steps}.items()
+    }
+    return Finding(study="fidelity", conclusion="The proxy keeps the order.", tables=tables)
+
+
+def tried(store: Store) -> Finding:
+    """Return what a trial of one subset could have found."""
+    pool = PoolNote(store=store.location, plan_sha256=store.plan.digest(), num_units=store.plan.num_units)
+    name, loss = Column(heading="subset"), Column(heading="loss", digits=4)
+    difference = Column(heading="difference, 95 %", digits=4, chance=0.0)
+    row = {"subset": "a.jsonl", "heldout_loss": 1.512, "difference": Estimate(value=0.012, low=0.006, high=0.018)}
+    losses = {"subset-1": 1.512, "random-1-1": 1.5, "random-1-2": 1.5}
+    arms = tuple({"subset": "a.jsonl", "arm": arm, "heldout_loss": loss} for arm, loss in losses.items())
+    against = Table(
+        title="Against random subsets",
+        columns={"subset": name, "heldout_loss": loss, "difference": difference},
+        rows=(row,),
+        is_drawn=True,
+    )
+    tables = {
+        "subsets": against,
+        "arms": Table(columns={"subset": name, "heldout_loss": loss}, rows=arms, is_shown=False),
+    }
+    return Finding(
+        study="trial", pool=pool, conclusion="Random subsets train better models than a.jsonl.", tables=tables
+    )
 
 
 @dataclass
@@ -192,25 +237,22 @@ def test_methods_are_held_against_each_other(watched: Watched, made: Made) -> No
 
 
 def test_audits_open_with_what_they_conclude(watched: Watched, made: Made) -> None:
-    page = watched.open(made.url("judgement"))
+    page = watched.open(made.url("judge"))
     folder = made.path.parent
-    judged = read_document(folder / "judge.json", Judgement)
-    assert page.locator("#view-judgement .blocks > *").first.inner_text() == judged.conclusion
-    rows = page.locator("#view-judgement table").first.locator("tbody tr")
-    assert rows.count() == len(judged.judged[0].measures)
+    judged = read_document(folder / "judge.json", Finding)
+    assert page.locator("#view-judge .blocks > *").first.inner_text() == judged.conclusion
+    rows = page.locator("#view-judge table").first.locator("tbody tr")
+    assert rows.count() == len(judged.tables["traces"].rows)
     watched.open(made.url("stability"))
     assert page.locator("#view-stability .blocks > *").first.inner_text() == SAID
-    found = read_document(folder / "stability.json", StabilityDocument)
-    assert found.steps is not None
-    again = page.locator("#view-stability tbody tr", has_text="steps drawn again")
-    assert again.locator("td").nth(1).inner_text() == f"{found.steps.jaccard:.3f}"
-    watched.open(made.url("fidelity"))
-    assert page.locator("#view-fidelity tbody tr").first.locator("td").nth(2).inner_text() == "0.500"
+    found = read_document(folder / "stability.json", Finding).tables["changes"]
+    again = page.locator("#view-stability tbody tr", has_text=STEPS)
+    assert again.locator("td").nth(2).inner_text() == found.cell_text(found.row(change=STEPS), "jaccard")
 
 
 def test_lines_and_points_of_the_curve_are_named_where_they_are(watched: Watched, made: Made) -> None:
-    page = watched.open(made.url("similarity"))
-    plot = page.locator('[data-figure="figure-diversity-curve-share-touched"]')
+    page = watched.open(made.url("diversity"))
+    plot = page.locator('[data-figure="figure-diversity-2"]')
     plot.scroll_into_view_if_needed()
     expect(plot).to_have_attribute("data-drawn", "true")
     names = {text.strip() for text in plot.locator(".annotation-text").all_text_contents()}
@@ -227,6 +269,26 @@ def test_traces_behind_each_step_are_counted_and_told(watched: Watched, made: Ma
     assert [int(text) for text in plot.locator(".bartext").all_text_contents()] == counts
     plot.evaluate("place => Plotly.Fx.hover(place, [{curveNumber: 4, pointNumber: 2}])")
     expect(plot.locator(".hoverlayer .hovertext").first).to_contain_text(f"{counts[2]} traces have it")
+
+
+def test_a_page_without_traces_shows_its_sections_and_no_trace_browser(browser: Browser, tmp_path: Path) -> None:
+    costs, more = Section("costs", "Costs"), Section("more", "More")
+    costs.figure("growth", "Growth", line_chart({"a<b": ([1, 10], [2, 20])}, {}, {}))
+    write_page(tmp_path / "page.html", "Costs", [costs, more])
+    context = browser.new_context()
+    found = watch(context.new_page())
+    page = found.open(f"file://{tmp_path / 'page.html'}")
+    assert page.locator("#views a").all_inner_texts() == ["Costs", "More"]
+    plot = page.locator(".plot")
+    expect(plot).to_have_attribute("data-drawn", "true", timeout=15_000)
+    page.keyboard.press("/")
+    page.keyboard.press("2")
+    expect(page.locator("#view-more")).to_be_visible()
+    expect(page.locator("#view-traces")).to_be_hidden()
+    found.open(f"file://{tmp_path / 'page.html'}#sample=1")
+    expect(page.locator("#view-costs")).to_be_visible()
+    found.check()
+    context.close()
 
 
 # ---------------------------------------------------------------- the trace browser

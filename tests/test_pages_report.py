@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,21 +14,22 @@ import pytest
 from click.testing import CliRunner
 
 from grace_store.base.documents import write_document
-from grace_store.base.errors import DataError, MissingExtra, ResumeMismatch, SettingError
+from grace_store.base.errors import DataError, MissingExtra, ResumeMismatch, SettingError, how_to_install
 from grace_store.cli import main
-from grace_store.curate.duplicates import DuplicatesRequest, duplicates
-from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.duplicates import duplicates
+from grace_store.curate.export import export
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
-from grace_store.curate.stability import StabilityRequest, stability
 from grace_store.curate.sweep import sweep
 from grace_store.curate.targets import Targets
-from grace_store.pages import report as report_module
+from grace_store.pages import html as html_module
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
+from grace_store.read.pool import Pool
 from grace_store.store.opened import Store
+from grace_store.study.stability import StabilitySettings, stability
 from grace_store.values.grid import SweepSpec
-from grace_store.values.methods.method_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceSpec
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec, plan_store, record
 from tests.reports import HOSTILE_ID, NUM_TRACES, make_store, read_page
 from tests.scored_stores import known_store
@@ -145,16 +147,17 @@ def test_less_is_held_against_others_without_any_step_scores(tmp_path: Path) -> 
 def test_what_other_commands_made_is_used(tmp_path: Path, store: Store) -> None:
     scores, subset, out = tmp_path / "scores.parquet", tmp_path / "subset.txt", tmp_path / "report.html"
     scored, chosen = score(store, out=scores), select(scores, ratio="0.1")
-    export(chosen, subset, ExportRequest(as_format="ids"))
+    export(chosen, subset, as_format="ids")
     swept = sweep(store, SweepSpec.parse(ratio=["0.1"], grid=[{"alpha": (0.2, 0.9)}]), out=tmp_path / "sweep")
-    duplicates(store, DuplicatesRequest(threshold=0.99)).write(tmp_path / "duplicates.parquet")
+    duplicates(store, threshold=0.99).write(tmp_path / "duplicates.parquet")
     request = ReportRequest(
         scores=(scores,), subsets=(subset,), sweep=tmp_path / "sweep", duplicates=tmp_path / "duplicates.parquet"
     )
     report(store, out, request)
     page = read_page(out)
-    opening = [block["text"] for block in page.document("page")["sections"][0]["blocks"][:3]]
-    assert opening == [each.conclusion for each in (scored, chosen, swept)]
+    opening = [block["text"] for block in page.document("page")["sections"][0]["blocks"][:4]]
+    how = "How subset.txt was chosen: the best 0.1."
+    assert opening == [scored.conclusion, chosen.conclusion, how, swept.conclusion]
     assert sum(page.document("trace-index")["chosen"]) == -(-NUM_SHOWN // 10)
     assert page.document("figure-setting-overlap-0.1")["data"][0]["x"] == ["α 0.2", "α 0.9"]
     groups = [i for i, group in zip(page.document("trace-index")["id"], page.document("trace-index")["group"],
@@ -170,16 +173,16 @@ def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: 
     sweep(known, SweepSpec.parse(grid=[{"signal": "first"}]), out=tmp_path / "sweep")
     with pytest.raises(ResumeMismatch, match="another plan"):
         report(store, out, ReportRequest(sweep=tmp_path / "sweep"))
-    duplicates(known, DuplicatesRequest(signal="first")).write(tmp_path / "duplicates.parquet")
+    duplicates(Pool.of(known, signals="first")).write(tmp_path / "duplicates.parquet")
     with pytest.raises(ResumeMismatch, match="another plan"):
         report(store, out, ReportRequest(duplicates=tmp_path / "duplicates.parquet"))
     measured = tmp_path / "stability.json"
-    write_document(measured, stability(known, StabilityRequest(signal="first", draws=2)).to_document(known))
-    with pytest.raises(ResumeMismatch, match=r"measure of stability .* another plan"):
-        report(store, out, ReportRequest(stability=measured))
-    with pytest.raises(DataError, match="is not a measure of fidelity"):
-        report(store, out, ReportRequest(fidelity=measured))
-    export(select(scores, ratio="0.5"), subset, ExportRequest(as_format="ids", store=known.location))
+    write_document(measured, stability(Pool.of(known, signals="first"), StabilitySettings(draws=2)))
+    with pytest.raises(ResumeMismatch, match=r"finding .*stability.json was made from another plan"):
+        report(store, out, ReportRequest(findings=(measured,)))
+    with pytest.raises(DataError, match="holds no warm-up; give the folder that `grace-store warmup` wrote"):
+        report(store, out, ReportRequest(warmup=tmp_path / "sweep"))
+    export(select(scores, ratio="0.5"), subset, as_format="ids", store=known.location)
     with pytest.raises(ResumeMismatch, match="another plan"):
         report(store, out, ReportRequest(subsets=(subset,)))
     (tmp_path / "bare.txt").write_text("s1\n")
@@ -215,7 +218,7 @@ def test_an_older_report_stays_whole_until_the_new_one_is(
         yield "half a page"
         raise OSError("no space left")
 
-    monkeypatch.setattr(report_module, "html_parts", break_down)
+    monkeypatch.setattr(html_module, "html_parts", break_down)
     with pytest.raises(OSError, match="no space left"):
         report(store, out, ReportRequest(max_traces=20))
     assert out.read_text() == "the old one"
@@ -263,10 +266,10 @@ assert "torch" not in sys.modules
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     words = json.dumps(read_page(tmp_path / "report.html").document("page"))
-    assert ("grace-store[faiss]" in words) == bool(missing)
+    assert (how_to_install("faiss") in words) == bool(missing)
 
 
 def test_without_plotly_it_says_what_to_install(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'grace-store\[report\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(how_to_install("report"))):
         report(store, tmp_path / "report.html", ReportRequest())

@@ -15,6 +15,9 @@ import pytest
 
 from tests.pretend.processes import environment, on_device, run_python
 
+pytestmark = pytest.mark.slow
+"""The pretend accelerator is built by a C++ compiler first; most of its tests start a process that imports torch."""
+
 
 def _device() -> Any:
     import pretend_accelerator  # type: ignore[import-not-found]

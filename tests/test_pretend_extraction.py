@@ -14,6 +14,9 @@ from tests.pretend import hot_loop
 from tests.pretend.mutants import MUTANTS
 from tests.pretend.processes import run_python
 
+pytestmark = pytest.mark.slow
+"""The pretend accelerator is built by a C++ compiler first."""
+
 TO_DEVICE, TO_HOST = "host to device, pinned, queued", "device to host, pinned, queued"
 COPIES = {
     # Ids, the response's predecessors and targets, each token's segment and weight; packed, positions as well.

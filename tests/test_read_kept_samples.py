@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import DatasetChanged, SettingError
-from grace_store.base.settings import DataRequest
-from grace_store.read import kept_samples
-from grace_store.read.kept_samples import keep_planned, parse_names, planned_columns, read_groups
+from grace_store.base.settings import DataSpec
+from grace_store.read import pool
+from grace_store.read.pool import keep_planned, parse_names, planned_columns, read_groups
 from grace_store.read.records import SampleRecords
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
@@ -20,7 +20,7 @@ from tests.field_stores import NUM_RECORDS, RECORDS, SOURCES
 
 def planned(folder: Path, records: list[dict]) -> Store:
     (folder / "data.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
-    return plan([folder / "data.jsonl"], folder / "traces.zarr", DataRequest(format="explicit", min_steps=1))
+    return plan([folder / "data.jsonl"], folder / "traces.zarr", DataSpec(format="explicit", min_steps=1))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ CASES = {
 
 @pytest.mark.parametrize("where", CASES)
 def test_what_is_kept_is_what_a_loop_keeps(store: Store, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(kept_samples, "ROWS_AT_ONCE", 7)  # several blocks, the last of them short
+    monkeypatch.setattr(pool, "ROWS_AT_ONCE", 7)  # several blocks, the last of them short
     found = keep_planned(store, where)
     assert found.is_kept.tolist() == [bool(CASES[where](record)) for record in RECORDS]
     assert (found.where, found.num_samples, found.num_kept) == (where, NUM_RECORDS, found.is_kept.sum())

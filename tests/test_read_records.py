@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import DataError, DatasetChanged
-from grace_store.base.settings import DataRequest
+from grace_store.base.settings import DataSpec
 from grace_store.read.records import UnitLoader, columns_of_rows, open_dataset, read_field, read_fields
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
 from tests.jobs import NUM_UNITS, NUM_USABLE, record, write_dataset
 
-REQUEST = DataRequest(min_steps=2)
+REQUEST = DataSpec(min_steps=2)
 
 
 def planned(tmp_path: Path) -> Store:
@@ -68,7 +68,7 @@ def test_a_changed_record_is_refused_and_named(tmp_path: Path, old: str, new: st
     data.write_text(data.read_text().replace(old, new))
     with pytest.raises(DatasetChanged, match=message):
         open_dataset(store)
-    with pytest.raises(DatasetChanged, match="choose a new --store"):
+    with pytest.raises(DatasetChanged, match="choose a new store"):
         plan([data], tmp_path / "store.zarr")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from grace_store.base.errors import DataError, DatasetChanged, Unfinished, UnknownName
 from grace_store.base.settings import Storage
+from grace_store.read.pool import Pool
 from grace_store.read.samples import iter_samples, open_store, read_sample
 from grace_store.store.storages import stored_form
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec, plan_store, record
@@ -25,7 +26,7 @@ def known(tmp_path_factory):
 
 
 def test_samples_come_one_by_one_with_their_grams(known):
-    found = list(iter_samples(known.store, "late"))
+    found = list(iter_samples(Pool.of(known.store, signals="late")))
     assert [sample.sample_id for sample in found] == [f"s{i}" for i in range(13) if i not in (5, 9)]
     for sample in found:
         vectors, counts = known.samples["late"][sample.row]
@@ -36,7 +37,7 @@ def test_samples_come_one_by_one_with_their_grams(known):
 
 def test_they_have_their_vectors_and_losses_while_walking_and_afterwards(known):
     kept = []
-    for sample in iter_samples(known.store, "late"):
+    for sample in iter_samples(Pool.of(known.store, signals="late")):
         vectors, _ = known.samples["late"][sample.row]
         np.testing.assert_array_equal(sample.vectors, vectors)
         np.testing.assert_array_equal(sample.loss, known.loss["late"][sample.row])
@@ -89,7 +90,7 @@ def test_texts_come_from_the_dataset(tmp_path: Path) -> None:
     moved = shutil.move(tmp_path / "data.jsonl", tmp_path / "moved.jsonl")
     with pytest.raises(DatasetChanged, match=r"data\.jsonl, which is no longer there.*data=\[\.\.\.\]"):
         _ = read_sample(store, "sample-1").segments
-    assert read_sample(store, "sample-1", data=[str(moved)]).segments == samples[1].segments
+    assert read_sample(Pool.of(store, data=[str(moved)]), "sample-1").segments == samples[1].segments
 
 
 def test_a_signal_with_one_vector_a_sample(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_what_is_not_finished_is_walked_only_if_asked(tmp_path: Path) -> None:
     known = known_store(tmp_path, units={"base": [0, 2]})
     with pytest.raises(Unfinished, match="has 2 of 4 units"):
         next(iter_samples(known.store))
-    assert [sample.row for sample in iter_samples(known.store, partial=True)] == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert [sample.row for sample in iter_samples(Pool.of(known.store, partial=True))] == [0, 1, 2, 3, 8, 9, 10, 11]
     with pytest.raises(Unfinished, match="sample 5 is in unit 1 of base, which is not done yet"):
         read_sample(known.store, "s5")
 

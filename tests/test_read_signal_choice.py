@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grace_store.base.errors import SettingError, UnknownName
-from grace_store.read.signal_choice import SignalWeights, resolve_signals
+from grace_store.read.pool import SignalWeights, resolve_signals
 from tests.scored_stores import known_store
 
 

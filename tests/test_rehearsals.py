@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.rehearsals.__main__ import play_all
 from tests.rehearsals.cases import REHEARSALS, share
 
@@ -11,6 +13,7 @@ SEED, NUM_PROCESSES = 17, 4
 """Some 30 seconds on two cores: importing torch and transformers is most of it."""
 
 
+@pytest.mark.slow
 def test_a_share_of_the_rehearsals_goes_well(tmp_path: Path) -> None:
     results = play_all(share(SEED, NUM_PROCESSES), tmp_path)
     assert len(results) > 1

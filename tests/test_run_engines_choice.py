@@ -9,8 +9,7 @@ import pytest
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import RunOptions
 from grace_store.model import devices
-from grace_store.run.engines.choice import EngineChoice, choose_engine
-from grace_store.run.engines.engine import EngineOptions
+from grace_store.run.engines.engine import EngineOptions, choose_engine
 from grace_store.run.engines.ray import needed_resources
 
 
@@ -24,24 +23,26 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return visible
 
 
-def chosen(workers: int | None = None, shard: tuple[int, int] | None = None, **environment: str) -> EngineChoice:
+def chosen(
+    workers: int | None = None, shard: tuple[int, int] | None = None, **environment: str
+) -> tuple[RunOptions, tuple[int, int], EngineOptions]:
     return choose_engine(RunOptions(), workers, shard, environment)
 
 
 def test_one_device_means_this_process(gpus: list[str]) -> None:
-    assert chosen().engine.devices == ()
+    assert chosen()[2].devices == ()
     gpus.append("0")
-    assert chosen().engine.devices == ()
+    assert chosen()[2].devices == ()
 
 
 def test_several_gpus_mean_a_worker_each(gpus: list[str]) -> None:
     gpus += ["0", "1", "4"]
-    assert chosen().engine.devices == ("0", "1", "4")
-    assert chosen(workers=2).engine.devices == ("0", "1")
+    assert chosen()[2].devices == ("0", "1", "4")
+    assert chosen(workers=2)[2].devices == ("0", "1")
 
 
 def test_workers_without_gpus_share_the_cpu(gpus: list[str]) -> None:
-    assert chosen(workers=3).engine.devices == ("cpu",) * 3
+    assert chosen(workers=3)[2].devices == ("cpu",) * 3
 
 
 def test_more_workers_than_gpus_are_refused(gpus: list[str]) -> None:
@@ -59,36 +60,36 @@ def test_more_workers_than_gpus_are_refused(gpus: list[str]) -> None:
 )
 def test_a_rank_is_a_shard_on_its_own_gpu(gpus: list[str], environment: Mapping[str, str]) -> None:
     gpus += ["0", "1"]
-    found = chosen(**environment)
-    assert (found.shard, found.engine.name, found.options.device) == ((5, 16), "here", "cuda:1")
+    options, shard, engine = chosen(**environment)
+    assert (shard, engine.name, options.device) == ((5, 16), "here", "cuda:1")
 
 
 def test_a_rank_without_gpu_stays_on_the_cpu(gpus: list[str]) -> None:
-    assert chosen(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1").options.device == "auto"
+    assert chosen(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1")[0].device == "auto"
 
 
 def test_a_single_rank_is_no_shard(gpus: list[str]) -> None:
-    assert chosen(RANK="0", WORLD_SIZE="1").shard == (0, 1)
-    assert chosen(SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1").shard == (0, 1)
+    assert chosen(RANK="0", WORLD_SIZE="1")[1] == (0, 1)
+    assert chosen(SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1")[1] == (0, 1)
 
 
 def test_a_batch_script_of_slurm_is_no_rank(gpus: list[str]) -> None:
-    assert chosen(SLURM_PROCID="0", SLURM_NTASKS="8", SLURM_LOCALID="0").shard == (0, 1)
+    assert chosen(SLURM_PROCID="0", SLURM_NTASKS="8", SLURM_LOCALID="0")[1] == (0, 1)
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_more_ranks_than_gpus_share_them(gpus: list[str], device: str) -> None:
     gpus += ["0", "1"]
     environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3"}
-    assert choose_engine(RunOptions(device=device), None, None, environment).options.device == "cuda:1"
+    assert choose_engine(RunOptions(device=device), None, None, environment)[0].device == "cuda:1"
 
 
 def test_a_named_device_takes_one_worker(gpus: list[str]) -> None:
     gpus += ["0", "1"]
-    assert choose_engine(RunOptions(device="cuda:1"), None, None, {}).engine.name == "here"
+    assert choose_engine(RunOptions(device="cuda:1"), None, None, {})[2].name == "here"
     with pytest.raises(SettingError, match="one device takes one worker"):
         choose_engine(RunOptions(device="cuda:1"), 2, None, {})
-    assert choose_engine(RunOptions(device="cpu"), 2, None, {}).engine.devices == ("cpu", "cpu")
+    assert choose_engine(RunOptions(device="cpu"), 2, None, {})[2].devices == ("cpu", "cpu")
 
 
 def test_workers_have_no_meaning_for_a_rank(gpus: list[str]) -> None:
@@ -97,14 +98,14 @@ def test_workers_have_no_meaning_for_a_rank(gpus: list[str]) -> None:
 
 
 def test_a_given_shard_wins_over_ranks(gpus: list[str]) -> None:
-    assert chosen(shard=(3, 7), RANK="1", WORLD_SIZE="2").shard == (3, 7)
+    assert chosen(shard=(3, 7), RANK="1", WORLD_SIZE="2")[1] == (3, 7)
 
 
 def test_a_cluster_does_the_work_whatever_is_here(gpus: list[str]) -> None:
     gpus += ["0", "1"]
     cluster = EngineOptions("ray", address="auto", workers=64)
-    found = choose_engine(RunOptions(), 64, (1, 2), {"RANK": "0", "WORLD_SIZE": "1"}, cluster)
-    assert (found.engine, found.shard) == (cluster, (1, 2))
+    _, shard, engine = choose_engine(RunOptions(), 64, (1, 2), {"RANK": "0", "WORLD_SIZE": "1"}, cluster)
+    assert (engine, shard) == (cluster, (1, 2))
 
 
 def test_only_one_process_hands_out_the_units_of_a_cluster(gpus: list[str]) -> None:

@@ -48,9 +48,9 @@ def test_a_unit_that_kills_workers_is_given_up_and_the_others_are_done(
     tmp_path: Path, finished: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_MODEL_KILLED_BY", "case-9")
-    job = make_job(tmp_path, engine=processes("cpu", "cpu"), options=RunOptions(queue_units=2))
+    job = make_job(tmp_path, engine=processes("cpu", "cpu"))
     events: list[Event] = []
-    for _ in range(2):  # the second time, the killer is the unit that the trial is taken from
+    for _ in range(2):  # the second time, the killer is the unit that the probe is taken from
         with pytest.raises(WorkerDied, match=r"came to units \[2\]; all other units are committed"):
             extract(job, events.append)
         assert missing_units(Store.open(job.store).signal("base")) == [2]
@@ -61,7 +61,7 @@ def test_a_unit_that_kills_workers_is_given_up_and_the_others_are_done(
 
 
 @pytest.mark.usefixtures("repo_on_path")
-def test_when_the_trial_kills_the_workers_the_run_goes_on_without_an_estimate(
+def test_when_the_probe_kills_the_workers_the_run_goes_on_without_an_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers that replace dead ones do not know how fast they are, and the display divides by that."""

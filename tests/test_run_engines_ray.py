@@ -23,13 +23,14 @@ from grace_store.base.errors import Interrupted, SettingError, WorkerDied
 from grace_store.base.events import Event, Note, UnitCommitted, Warned, ignore
 from grace_store.base.settings import RunOptions
 from grace_store.cli.main import main
-from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.duplicates import duplicates
 from grace_store.curate.score import score
 from grace_store.curate.sweep import sweep
 from grace_store.likeness.searching import IndexPlan
+from grace_store.read.pool import Pool
 from grace_store.run.engines import ENGINES
-from grace_store.run.engines.engine import EngineOptions
-from grace_store.run.extract import ExtractJob, extract, missing_units
+from grace_store.run.engines.engine import EngineOptions, ExtractJob
+from grace_store.run.extract import extract, missing_units
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
@@ -271,8 +272,8 @@ def test_tables_and_sweeps_made_by_tasks_have_the_bytes_of_those_made_here(nodes
             folder = tmp_path / name
             folder.mkdir()
             score(large_store, out=folder / "scores.parquet", threads=threads)
-            sweep(large_store, grid, out=folder / "sweep", threads=threads)
-            duplicates(planted, DuplicatesRequest(threshold=0.97), threads=threads).write(folder / "duplicates.parquet")
+            sweep(Pool.of(large_store, threads=threads), grid, out=folder / "sweep")
+            duplicates(Pool.of(planted, threads=threads), threshold=0.97).write(folder / "duplicates.parquet")
             files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
             made[name] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     assert made["here"].keys() >= {"scores.parquet", "duplicates.parquet", "sweep/values.parquet"}

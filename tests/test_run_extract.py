@@ -18,9 +18,9 @@ import pytest
 
 from grace_store.base.errors import Interrupted, NotAStore, ResumeMismatch, SettingError, StoreBusy
 from grace_store.base.events import Event, Note, Started, UnitCommitted
-from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.run.engines.engine import EngineOptions
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.base.settings import ExtractSpec
+from grace_store.run.engines.engine import EngineOptions, ExtractJob
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.run.status import status
 from grace_store.run.verify import verify
@@ -49,7 +49,7 @@ def test_counts_add_up_and_the_store_is_sound(tmp_path: Path) -> None:
 
 
 def test_set_aside_while_extracting_is_counted_with_its_reason(tmp_path: Path) -> None:
-    view = extract(make_job(tmp_path, request=ExtractRequest(max_length=140)))
+    view = extract(make_job(tmp_path, request=ExtractSpec(max_length=140)))
     counts = status(view.store)
     assert counts.set_aside["too_long"] > 0
     assert counts.num_records == counts.num_planned + counts.num_done + counts.num_set_aside
@@ -95,7 +95,7 @@ def test_killed_anywhere_then_resumed_is_byte_identical(
 ) -> None:
     # Nothing here depends on the disk's cache, and thousands of syncs take minutes.
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    settings: dict[str, Any] = {"samples_per_unit": 8, "request": ExtractRequest(storage="float32")}
+    settings: dict[str, Any] = {"samples_per_unit": 8, "request": ExtractSpec(storage="float32")}
     num_units = 3
     extract(make_job(tmp_path, "count.zarr", **settings))
     finished = content(tmp_path / "count.zarr")
@@ -113,7 +113,7 @@ def test_killed_anywhere_then_resumed_is_byte_identical(
         calls.unlink(missing_ok=True)
         store = extract(job).store
         assert content(job.store) == finished, f"crash at operation {crash_at}"
-        # A trial for the estimate comes first; then no unit that was committed is computed again.
+        # A probe for the estimate comes first; then no unit that was committed is computed again.
         num_calls = len(calls.read_text().split()) - 1 if calls.exists() else 0
         assert num_calls == num_units - committed if num_calls > 0 else committed == num_units
         assert status(store).num_done == NUM_USABLE
@@ -132,7 +132,7 @@ def test_stopped_then_resumed_is_byte_identical(tmp_path: Path, finished: dict[s
         if isinstance(event, UnitCommitted) and event.unit >= 1:
             stop.set()
 
-    job = make_job(tmp_path, options=RunOptions(queue_units=1))
+    job = make_job(tmp_path)
     with pytest.raises(Interrupted, match="run the same command again"):
         extract(job, stop_at_second, stop)
     counts = status(Store.open(job.store))
@@ -166,7 +166,7 @@ def test_two_signals_live_in_one_store(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     extract(job)
     other = make_fake_model(tmp_path / "other", "other weights")
-    view = extract(replace(job, model=other, signal="other", request=ExtractRequest(storage="int4")))
+    view = extract(replace(job, model=other, signal="other", request=ExtractSpec(storage="int4")))
     counts = status(view.store)
     assert set(counts.signals) == {"base", "other"}
     assert counts.is_complete
@@ -183,8 +183,8 @@ def changed_weights(job: ExtractJob) -> ExtractJob:
 
 REFUSALS: dict[str, tuple[Any, str]] = {
     "weights": (changed_weights, r"model weights: begun with .*, now "),
-    "dtype": (lambda job: replace(job, request=ExtractRequest(dtype="bfloat16")), "dtype: begun with float32, now bf"),
-    "storage": (lambda job: replace(job, request=ExtractRequest(storage="int4")), "storage: begun with int8, now int4"),
+    "dtype": (lambda job: replace(job, request=ExtractSpec(dtype="bfloat16")), "dtype: begun with float32, now bf"),
+    "storage": (lambda job: replace(job, request=ExtractSpec(storage="int4")), "storage: begun with int8, now int4"),
     "min_steps": (
         lambda job: replace(job, data_request=job.data_request.model_copy(update={"min_steps": 3})),
         "min-steps: planned 2, now 3",
@@ -258,7 +258,7 @@ def deleted(job: ExtractJob) -> None:
     ("what_happens", "error", "words"),
     [
         (taken_over, StoreBusy, "lock .* was taken over by process 7 on another-machine"),
-        (renamed, NotAStore, "store.zarr is gone: it was deleted, or has another name now.*with its new --store"),
+        (renamed, NotAStore, "store.zarr is gone: it was deleted, or has another name now.*with its new name"),
         (deleted, NotAStore, "store.zarr is gone"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +11,18 @@ import torch
 
 import grace_store.model.head.own_forward as own_forward
 from grace_store.base.errors import ResumeMismatch
-from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.model.door import open_extractor
+from grace_store.base.settings import ExtractSpec, RunOptions
+from grace_store.model.open_model import open_extractor
 from grace_store.read.records import UnitLoader, open_dataset
-from grace_store.run.extract import ExtractJob, extract, missing_units
-from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
+from grace_store.run.verify import verify, verify_against_model
 from grace_store.store.opened import SignalView
 from grace_store.store.unit_writer import withdraw_units
 from tests.jobs import content, make_job
 from tests.tiny_models import tiny_text_model
 
 OPTIONS = RunOptions(device="cpu", threads=1)
-GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def model(tmp_path_factory) -> str:
 
 def job(folder: Path, model: str, **changes) -> ExtractJob:
     made = make_job(folder, **{"samples_per_unit": 8, "options": OPTIONS, **changes})
-    return replace(made, model=model, door="grace_store.model.door")
+    return replace(made, model=model, door="grace_store.model.open_model")
 
 
 def grams(view: SignalView) -> np.ndarray:
@@ -41,8 +40,9 @@ def grams(view: SignalView) -> np.ndarray:
 
 
 def test_a_unit_computed_again_in_another_run_has_the_same_bytes(tmp_path, model):
-    view = extract(job(tmp_path, model, request=ExtractRequest(batch_tokens=200)))
-    assert view.signal.spec.batching == (200, 512, False)
+    view = extract(job(tmp_path, model, request=ExtractSpec(batch_tokens=200)))
+    spec = view.signal.spec
+    assert (spec.batch_tokens, spec.head_tokens, spec.packing) == (200, 512, False)
     before = content(view.store.location)
     withdraw_units(view, [1])
     extract(job(tmp_path, model))
@@ -63,7 +63,7 @@ def test_other_batches_are_refused_and_nothing_is_written(tmp_path, model, wish,
     withdraw_units(view, [1])
     before = content(view.store.location)
     with pytest.raises(ResumeMismatch, match=line):
-        extract(job(tmp_path, model, request=ExtractRequest(**wish)))
+        extract(job(tmp_path, model, request=ExtractSpec(**wish)))
     assert content(view.store.location) == before
 
 
@@ -88,7 +88,7 @@ def test_a_split_is_said_in_the_commit_of_its_unit_and_in_no_other(tmp_path, mod
     np.testing.assert_allclose(grams(view), grams(whole), rtol=1e-4, atol=1e-6)
     assert list(verify(view.store, deep=True)) == []
     monkeypatch.setattr(own_forward, "run_backbone", actual)
-    assert list(verify_against_model(view, ExtractAgainJob(model, 3, options=OPTIONS))) == []
+    assert list(verify_against_model(view, ExtractJob(view.store.location, model, options=OPTIONS), 3)) == []
 
 
 def unit_sizes(view: SignalView, model: str) -> list[int]:
@@ -99,20 +99,3 @@ def unit_sizes(view: SignalView, model: str) -> list[int]:
         prepared = [extractor.prepare(loader.load(unit).samples) for unit in view.committed_units()]
     assert all(len(unit.batches) == 1 for unit in prepared)
     return [unit.batches[0].num_padded_tokens for unit in prepared]
-
-
-def test_a_signal_of_an_older_store_says_nothing_of_batches_and_is_finished(tmp_path, model):
-    shutil.unpack_archive(GOLDEN / "1.1" / "store.zip", tmp_path)
-    older = ExtractJob(
-        str(tmp_path / "store.zarr"), model, (str(GOLDEN / "1.1" / "data.jsonl"),), signal="later", options=OPTIONS
-    )
-    view = extract(older)
-    assert view.store.plan.format_version == "1.1"
-    assert not {"batch_tokens", "head_tokens", "packing"} & set(view.signal.spec.model_dump())
-    before = content(older.store)
-    withdraw_units(view, [0, 2])
-    assert missing_units(view) == [0, 2]
-    extract(older)
-    assert content(older.store) == before
-    with pytest.raises(ResumeMismatch, match="batch-tokens: begun with None, now 16384"):
-        extract(replace(older, request=ExtractRequest(batch_tokens=16384)))

@@ -18,15 +18,15 @@ from click.testing import CliRunner, Result
 from grace_store.artifacts.score_table import read_scores
 from grace_store.base.errors import SettingError, StorageError, StoreBusy
 from grace_store.base.events import Event, UnitCommitted
-from grace_store.base.settings import DataRequest
+from grace_store.base.settings import DataSpec
 from grace_store.cli import main
 from grace_store.curate.score import score
-from grace_store.run.doctor.findings import DoctorJob, Seen
+from grace_store.run.doctor.data_checks import Seen
 from grace_store.run.doctor.machine_checks import examine_place
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.run.repair import repair
-from grace_store.run.verify import verify
+from grace_store.run.verify import repair, verify
 from grace_store.store import keys
 from grace_store.store.backend import open_backend
 from grace_store.store.lock import hold
@@ -113,9 +113,9 @@ def test_a_store_in_a_bucket_is_that_of_a_folder_key_by_key(
 
 
 def test_a_plan_is_made_anew_with_the_bytes_of_one_in_a_folder(tmp_path: Path, job: ExtractJob, direct: None) -> None:
-    plan(job.data, job.store, DataRequest(min_steps=2))
-    plan(job.data, job.store, DataRequest(min_steps=3), anew=True)
-    plan(job.data, tmp_path / "fresh.zarr", DataRequest(min_steps=3))
+    plan(job.data, job.store, DataSpec(min_steps=2))
+    plan(job.data, job.store, DataSpec(min_steps=3), anew=True)
+    plan(job.data, tmp_path / "fresh.zarr", DataSpec(min_steps=3))
     assert objects(job.store) == content(tmp_path / "fresh.zarr")
 
 
@@ -246,12 +246,11 @@ def test_scores_are_those_of_the_folder(stored: str, folder: Path, direct: None,
     "words",
     [
         ["status", "STORE", "--json"],
-        ["info", "STORE", "--json"],
         ["inspect", "STORE", "case-3", "--json"],
         ["verify", "STORE", "--json"],
         ["sweep", "STORE", "--out", "OUT", "--alpha", "0.3,0.7"],
         ["duplicates", "STORE", "--out", "OUT.parquet"],
-        ["neighbours", "STORE", "case-3"],
+        ["inspect", "STORE", "case-3", "--neighbours", "3"],
         ["diversity", "STORE"],
         ["stability", "STORE", "--ratio", "0.5", "--draws", "1"],
     ],
@@ -266,7 +265,7 @@ def test_commands_take_a_url(stored: str, direct: None, tmp_path: Path, words: l
 
 
 def test_the_doctor_examines_a_bucket(job: ExtractJob, direct: None) -> None:
-    asked = DoctorJob(model="", data=(), store=job.store)
+    asked = ExtractJob(model="", data=(), store=job.store)
     found = examine_place(asked, Seen())
     assert (found.verdict, found.text.partition(" takes")[0]) == ("ok", job.store)
     assert list(open_backend(job.store).walk()) == []

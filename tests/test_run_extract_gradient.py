@@ -15,26 +15,26 @@ from click.testing import CliRunner
 
 from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.events import Note, UnitCommitted, Warned
-from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientRequest, GradientSpec, RunOptions
+from grace_store.base.settings import ExtractSpec, GradientSpec, RunOptions
 from grace_store.cli import main
 from grace_store.curate.score import score
-from grace_store.run.extract import ExtractJob, expected_bytes, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import expected_bytes, extract
 from grace_store.run.open_signal import choose_signals, name_signals
-from grace_store.run.repair import repair
 from grace_store.run.status import status
-from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
-from grace_store.run.warmup import warmup
+from grace_store.run.verify import repair, verify, verify_against_model
 from grace_store.store.keys import commit_key
 from grace_store.store.opened import Store
 from grace_store.store.sealed import seal, to_bytes
 from grace_store.store.unit_writer import UnitWriter, complete_signal, digest_of
+from grace_store.train.warmup import warmup
 from tests import fake_model, warmups
 from tests.gradients import TrueGradients, open_gradient
 from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job, processes
 from tests.mortal_backend import Crash, MortalBackend
 from tests.stores import add_signal, make_spec, random_vectors, spans_for, write_plan
 
-GRADIENT = ExtractRequest(kind="gradient", max_length=150)
+GRADIENT = ExtractSpec(kind="gradient", max_length=150)
 ONE_THREAD = RunOptions(device="cpu", threads=1)
 
 
@@ -168,7 +168,7 @@ def test_vectors_that_are_not_as_long_as_is_said_are_found(tmp_path):
     ],
 )
 def test_other_wishes_are_refused_with_the_difference(finished, wishes, difference):
-    request = ExtractRequest(gradient=GradientRequest(**wishes))
+    request = ExtractSpec(gradient=GradientSpec(**wishes))
     with pytest.raises(ResumeMismatch, match=difference):
         extract(gradient_job(finished.parent, request=request))
 
@@ -176,7 +176,7 @@ def test_other_wishes_are_refused_with_the_difference(finished, wishes, differen
 def test_other_kinds_and_weights_are_refused(tmp_path):
     folder = Path(extract(gradient_job(tmp_path)).store.location).parent
     with pytest.raises(ResumeMismatch, match="kind: begun with gradient, now proxy"):
-        extract(gradient_job(folder, request=ExtractRequest(kind="proxy")))
+        extract(gradient_job(folder, request=ExtractSpec(kind="proxy")))
     proxy = make_job(folder, signal="proxy")
     extract(proxy)
     with pytest.raises(ResumeMismatch, match="kind: begun with proxy, now gradient"):
@@ -194,7 +194,7 @@ def test_a_signal_goes_on_without_being_asked_for_again(finished):
 
 
 def test_with_nothing_said_it_goes_on_with_what_is_not_finished(tmp_path):
-    nothing = ExtractRequest()
+    nothing = ExtractSpec()
     store = str(tmp_path / "store.zarr")
     assert choose_signals(store, (), (), None, nothing) == [("base", None)]
     extract(gradient_job(tmp_path, signal="a", shard=(0, 2)))
@@ -214,14 +214,14 @@ def test_with_nothing_said_it_goes_on_with_what_is_not_finished(tmp_path):
 
 def test_what_is_said_is_held_against_the_signal_before_anything_is_read(finished, tmp_path):
     store = shutil.copytree(finished, tmp_path / "store.zarr")
-    wishes = ExtractRequest(gradient=GradientRequest(projection="sparse"))
+    wishes = ExtractSpec(gradient=GradientSpec(projection="sparse"))
     nowhere = ExtractJob(str(store), model="nowhere", data=("nowhere",), request=wishes, door="nowhere")
     with pytest.raises(ResumeMismatch, match="gradient projection: begun with rademacher, now sparse"):
         extract(nowhere)
 
 
 def test_gradient_options_without_their_kind_plan_nothing(tmp_path):
-    wishes = ExtractRequest(gradient=GradientRequest(dimension=8, projection="sparse"))
+    wishes = ExtractSpec(gradient=GradientSpec(dimension=8, projection="sparse"))
     with pytest.raises(SettingError, match=r"--projection, --dimension has no meaning .* Nothing was planned"):
         extract(make_job(tmp_path, request=wishes))
     assert not (tmp_path / "store.zarr").exists()
@@ -260,12 +260,12 @@ def test_signals_are_named_after_their_checkpoints_and_what_they_are(tmp_path):
     adapters = [str(tmp_path)]
     assert [name for name, _ in name_signals([], adapters)] == ["checkpoint-5", "checkpoint-10"]
     wished = {
-        "-gradient": GradientRequest(),
-        "-adam-gradient": GradientRequest(preconditioner="adam", dimension=8),
-        "-gradient-segment": GradientRequest(per="segment"),
+        "-gradient": GradientSpec(),
+        "-adam-gradient": GradientSpec(preconditioner="adam", dimension=8),
+        "-gradient-segment": GradientSpec(per="segment"),
     }
     for suffix, gradient in wished.items():
-        request = ExtractRequest(kind="gradient", gradient=gradient)
+        request = ExtractSpec(kind="gradient", gradient=gradient)
         assert [name for name, _ in name_signals([], adapters, request)] == [f"checkpoint-{n}{suffix}" for n in (5, 10)]
     assert name_signals(["mine", "yours"], adapters, request)[0][0] == "mine"
 
@@ -275,13 +275,12 @@ def test_signals_are_named_after_their_checkpoints_and_what_they_are(tmp_path):
 
 def test_a_spec_has_a_gradient_exactly_if_it_is_called_so():
     proxy, gradient = make_spec("int8", 5), make_spec("int8", 5, "sample")
-    assert "gradient" not in proxy.model_dump()
-    assert b"gradient" not in proxy.canonical()
+    assert proxy.gradient is None
     assert ExtractSpec.model_validate_json(gradient.canonical()) == gradient
     with pytest.raises(ValueError, match="a spec has a gradient exactly if its kind is gradient"):
-        ExtractSpec(**{**proxy.model_dump(), "kind": "gradient"})
+        ExtractSpec(**{**proxy.model_dump(), "kind": "gradient"}).whole()
     with pytest.raises(ValueError, match="a spec has a gradient exactly if its kind is gradient"):
-        ExtractSpec(**{**gradient.model_dump(), "kind": "proxy"})
+        ExtractSpec(**{**gradient.model_dump(), "kind": "proxy"}).whole()
 
 
 @pytest.mark.parametrize(
@@ -295,7 +294,7 @@ def test_a_spec_has_a_gradient_exactly_if_it_is_called_so():
 )
 def test_settings_that_do_not_fit_together_are_no_spec(settings, message):
     with pytest.raises(ValueError, match=message):
-        GradientSpec(normalise=True, parameters="0", **settings)
+        GradientSpec(normalise=True, parameters="0", **settings).whole()
 
 
 def test_a_learning_rate_is_text_on_disk_and_the_same_number_again():
@@ -325,7 +324,7 @@ def real_job(folder: Path, store: Path, **changes) -> ExtractJob:
         "signal": "g",
         "adapter": str(sorted((folder / "warmup").glob("checkpoint-*"))[0]),
         "data_request": warmups.make_job(folder).data_request,
-        "request": ExtractRequest(kind="gradient", gradient=GradientRequest(**wishes)),
+        "request": ExtractSpec(kind="gradient", gradient=GradientSpec(**wishes)),
         "options": ONE_THREAD,
         "samples_per_unit": 8,
     }
@@ -340,14 +339,14 @@ def test_a_worker_process_and_a_resumed_run_write_the_same_bytes(warmed, tmp_pat
     extract(real_job(warmed, tmp_path / "store.zarr", shard=(1, 3)))
     extract(real_job(warmed, tmp_path / "store.zarr", engine=processes("cpu")))
     assert content(tmp_path / "store.zarr") == expected
-    again = ExtractAgainJob(str(warmed / "model"), num_units=1, options=ONE_THREAD)
-    assert list(verify_against_model(view, again)) == []
+    again = ExtractJob(view.store.location, str(warmed / "model"), options=ONE_THREAD)
+    assert list(verify_against_model(view, again, num_units=1)) == []
     chunk = tmp_path / "store.zarr/signals/g/sample_norm/c/1"
     other = extract(real_job(warmed, tmp_path / "other.zarr", wishes={"preconditioner": "none"}))
     chunk.write_bytes((tmp_path / "other.zarr/signals/g/sample_norm/c/1").read_bytes())
     damaged = Store.open(tmp_path / "store.zarr").signal("g")
     for text in ("is not the chunk that was committed", "extracted again, its vectors differ by"):
-        found = list(verify_against_model(damaged, replace(again, num_units=3, options=ONE_THREAD)))
+        found = list(verify_against_model(damaged, again, num_units=3))
         assert [problem.unit for problem in found] == [1]
         assert text in found[0].text
         commit = damaged.commit(1)  # which then vouches for what is wrong
@@ -375,7 +374,7 @@ def test_gradients_of_steps_are_scored_like_proxies(warmed, tmp_path):
     store = tmp_path / "store.zarr"
     checkpoint = sorted((warmed / "warmup").glob("checkpoint-*"))[-1]
     command = [
-        "extract", "--store", store, "--model", warmed / "model", "--data", warmed / "traces.jsonl", "--min-steps", 2,
+        "extract", store, "--model", warmed / "model", "--data", warmed / "traces.jsonl", "--min-steps", 2,
         "--adapter", checkpoint, "--kind", "gradient", "--per", "segment", "--dimension", 4096,
         "--projection", "sparse", "--device", "cpu", "--threads", 1, "--json",
     ]  # fmt: skip
@@ -403,16 +402,16 @@ def test_commands_show_a_signal_with_a_vector_a_sample(warmed, tmp_path):
     store = str(tmp_path / "store.zarr")
     extract(real_job(warmed, Path(store)))
     run = CliRunner().invoke
-    shown = run(main, ["info", store]).stdout
-    assert "signal g: gradient, Qwen3ForCausalLM, a vector of 64 per sample" in shown
+    shown = run(main, ["status", store]).stdout
+    assert "gradient, Qwen3ForCausalLM, a vector of 64 per sample" in shown, shown
     for part in ("per sample", "preconditioner adam", "projection rademacher", "dimension 64", "seed 0"):
         assert part in shown
     spec = Store.open(store).signal("g").signal.spec
     adapter = real_job(warmed, Path(store)).adapter
     assert f"adapter {adapter}, {spec.model.adapter[:12]}…" in shown
-    assert json.loads(run(main, ["info", store, "--json"]).stdout)["signals"]["g"]["origin"]["adapter"] == adapter
+    assert json.loads(run(main, ["status", store, "--json"]).stdout)["documents"]["g"]["origin"]["adapter"] == adapter
     assert "learning_rate 0.00" in shown
-    assert json.loads(run(main, ["info", store, "--json"]).stdout)["signals"]["g"]["spec"]["gradient"]["seed"] == 0
+    assert json.loads(run(main, ["status", store, "--json"]).stdout)["documents"]["g"]["spec"]["gradient"]["seed"] == 0
     shown = run(main, ["inspect", store, "case-3"])
     assert shown.exit_code == 0
     assert "gradient of length" in shown.stdout
@@ -425,8 +424,6 @@ def test_commands_show_a_signal_with_a_vector_a_sample(warmed, tmp_path):
     refused = run(main, ["score", store, "--out", str(tmp_path / "scores.parquet")])
     assert refused.exit_code == 1
     assert "has one vector a sample" in refused.stderr
-    refused = run(
-        main, ["extract", "--store", store, "--signal", "p", "--model", str(warmed / "model"), "--dimension", "8"]
-    )
+    refused = run(main, ["extract", store, "--signal", "p", "--model", str(warmed / "model"), "--dimension", "8"])
     assert refused.exit_code == 1
     assert "--dimension has no meaning for the proxy. Add --kind gradient." in refused.stderr

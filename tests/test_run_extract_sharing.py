@@ -1,4 +1,4 @@
-"""Traces of one prompt in a store: the same bytes however often they are computed, and older signals as they were."""
+"""Traces of one prompt in a store: the same bytes however often they are computed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import grace_store.model.door as model_door
+import grace_store.model.open_model as model_door
 import grace_store.store.unit_writer as unit_writer
-from grace_store.base.errors import Corrupt, ResumeMismatch, StoreError
+from grace_store.base.errors import Corrupt, ResumeMismatch
 from grace_store.base.metadata import Sharing
-from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.info import info
-from grace_store.run.repair import repair
-from grace_store.run.sharing import begin_sharing, follow_sharing
-from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
+from grace_store.base.settings import ExtractSpec, RunOptions
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
+from grace_store.run.open_signal import begin_sharing, follow_sharing
+from grace_store.run.status import status
+from grace_store.run.verify import repair, verify, verify_against_model
 from grace_store.store.keys import sharing_key
-from grace_store.store.opened import SignalView, Store
+from grace_store.store.opened import SignalView
 from grace_store.store.unit_writer import keep_sharing, withdraw_units
 from tests.autograd import relative
 from tests.commands import run
@@ -31,9 +31,8 @@ from tests.jobs import content, make_job, processes, record
 from tests.tiny_models import tiny_text_model
 
 OPTIONS = RunOptions(device="cpu", threads=1)
-GOLDEN = Path(__file__).parent / "golden"
 PROMPT = "Tom has 3 apples and buys 4 more. How many apples does he have after day"
-OFF = ExtractRequest(share_prompts=False)
+OFF = ExtractSpec(share_prompts=False)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def job(folder: Path, model: str, **changes) -> ExtractJob:
         asked = [f"{PROMPT} {i if i >= 16 else i % 2 + i // 8}?" for i in range(24)]
         data.write_text("".join(json.dumps({**record(i), "prompt": asked[i]}) + "\n" for i in range(24)))
     made = make_job(folder, **{"samples_per_unit": 8, "options": OPTIONS, **changes})
-    return replace(made, model=model, door="grace_store.model.door")
+    return replace(made, model=model, door="grace_store.model.open_model")
 
 
 def grams(view: SignalView) -> np.ndarray:
@@ -63,7 +62,7 @@ def test_shared_units_computed_again_have_the_same_bytes_and_verify(tmp_path, mo
     extract(job(tmp_path, model))
     assert content(view.store.location) == before
     assert list(verify(view.store, deep=True)) == []
-    assert list(verify_against_model(view, ExtractAgainJob(model, 3, options=OPTIONS))) == []
+    assert list(verify_against_model(view, ExtractJob(view.store.location, model, options=OPTIONS), 3)) == []
 
 
 def test_sharing_changes_rounding_only_and_nothing_where_prompts_differ(tmp_path, model):
@@ -79,30 +78,10 @@ def test_what_was_begun_without_sharing_is_not_finished_with_it(tmp_path, model)
     view = extract(job(tmp_path, model, request=OFF))
     withdraw_units(view, [1])
     with pytest.raises(ResumeMismatch, match="share-prompts: begun with False, now True"):
-        extract(job(tmp_path, model, request=ExtractRequest(share_prompts=True)))
+        extract(job(tmp_path, model, request=ExtractSpec(share_prompts=True)))
 
 
-def golden_job(folder: Path, model: str, version: str) -> ExtractJob:
-    """Return a job that adds a signal to a store of an older version."""
-    shutil.unpack_archive(GOLDEN / version / "store.zip", folder)
-    data = str(GOLDEN / version / "data.jsonl")
-    return ExtractJob(str(folder / "store.zarr"), model, (data,), signal="later", options=OPTIONS)
-
-
-def test_a_store_from_before_prompts_were_shared_stays_without(tmp_path, model):
-    older = golden_job(tmp_path, model, "1.2")
-    with pytest.raises(StoreError, match="has no signals of shared prompts"):
-        extract(replace(older, request=ExtractRequest(share_prompts=True)))
-    view = extract(older)
-    assert view.signal.spec.freezes_batches
-    assert "share_prompts" not in view.signal.spec.model_dump()
-    before = content(older.store)
-    withdraw_units(view, [0])
-    extract(older)
-    assert content(older.store) == before
-
-
-# ---------------------------------------------------------------- what the trial found is kept, and followed
+# ---------------------------------------------------------------- what the probe found is kept, and followed
 
 
 FOUND = Sharing(prompts=True, difference=9e-07, images="image", images_difference=0.0, allowed=1e-4)
@@ -110,22 +89,22 @@ FAULT = Sharing(prompts=False, fault="hidden states come out otherwise", allowed
 
 
 def find(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every trial from now on find this, as on another machine."""
-    monkeypatch.setattr(model_door, "try_sharing", lambda *_, **__: sharing)
+    """Have every probe from now on find this, as on another machine."""
+    monkeypatch.setattr(model_door, "probe_sharing", lambda *_, **__: sharing)
 
 
-def test_what_the_trial_found_is_kept_and_shown(tmp_path, model):
+def test_what_the_probe_found_is_kept_and_shown(tmp_path, model):
     view = extract(job(tmp_path, model))
     kept = view.sharing()
     assert (kept.prompts, kept.fault, kept.images) == (True, None, None)
     assert 0 < kept.difference < 1e-5 < kept.allowed
-    assert info(view.store).sharing == {"base": kept}
-    text = run("info", view.store.location).stdout
-    assert f"prompts shared (a trial differed by {kept.difference:.1e}, at most 1e-04)" in text
+    assert status(view.store).sharing == {"base": kept}
+    text = run("status", view.store.location).stdout
+    assert f"prompts shared (a probe differed by {kept.difference:.1e}, at most 1e-04)" in text
     assert extract(job(tmp_path, model, signal="off", request=OFF)).sharing() is None
 
 
-def test_where_the_trial_now_finds_a_fault_nothing_is_mixed(tmp_path, model, monkeypatch):
+def test_where_the_probe_now_finds_a_fault_nothing_is_mixed(tmp_path, model, monkeypatch):
     view = extract(job(tmp_path, model))
     withdraw_units(view, [1])
     before = content(view.store.location)
@@ -135,17 +114,17 @@ def test_where_the_trial_now_finds_a_fault_nothing_is_mixed(tmp_path, model, mon
     ):
         extract(job(tmp_path, model))
     with pytest.raises(ResumeMismatch, match="begun with shared prompts"):
-        list(verify_against_model(view, ExtractAgainJob(model, options=OPTIONS)))
+        list(verify_against_model(view, ExtractJob(view.store.location, model, options=OPTIONS)))
     assert content(view.store.location) == before
     monkeypatch.undo()
     assert extract(job(tmp_path, model)).completion() is not None
 
 
-def test_where_the_trial_found_a_fault_first_all_units_go_without(tmp_path, model, monkeypatch):
+def test_where_the_probe_found_a_fault_first_all_units_go_without(tmp_path, model, monkeypatch):
     with monkeypatch.context() as elsewhere:
         find(FAULT, elsewhere)
         view = extract(job(tmp_path, model))
-    assert "prompts not shared: hidden states come out otherwise" in run("info", view.store.location).stdout
+    assert "prompts not shared: hidden states come out otherwise" in run("status", view.store.location).stdout
     before = content(view.store.location)
     withdraw_units(view, [0])
     extract(job(tmp_path, model))
@@ -155,7 +134,7 @@ def test_where_the_trial_found_a_fault_first_all_units_go_without(tmp_path, mode
 
 
 class Loaded(FakeExtractor):
-    """An extractor whose trial found something."""
+    """An extractor whose probe found something."""
 
     def __init__(self, sharing: Sharing | None) -> None:
         self.sharing = sharing
@@ -166,7 +145,7 @@ class Loaded(FakeExtractor):
 
 def begun(folder: Path, signal: str = "base") -> SignalView:
     """Return a signal of the fake model that has no unit yet."""
-    view = extract(make_job(folder, signal=signal, request=ExtractRequest(share_prompts=True)))
+    view = extract(make_job(folder, signal=signal, request=ExtractSpec(share_prompts=True)))
     withdraw_units(view, view.committed_units())
     return view
 
@@ -183,29 +162,6 @@ def test_images_too_are_shared_as_they_were_first(tmp_path, images):
     cannot = Loaded(FOUND.model_copy(update={"images": None, "images_fault": "it forgets them"}))
     with pytest.raises(ResumeMismatch, match="it forgets them") if images else nullcontext():
         follow_sharing(view, cannot)
-
-
-def test_a_store_that_has_no_place_for_it_keeps_the_images_of_a_sample_together(tmp_path):
-    shutil.unpack_archive(GOLDEN / "1.3" / "store.zip", tmp_path)
-    view = Store.open(tmp_path / "store.zarr").signal("int8")
-    before = content(view.store.location)
-    for found, images in ((FOUND, "sample"), (FOUND.model_copy(update={"images": None}), None)):
-        extractor = Loaded(found)
-        begin_sharing(view, extractor)
-        assert extractor.sharing.images == images
-    begin_sharing(view, Loaded(None))
-    assert content(view.store.location) == before
-
-
-def test_a_store_from_before_it_was_kept_shares_prompts_and_stays_as_it_is(tmp_path, model):
-    older = golden_job(tmp_path, model, "1.3")
-    view = extract(older)
-    assert view.signal.spec.share_prompts is True
-    assert view.sharing() is None
-    before = content(older.store)
-    withdraw_units(view, [1])
-    extract(older)
-    assert content(older.store) == before
 
 
 def test_what_is_kept_comes_back_when_it_is_damaged_or_lost(tmp_path, model):
@@ -226,7 +182,9 @@ def test_once_it_is_lost_no_unit_is_added_and_repair_leaves_none_of_the_other_ki
     withdraw_units(view, [1])
     before = content(view.store.location)
     find(FAULT, monkeypatch)
-    with pytest.raises(Corrupt, match=r"sharing/base.json is missing.*`grace-store repair` does them all again"):
+    with pytest.raises(
+        Corrupt, match=r"sharing/base.json is missing.*`grace-store verify --repair` does them all again"
+    ):
         extract(job(tmp_path, model))
     assert content(view.store.location) == before
     repair(replace(job(tmp_path, model), samples_per_unit=None))
@@ -237,19 +195,21 @@ def test_once_it_is_lost_no_unit_is_added_and_repair_leaves_none_of_the_other_ki
 
 
 def test_one_that_is_damaged_is_not_followed_and_spoils_no_info(tmp_path):
-    view = extract(make_job(tmp_path, request=ExtractRequest(share_prompts=True)))
+    view = extract(make_job(tmp_path, request=ExtractSpec(share_prompts=True)))
     keep_sharing(view, FOUND)
     path = Path(view.store.location) / sharing_key(view.name)
     path.write_text(path.read_text().replace("true", "false"))
-    with pytest.raises(Corrupt, match=r"does not match its own digest.*`grace-store repair` does all of them again"):
+    with pytest.raises(
+        Corrupt, match=r"does not match its own digest.*`grace-store verify --repair` does all of them again"
+    ):
         begin_sharing(view, Loaded(FOUND))
-    found = info(view.store)
+    found = status(view.store)
     assert found.sharing == {}
     assert "does not match its own digest" in found.damaged_sharing["base"]
-    shown = run("info", view.store.location)
+    shown = run("status", view.store.location)
     assert shown.exit_code == 0
     assert "damaged: ledger/sharing/base.json does not match" in shown.stdout
-    assert "`grace-store repair`" in shown.stdout
+    assert "`grace-store verify --repair`" in shown.stdout
 
 
 def half_written(view: SignalView) -> tuple[Path, bytes]:
@@ -282,7 +242,7 @@ def test_what_stays_half_written_is_waited_for_no_longer_than_a_few_seconds(tmp_
     slept: list[float] = []
     monkeypatch.setattr(unit_writer.time, "sleep", slept.append)
     monkeypatch.setattr(unit_writer.time, "monotonic", lambda: sum(slept))
-    told = "neither be read nor written. Delete" if is_folder else "not valid JSON.*`grace-store repair`"
+    told = "neither be read nor written. Delete" if is_folder else "not valid JSON.*`grace-store verify --repair`"
     with pytest.raises(Corrupt, match=told):
         begin_sharing(view, Loaded(FOUND))
     assert 1 <= sum(slept) <= 2 * unit_writer.WHOLE_SECONDS
@@ -309,7 +269,7 @@ def test_several_processes_write_what_one_writes(tmp_path, model):
 
 def test_in_half_precision_sharing_costs_no_more_than_the_precision_itself(tmp_path, model):
     def rows(name: str, **wishes) -> np.ndarray:
-        made = extract(job(tmp_path, model, store=f"{name}.zarr", request=ExtractRequest(storage="float32", **wishes)))
+        made = extract(job(tmp_path, model, store=f"{name}.zarr", request=ExtractSpec(storage="float32", **wishes)))
         assert (made.sharing() is not None and made.sharing().prompts) is wishes.get("share_prompts", True)
         vectors = np.concatenate([made.unit_vectors(unit) for unit in made.committed_units()])
         return vectors[np.linalg.norm(vectors, axis=1) > 0]

@@ -39,7 +39,7 @@ def test_the_next_units_are_prepared_while_one_is_on_the_device(queue_units: int
     writer: Any = SimpleNamespace(write=write, confirm=lambda: None)
     extractor: Any = SimpleNamespace(prepare=prepare, compute=compute)
     told: list[object] = []
-    options = RunOptions(queue_units=queue_units)
-    run_pipeline(writer, ListFeed(range(8), threading.Event()), loader, extractor, options, told.append)
+    feed = ListFeed(range(8), threading.Event())
+    run_pipeline(writer, feed, loader, extractor, RunOptions(), told.append, queue_units)
     assert order == list(range(8))
     assert len(told) == 8

@@ -11,26 +11,22 @@ from typing import Any
 import pytest
 
 from grace_store.base.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError, StoreBusy
-from grace_store.base.events import Event, Note, Scanned, Warned
-from grace_store.base.settings import DataRequest, DataSpec
-from grace_store.data.dataset import Dataset
-from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.base.events import Event, Note, Progressed, Warned
+from grace_store.base.settings import DataSpec
 from grace_store.run.extract import extract
-from grace_store.run.plan import plan, rewrite_plan_arrays
-from grace_store.run.record_tally import tally_records
-from grace_store.run.scan import Understanding
+from grace_store.run.plan import plan
 from grace_store.run.status import set_aside_rows, status
 from grace_store.run.verify import verify
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.lock import hold
 from grace_store.store.opened import Store
-from grace_store.store.plan_writer import PlanWriter, check_claimable
+from grace_store.store.plan_writer import check_claimable
 from tests import fake_model
 from tests.conversations import write_conversations
 from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, make_job, record, write_dataset
 from tests.mortal_backend import Crash, MortalBackend
 
-REQUEST = DataRequest(min_steps=2)
+REQUEST = DataSpec(min_steps=2)
 
 
 def planned(tmp_path: Path, **changes: object) -> Store:
@@ -80,13 +76,13 @@ def test_another_number_of_files_is_refused(tmp_path: Path) -> None:
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     planned(tmp_path)
     with pytest.raises(ResumeMismatch, match="min-steps: planned 2, now 8"):
-        plan([tmp_path / "traces.jsonl"], tmp_path / "store.zarr", DataRequest(min_steps=8))
+        plan([tmp_path / "traces.jsonl"], tmp_path / "store.zarr", DataSpec(min_steps=8))
 
 
 def test_a_file_without_a_usable_record_shows_one_and_leaves_nothing(tmp_path: Path) -> None:
     data = write_dataset(tmp_path / "traces.jsonl")
     with pytest.raises(NothingUsable, match=r"too_few_steps 26.*\n.*at least 9 steps.*\n.*too_few_steps.*\n.*case-0"):
-        plan([data], tmp_path / "store.zarr", DataRequest(min_steps=9))
+        plan([data], tmp_path / "store.zarr", DataSpec(min_steps=9))
     assert not (tmp_path / "store.zarr").exists()
     planned(tmp_path)  # and the place is free for another try
 
@@ -97,19 +93,19 @@ def test_a_run_without_a_usable_record_discards_nothing_of_one_that_took_over(tm
     backend = open_backend(tmp_path / "store.zarr")
 
     def take_over(event: Event) -> None:
-        if isinstance(event, Scanned):
+        if isinstance(event, Progressed):
             backend.write("ledger/locks/plan.0-of-1.json", b'{"host": "another-machine"}')
             backend.write("samples/zarr.json", b"theirs")
 
     with pytest.raises(StoreBusy, match=r"was taken over by process \? on another-machine"):
-        plan([data], backend.location, DataRequest(min_steps=9), listener=take_over)
+        plan([data], backend.location, DataSpec(min_steps=9), listener=take_over)
     assert backend.read("samples/zarr.json") == b"theirs"
 
 
 def test_steps_that_cannot_be_are_refused_before_reading(tmp_path: Path) -> None:
     data = write_dataset(tmp_path / "traces.jsonl")
     with pytest.raises(SettingError, match="min"):
-        plan([data], tmp_path / "store.zarr", DataRequest(min_steps=9, max_steps=3))
+        plan([data], tmp_path / "store.zarr", DataSpec(min_steps=9, max_steps=3))
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
@@ -149,10 +145,8 @@ def test_progress_is_told(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(record(i)) + "\n" for i in range(3000)))
     events: list[Event] = []
     plan([data], tmp_path / "store.zarr", REQUEST, listener=events.append)
-    scanned = [event for event in events if isinstance(event, Scanned)]
-    assert scanned
-    assert scanned[-1].num_records <= 3000
-    assert scanned[-1].total_bytes == data.stat().st_size
+    told = [event for event in events if isinstance(event, Progressed)]
+    assert told[-1] == Progressed("Planning: 3000 records read.", data.stat().st_size, data.stat().st_size)
 
 
 def test_status_of_a_plan_without_signals(tmp_path: Path) -> None:
@@ -166,19 +160,19 @@ def test_status_of_a_plan_without_signals(tmp_path: Path) -> None:
 
 def fresh(tmp_path: Path, name: str, **wishes: Any) -> dict[str, str]:
     """Return the content of a store that was planned with these settings in the first place."""
-    plan([tmp_path / "traces.jsonl"], tmp_path / name, DataRequest(**wishes), samples_per_unit=4)
+    plan([tmp_path / "traces.jsonl"], tmp_path / name, DataSpec(**wishes), samples_per_unit=4)
     return content(tmp_path / name)
 
 
 def anew(tmp_path: Path, **wishes: Any) -> Store:
     data = tmp_path / "traces.jsonl"
-    return plan([data], tmp_path / "store.zarr", DataRequest(**wishes), samples_per_unit=4, anew=True)
+    return plan([data], tmp_path / "store.zarr", DataSpec(**wishes), samples_per_unit=4, anew=True)
 
 
 def test_while_nothing_is_extracted_other_settings_replace_the_plan(tmp_path: Path) -> None:
     planned(tmp_path)
     events: list[Event] = []
-    request = DataRequest(min_steps=4)
+    request = DataSpec(min_steps=4)
     again = plan([tmp_path / "traces.jsonl"], tmp_path / "store.zarr", request, anew=True, listener=events.append)
     told = next(event.text for event in events if isinstance(event, Note))
     changes = "min-steps 2 became 4; unit-samples 4 became 16; 12 samples instead of 24"
@@ -216,7 +210,7 @@ def test_settings_that_keep_nothing_leave_the_old_plan(tmp_path: Path) -> None:
 def test_a_plan_with_a_signal_stays(tmp_path: Path) -> None:
     store = extract(make_job(tmp_path)).store
     before = content(store.location)
-    with pytest.raises(ResumeMismatch, match=r"min-steps: planned 2, now 4(?s:.)*new --store.$"):
+    with pytest.raises(ResumeMismatch, match=r"min-steps: planned 2, now 4(?s:.)*new store.$"):
         anew(tmp_path, min_steps=4)
     store.backend.delete("signals/base/zarr.json")  # damaged, and still a night of work
     with pytest.raises(ResumeMismatch, match="min-steps: planned 2, now 4"):
@@ -281,7 +275,7 @@ def test_killed_anywhere_while_planning_anew_then_run_again_is_as_planned_at_onc
 
 def warnings(data: Path, store: Path, **wishes: Any) -> list[str]:
     events: list[Event] = []
-    plan([data], store, DataRequest(**wishes), listener=events.append)
+    plan([data], store, DataSpec(**wishes), listener=events.append)
     return [event.text for event in events if isinstance(event, Warned)]
 
 
@@ -323,36 +317,18 @@ def test_conversations_with_keys_that_would_be_lost_are_set_aside_by_the_key(tmp
     assert list(verify(store)) == []
 
 
-def test_keys_that_are_ignored_are_part_of_the_plan_and_left_out_if_there_are_none(tmp_path: Path) -> None:
+def test_keys_that_are_ignored_are_part_of_the_plan(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "chats.jsonl")
-    store = plan([data], tmp_path / "store.zarr", DataRequest(min_steps=2, ignore_key=("tools", "tools")))
+    store = plan([data], tmp_path / "store.zarr", DataSpec(min_steps=2, ignore_key=("tools", "tools")))
     assert store.plan.set_aside == {"unread_reasoning_content": 3}
     assert store.plan.spec.model_dump(mode="json")["ignore_key"] == ["tools"]
     with pytest.raises(ResumeMismatch, match="ignore-key: planned tools, now loss tools"):
-        plan([data], tmp_path / "store.zarr", DataRequest(ignore_key=("tools", "loss")))
-    both = DataRequest(ignore_key=("tools", "reasoning_content"))
+        plan([data], tmp_path / "store.zarr", DataSpec(ignore_key=("tools", "loss")))
+    both = DataSpec(ignore_key=("tools", "reasoning_content"))
     assert plan([data], tmp_path / "store.zarr", both, anew=True).plan.num_samples == 9
-    assert plan([data], tmp_path / "store.zarr", both.model_copy(update={"ignore_key": None})).plan.num_samples == 9
-    same = DataRequest(ignore_key=("reasoning_content", "tools"))
+    assert plan([data], tmp_path / "store.zarr").plan.num_samples == 9
+    same = DataSpec(ignore_key=("reasoning_content", "tools"))
     assert plan([data], tmp_path / "store.zarr", same).plan.num_samples == 9
-    assert "ignore_key" not in DataSpec(format="messages").model_dump()
-    assert DataSpec(format="messages", ignore_key=()).digest() == DataSpec(format="messages").digest()
-
-
-def test_a_store_of_an_earlier_version_keeps_what_it_planned_without_such_keys(tmp_path: Path) -> None:
-    data, backend = write_conversations(tmp_path / "chats.jsonl"), open_backend(tmp_path / "store.zarr")
-    spec, writer = DataSpec(format="messages", min_steps=2), PlanWriter(backend)
-    with Dataset.open([data]) as dataset:
-        tally_records(dataset.scan(), Understanding((data.name,), spec, sets_unread_aside=False), 1, writer)
-        writer.finish(spec, dataset.summary(), None, "earlier", version="1.4")
-    store = Store.open(backend)
-    assert (store.plan.num_samples, list(verify(store))) == (9, [])
-    before = content(tmp_path / "store.zarr")
-    with open_dataset(store) as dataset:
-        assert [sample.num_steps for sample in UnitLoader(store, dataset).read(0, 9)] == [2] * 9
-        backend.delete("samples/sample_id/c/0")
-        rewrite_plan_arrays(store, dataset)
-    assert content(tmp_path / "store.zarr") == before
 
 
 def test_what_ignoring_keys_would_keep_is_tried_and_said_with_its_price(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grace_store.base.errors import GraceStoreError
-from grace_store.base.settings import DataRequest, DataSpec
+from grace_store.base.settings import DataSpec
 from grace_store.data.record import Record
 from grace_store.run import scan as understanding
 from grace_store.run.plan import plan
@@ -19,7 +19,7 @@ from grace_store.run.status import set_aside_rows
 from grace_store.store.opened import Store
 from tests.jobs import content, record, write_dataset
 
-REQUEST = DataRequest(min_steps=2)
+REQUEST = DataSpec(min_steps=2)
 
 
 @pytest.fixture

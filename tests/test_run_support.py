@@ -13,8 +13,9 @@ import pytest
 
 from grace_store.base.errors import DeviceLost
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.base.settings import ExtractRequest
-from grace_store.run.extract import ExtractJob, extract, logged
+from grace_store.base.settings import ExtractSpec
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract, logged
 from grace_store.run.support import DEVICE_SECONDS, support
 from grace_store.store.opened import Store
 from tests.commands import run
@@ -37,7 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("homes") / "somebody"
     work = home / "Secret Project"
     work.mkdir(parents=True)
-    job: ExtractJob = make_job(work, request=ExtractRequest(system=SYSTEM))
+    job: ExtractJob = make_job(work, request=ExtractSpec(system=SYSTEM))
     assert TRACE in (work / "traces.jsonl").read_text()
     extract(job)
     store = Store.open(job.store)
@@ -96,7 +97,7 @@ def test_a_store_that_is_not_there_and_a_device_that_never_answers_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(*_: Sequence[str], **__: object) -> None:
-        said = b'{"num_devices": 2}\n{"begins": 0}\n{"device": 0, "trial": "ok"}\n{"begins": 1}\n{"dev'
+        said = b'{"num_devices": 2}\n{"begins": 0}\n{"device": 0, "probe": "ok"}\n{"begins": 1}\n{"dev'
         raise subprocess.TimeoutExpired("it", 1, output=said)
 
     monkeypatch.setattr(subprocess, "run", hang)
@@ -105,13 +106,14 @@ def test_a_store_that_is_not_there_and_a_device_that_never_answers_are_told(
     assert found.store["failure"].startswith("NotAStore: ")
     assert str(tmp_path) not in found.model_dump_json()
     late = f"no answer within {DEVICE_SECONDS:g} seconds"
-    assert found.devices["listed"] == [{"device": 0, "trial": "ok"}, {"device": 1, "trial": late}]
+    assert found.devices["listed"] == [{"device": 0, "probe": "ok"}, {"device": 1, "probe": late}]
 
 
-def test_a_lost_device_is_found_by_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_lost_device_is_found_by_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment(devices=2, faults="1=fail@2").items():
         monkeypatch.setenv(name, value)
     listed = support().devices["listed"]
-    assert listed[0]["trial"] == "ok"
+    assert listed[0]["probe"] == "ok"
     assert listed[0]["name"].startswith("Pretend accelerator")
-    assert listed[1]["trial"].startswith("DeviceLost: The device pretend is lost")
+    assert listed[1]["probe"].startswith("DeviceLost: The device pretend is lost")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from grace_store.base.errors import ResumeMismatch
-from grace_store.base.settings import ExtractRequest
-from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.verify import ExtractAgainJob, describe_problems, verify, verify_against_model
+from grace_store.base.settings import ExtractSpec
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
+from grace_store.run.verify import describe_problems, verify, verify_against_model
 from grace_store.store.check import Problem
 from grace_store.store.opened import Store
 from tests.fake_model import make_fake_model
@@ -24,10 +25,6 @@ def job(tmp_path: Path) -> ExtractJob:
     return job
 
 
-def again(job: ExtractJob, num_units: int) -> ExtractAgainJob:
-    return ExtractAgainJob(job.model or "", num_units, door=job.door)
-
-
 def test_units_to_do_are_told_as_ranges() -> None:
     problems = [Problem("base", unit, "key", "unit is not committed", "extract") for unit in (0, 1, 2, 7)]
     problems.insert(2, Problem("base", 5, "key", "chunk is missing", "repair"))
@@ -37,7 +34,7 @@ def test_units_to_do_are_told_as_ranges() -> None:
 
 @pytest.mark.parametrize("storage", ["float32", "float16", "int8", "int4"])
 def test_every_storage_is_sound(tmp_path: Path, storage: str) -> None:
-    view = extract(make_job(tmp_path, request=ExtractRequest(storage=storage)))  # type: ignore[arg-type]
+    view = extract(make_job(tmp_path, request=ExtractSpec(storage=storage)))  # type: ignore[arg-type]
     assert list(verify(view.store, deep=True)) == []
 
 
@@ -46,7 +43,7 @@ def test_every_storage_is_sound(tmp_path: Path, storage: str) -> None:
 
 def test_units_extracted_again_agree(job: ExtractJob) -> None:
     view = Store.open(job.store).signal("base")
-    assert list(verify_against_model(view, again(job, 3))) == []
+    assert list(verify_against_model(view, job, 3)) == []
 
 
 def test_a_store_of_other_numbers_is_noticed(tmp_path: Path, job: ExtractJob) -> None:
@@ -57,7 +54,7 @@ def test_a_store_of_other_numbers_is_noticed(tmp_path: Path, job: ExtractJob) ->
     view = extract(swapped)
     source = Store.open(job.store).signal("base")
     view._group, view.chunks = source._group, source.chunks
-    problems = list(verify_against_model(view, again(job, 99)))
+    problems = list(verify_against_model(view, swapped, 99))
     assert [problem.unit for problem in problems] == list(range(view.store.plan.num_units))
     assert all("Grams differ" in problem.text for problem in problems)
 
@@ -66,4 +63,4 @@ def test_another_model_is_refused(tmp_path: Path, job: ExtractJob) -> None:
     view = Store.open(job.store).signal("base")
     other = make_fake_model(tmp_path / "other", "other")
     with pytest.raises(ResumeMismatch, match="model weights"):
-        list(verify_against_model(view, replace(again(job, 1), model=other)))
+        list(verify_against_model(view, replace(job, model=other), 1))

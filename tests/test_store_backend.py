@@ -167,7 +167,7 @@ def test_zarr_gets_a_view_it_cannot_write_to_and_no_fill_values_for_missing_chun
         assert [name async for name in view.list_dir("g/array/")] == ["c", "zarr.json"]
         assert sorted([key async for key in view.list_prefix("g/")]) == ["g/array/c/0", "g/array/zarr.json"]
         assert await view.exists("g/array/c/0")
-        with pytest.raises(Corrupt, match=r"g/array/c/1 is missing. Run `grace-store verify`"):
+        with pytest.raises(Corrupt, match=r"g/array/c/1 is missing. Run `grace-store verify --repair`"):
             await view.get("g/array/c/1", prototype)
 
     asyncio.run(look())

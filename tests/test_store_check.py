@@ -20,10 +20,10 @@ from grace_store.base.metadata import Commit, Plan, SampleSetAside, Signal
 from grace_store.base.settings import Storage
 from grace_store.base.states import Reason
 from grace_store.run.verify import verify
-from grace_store.store import check, encode, keys, layout
+from grace_store.store import array_group, check, keys, layout
+from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.backend import LocalBackend
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays
-from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, COMPLETIONS, LEDGER_GROUP, LOCKS, RUNS, TMP
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import group_bytes, seal, to_bytes
@@ -129,7 +129,7 @@ def test_another_level_of_compression_and_other_words_are_no_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the format leaves open may change from release to release; old stores stay sound."""
-    monkeypatch.setattr(encode, "COMPRESSION_LEVEL", 9)
+    monkeypatch.setattr(array_group, "COMPRESSION_LEVEL", 9)
     store = write_store(tmp_path / "s", [3, 4, 9, 1], 2, "int4", 40).store
     monkeypatch.undo()
     assert b'"level": 9' in (store.backend.read("signals/base/segment_vector/zarr.json") or b"")
@@ -394,14 +394,6 @@ def test_a_copy_is_on_the_disk_before_its_document_has_a_name(tmp_path: Path, mo
     add_signal(Store.open(tmp_path / "s"), "int8", 16)
     for copy, key in ((keys.PLAN_COPY, "zarr.json"), (keys.signal_copy_key(SIGNAL), f"signals/{SIGNAL}/zarr.json")):
         assert "flush" in order[order.index(copy) : order.index(key)]
-
-
-def test_a_store_of_version_1_0_needs_no_copies(tmp_path: Path) -> None:
-    shutil.unpack_archive(Path(__file__).parent / "golden/1.0/store.zip", tmp_path)
-    (place,) = (each for each in (tmp_path, *tmp_path.iterdir()) if (each / "zarr.json").is_file())
-    store = Store.open(place)
-    assert store.backend.size(keys.PLAN_COPY) is None
-    assert list(check_plan(store, deep=True)) == []
 
 
 STRAYS = [

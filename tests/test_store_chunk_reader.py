@@ -15,7 +15,7 @@ from numcodecs import zstd
 from grace_store.base.errors import Corrupt, UnknownName
 from grace_store.base.settings import Storage
 from grace_store.store import keys
-from grace_store.store.decode import decode_chunk
+from grace_store.store.array_group import decode_chunk
 from grace_store.store.layout import sample_arrays
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import seal, to_bytes
@@ -151,7 +151,9 @@ def test_damage_is_never_data_whether_or_not_the_commit_vouches_for_it(tmp_path:
         with pytest.raises(Corrupt, match=rf"{key} is not the chunk that was committed\. Run `grace-store verify"):
             view.unit_array(key.partition("/")[0], 1)
         put_chunk(view, key, damaged)
-        with pytest.raises(Corrupt, match=rf"{key} cannot be decoded \(.*{why}.*\)\. Run `grace-store verify --deep`"):
+        with pytest.raises(
+            Corrupt, match=rf"{key} cannot be decoded \(.*{why}.*\)\. Run `grace-store verify --repair`"
+        ):
             view.unit_array(key.partition("/")[0], 1)
 
 
@@ -174,7 +176,7 @@ def test_damaged_shards_are_never_data_either(tmp_path: Path, change: Any) -> No
     view = write_store(tmp_path / "s", NUM_STEPS, 2, "int8", 45)
     key = "segment_vector/c/1/0"
     put_chunk(view, key, change(view.store.backend.read(f"{view.key}/{key}")))
-    with pytest.raises(Corrupt, match=rf"{key} cannot be decoded \(.*\)\. Run `grace-store verify --deep`"):
+    with pytest.raises(Corrupt, match=rf"{key} cannot be decoded \(.*\)\. Run `grace-store verify --repair`"):
         view.unit_array("segment_vector", 1)
 
 
@@ -193,7 +195,7 @@ def test_missing_chunks_and_damaged_commits_are_said_by_name(tmp_path: Path) -> 
     view = write_store(tmp_path / "s", NUM_STEPS, 2, "int8", 45)
     backend = view.store.backend
     backend.delete(f"{view.key}/sample_gram/c/1")
-    with pytest.raises(Corrupt, match=r"signals/base/sample_gram/c/1 is missing\. Run `grace-store verify --deep`"):
+    with pytest.raises(Corrupt, match=r"signals/base/sample_gram/c/1 is missing\. Run `grace-store verify --repair`"):
         view.unit_array("sample_gram", 1)
     backend.write(f"{view.key}/sample_state/c/3", backend.read(f"{view.key}/sample_state/c/1") or b"")
     backend.write(f"{view.key}/segment_loss/c/3", backend.read(f"{view.key}/segment_loss/c/1") or b"")
@@ -202,7 +204,7 @@ def test_missing_chunks_and_damaged_commits_are_said_by_name(tmp_path: Path) -> 
     key = keys.commit_key("base", 2)
     for raw in (None, b"{", b"{}", (backend.read(key) or b"")[:-30]):
         backend.delete(key) if raw is None else backend.write(key, raw)
-        with pytest.raises(Corrupt, match=r"00000002.json cannot be read\. Run `grace-store verify --deep`"):
+        with pytest.raises(Corrupt, match=r"00000002.json cannot be read\. Run `grace-store verify --repair`"):
             view.unit_array("sample_state", 2)
 
 

@@ -10,7 +10,7 @@ import zarr
 
 from grace_store.base.settings import Storage
 from grace_store.store import keys, layout
-from grace_store.store.encode import ArrayEncoder
+from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter
 from tests.stores import STORAGES, add_signal, random_signals, spans_for, write_plan, write_store

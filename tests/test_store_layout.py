@@ -74,6 +74,7 @@ def make_plan(num_samples: int, samples_per_unit: int) -> Plan:
         rows_per_unit=256,
         gram_per_unit=70,
         samples_sha256="",
+        flagged={},
         created_by="",
     )
 

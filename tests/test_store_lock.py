@@ -28,7 +28,7 @@ from tests.s3_server import environment, new_bucket, s3_server
 
 MINE = f"{LOCKS}/base.0-of-1.json"
 ELSEWHERE = {"host": "another-machine", "pid": 7, "since": "yesterday"}
-RENEWING = ELSEWHERE | {"mark": "theirs", lock.RENEWED: 60.0}
+RENEWING = ELSEWHERE | {"mark": "theirs"}
 
 
 @pytest.fixture
@@ -40,6 +40,11 @@ def dead_owner() -> dict[str, Any]:
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait()
     return lock._me() | {"pid": process.pid}
+
+
+def live_owner() -> dict[str, Any]:
+    """A process that outlives the test: the one that started it."""
+    return lock._me() | {"pid": os.getppid(), "process_started": lock.process_started(os.getppid())}
 
 
 def put(backend: Backend, owner: Any, key: str = MINE) -> None:
@@ -70,7 +75,7 @@ def test_a_live_lock_is_refused_with_a_sentence(backend: LocalBackend) -> None:
 
 
 def test_waiting_ends_when_the_other_does(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(backend, lock._me())
+    put(backend, live_owner())
     monkeypatch.setattr(lock.time, "sleep", lambda _: backend.delete(MINE))
     with hold(backend, "base", wait_seconds=60):
         pass
@@ -158,7 +163,7 @@ def test_who_sees_the_other_steps_back_when_both_locked_at_once(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Different shards, so different files: both can be created, and only then is the overlap seen."""
-    monkeypatch.setattr(lock, "_clear_stale", lambda *_, **__: put(backend, lock._me(), f"{LOCKS}/base.0-of-2.json"))
+    monkeypatch.setattr(lock, "_clear_stale", lambda *_, **__: put(backend, live_owner(), f"{LOCKS}/base.0-of-2.json"))
     with pytest.raises(StoreBusy, match=r"base.0-of-2.json"), hold(backend, "base", (0, 1)):
         pass
     assert backend.names(LOCKS) == ["base.0-of-2.json"]
@@ -196,7 +201,7 @@ def test_a_claim_of_a_live_run_is_respected_and_of_a_dead_one_not(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "CLAIM_SECONDS", 0.0)
-    for claimant, is_respected in ((lock._me(), True), (dead_owner(), False)):
+    for claimant, is_respected in ((live_owner(), True), (dead_owner(), False)):
         dead = json.dumps(dead_owner()).encode()
         backend.write(MINE, dead)
         put(backend, claimant, claim_of(dead))
@@ -219,7 +224,7 @@ def test_a_run_that_just_deletes_a_dead_lock_is_waited_for(
     """Every run that starts clears the locks of all dead ones; the runs that were to take their place do not fail."""
     dead = json.dumps(dead_owner()).encode()
     backend.write(MINE, dead)
-    put(backend, lock._me(), claim_of(dead))
+    put(backend, live_owner(), claim_of(dead))
     monkeypatch.setattr(lock.time, "sleep", lambda _: backend.delete(MINE, claim_of(dead)))
     with hold(backend, "base"):
         pass
@@ -281,9 +286,9 @@ def test_a_broken_lock_that_was_alive_after_all_does_not_take_the_new_one_along(
     first, second = LocalBackend(backend.root), LocalBackend(backend.root)
     holding = hold(first, "base")
     holding.__enter__()
-    put(backend, lock._me() | {"since": "earlier"})  # the same process cannot hold two; make them differ
+    put(backend, live_owner() | {"since": "earlier"})  # the same process cannot hold two; make them differ
     with hold(second, "base", break_lock=True):
-        put(backend, lock._me() | {"since": "now"})
+        put(backend, live_owner() | {"since": "now"})
         backend.write(f"{TMP}/base.0-of-1/half", b"")
         holding.__exit__(None, None, None)
         assert backend.read(MINE) is not None
@@ -308,7 +313,7 @@ def test_clearing_removes_locks_and_claims_of_the_dead(backend: LocalBackend) ->
 
 
 def test_a_lock_that_this_process_could_not_give_back_does_not_stop_it(backend: LocalBackend) -> None:
-    put(backend, lock._me() | {"mark": "of a run that ended when the storage was gone", lock.RENEWED: 60.0})
+    put(backend, lock._me() | {"mark": "of a run that ended when the storage was gone"})
     with hold(backend, "base"):
         pass
 
@@ -341,13 +346,6 @@ def test_a_silent_lock_is_taken_over(backend: LocalBackend, where: dict[str, str
     with hold(backend, "base"):
         assert json.loads(backend.read(MINE) or b"")["pid"] == os.getpid()
     assert list(backend.walk()) == []
-
-
-def test_silence_of_an_older_version_says_nothing(backend: LocalBackend) -> None:
-    put(backend, ELSEWHERE)
-    silence(backend, 1000 * lock.SILENT_SECONDS)
-    with pytest.raises(StoreBusy, match=r"Wait for it to end; if you know that it is dead"), hold(backend, "base"):
-        pass
 
 
 def test_silence_of_a_process_that_is_seen_to_run_says_nothing(backend: LocalBackend) -> None:

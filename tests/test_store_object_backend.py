@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from grace_store.base.errors import MissingExtra, SettingError, StorageError
+from grace_store.base.errors import MissingExtra, SettingError, StorageError, how_to_install
 from grace_store.run.doctor.machine_checks import try_storage
 from grace_store.store import object_backend
 from grace_store.store.backend import Backend, open_backend
@@ -180,7 +181,7 @@ def test_a_forked_process_is_told_so_instead_of_hanging(bucket: Backend, monkeyp
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'grace-store\[cloud\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(how_to_install("cloud"))):
         open_backend("s3://bucket/store")
 
 
@@ -237,21 +238,20 @@ def test_an_address_without_its_scheme_is_told_as_that(monkeypatch: pytest.Monke
 
 
 def test_the_doctor_tries_what_a_store_does_and_leaves_nothing(bucket: Backend) -> None:
-    assert try_storage(bucket.location).fatal == ""
-    assert try_storage(bucket.location).slight == ""
+    assert try_storage(bucket.location).verdict == "ok"
     assert list(bucket.walk()) == []
 
 
 def test_the_doctor_finds_what_is_wrong(bucket: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(object_backend.ObjectBackend, "write_new", lambda self, *item: not self.write(*item))
-        assert "replaces objects that it was told not to" in try_storage(bucket.location).slight
+        assert "replaces objects that it was told not to" in try_storage(bucket.location).text
     puts = itertools.count(1)
     proxy.fault = lambda method, _: 501 if method == "PUT" and next(puts) > 2 else None
-    assert "does not let a lock be renewed" in try_storage(bucket.location).slight
+    assert "does not let a lock be renewed" in try_storage(bucket.location).text
     proxy.fault = lambda method, _: 403 if method == "LIST" else None
-    assert "access was denied" in try_storage(bucket.location).fatal
+    assert "access was denied" in try_storage(bucket.location).text
     proxy.fault = lambda *_: None
     assert list(bucket.walk()) == []
     proxy.fault = lambda *_: 403
-    assert "access was denied" in try_storage(bucket.location).fatal
+    assert "access was denied" in try_storage(bucket.location).text

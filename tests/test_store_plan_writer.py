@@ -13,8 +13,9 @@ from grace_store.base.states import Reason
 from grace_store.store import layout
 from grace_store.store.backend import open_backend
 from grace_store.store.check import check_plan, check_strays
+from grace_store.store.layout import PlannedSample
 from grace_store.store.opened import Store
-from grace_store.store.plan_writer import PlannedSample, PlanWriter
+from grace_store.store.plan_writer import PlanWriter
 from tests.stores import NUM_SAMPLES, extract_store, finished_store, write_plan
 
 NUM_STEPS = [1 + i * 7 % 9 for i in range(23)]

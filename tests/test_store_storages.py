@@ -125,7 +125,7 @@ def test_float16_scales_are_powers_of_two_that_leave_the_mantissa_alone() -> Non
 def test_int4_is_decoded_with_the_arrays_that_are_stored_beside_it() -> None:
     storage = form("int4", 4)
     stored, scale = storage.encode(np.array([[1, 2, 3, 4]], dtype=np.float32))
-    kept = {each.name: each.values for each in storage.constants()}
+    kept = {name: values for name, (_, values, _) in storage.constants().items()}
     np.testing.assert_array_equal(storage.decode(stored, scale, kept), storage.decode(stored, scale))
     other = kept | {"vector_codebook": 2 * CODEBOOK}
     np.testing.assert_allclose(storage.decode(stored, scale, other), 2 * storage.decode(stored, scale), rtol=1e-6)

@@ -17,6 +17,7 @@ PRELOADED = {"kills": 12, "syscalls": 6, "rivals": 6, "torn": 3}
 """These need a C compiler, and have one wherever numpy could be built."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), (SHARES | PRELOADED).items())
 def test_a_share_of_every_torture_is_survived(tmp_path: Path, repository: Path, name: str, count: int) -> None:
     result = tmp_path / "tally.json"

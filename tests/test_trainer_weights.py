@@ -14,7 +14,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from grace_store.curate.exports.weighted_parts import cut_by_spaces, weighted_parts
 from grace_store.data.sample import Sample
-from grace_store.model.inputs.token_cuts import TokenCuts
+from grace_store.model.inputs.encode_samples import TokenCuts
 from grace_store.model.inputs.tokens import TokenizedSample, place_of_tokens, segment_of_places
 from tests.tiny_models import tiny_tokenizer
 from tests.trainer_cases import THINKING_TEMPLATE, WEIGHTED, weighted_rows, weighted_sample

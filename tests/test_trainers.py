@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.base.settings import ExtractRequest, ImagesAs, RunOptions
+from grace_store.base.settings import ExtractSpec, ImagesAs, RunOptions
 from grace_store.base.states import Reason
+from grace_store.base.training_settings import WarmupOptions, WarmupSpec
 from grace_store.curate.exports.trl import prompt_and_completion
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import ImageRef, Sample, Turn
-from grace_store.model.door import resolve_spec
-from grace_store.model.inputs.reading import ReadUnit, SampleReader
+from grace_store.model.inputs.encode_samples import PreparedUnit, SampleReader
 from grace_store.model.inputs.trainer_images import TRAINERS, as_trainer
 from grace_store.model.load.weights import describe_model, load
-from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
-from grace_store.model.lora.trainer import resolve_warmup
-from grace_store.model.lora.training_data import reading_spec
+from grace_store.model.open_model import resolve_spec
+from grace_store.train.training import resolve_warmup
+from grace_store.train.training_data import reading_spec
 from jobs.trainers.record import trl_row
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model
@@ -57,7 +57,7 @@ def read(folder):
         if not path.exists():
             make_model(model, path)
         # LLaVA's template ends a response with a space.
-        request = ExtractRequest(include_eos=model != "llava", max_length=10**5, images_as=images_as)
+        request = ExtractSpec(include_eos=model != "llava", max_length=10**5, images_as=images_as)
         spec = resolve_spec(str(path), request, RunOptions(device="cpu", threads=1))
         described = describe_model(str(path))
         loaded = load(described, spec.dtype, spec.attention, "cpu", 1)
@@ -80,7 +80,7 @@ def sample(conversation: str, image: str | None) -> Sample:
     return Sample(conversation, tuple(turns), response, (0, len(response) // 2, len(response)))
 
 
-def without_images(tokenizer: Any, unit: ReadUnit, model: str) -> tuple[list[int], str, int]:
+def without_images(tokenizer: Any, unit: PreparedUnit, model: str) -> tuple[list[int], str, int]:
     """Return the tokens other than the image's, the text of those in segments, and the number of the image's."""
     tokens = unit.tokens[0]
     is_image = tokens.ids == tokenizer.convert_tokens_to_ids(IMAGE_TOKENS.get(model, "none"))
@@ -188,12 +188,12 @@ def test_llavas_conversations_are_written_otherwise_by_each_trainer(read):
 def test_limits_are_the_trainers_own_settings(tmp_path):
     processor = describe_model(str(tiny_vision_model("qwen3_vl", tmp_path / "qwen"))).processor  # tokens of 8 x 8
     small, large = picture(20, 20), picture(800, 800)
-    swift = as_trainer("ms-swift", processor, 64 * 16 + 63, 64 * 100)
-    assert swift.to_rgb(small).size == (32, 32)
-    assert swift.to_rgb(large).size == (80, 80)
-    factory = as_trainer("llama-factory", processor, 40 * 40, 500 * 500)
-    assert factory.to_rgb(small).size == (40, 40)
-    assert factory.to_rgb(large).size == (500, 500)
+    _, swift = as_trainer("ms-swift", processor, 64 * 16 + 63, 64 * 100)
+    assert swift(small).size == (32, 32)
+    assert swift(large).size == (80, 80)
+    _, factory = as_trainer("llama-factory", processor, 40 * 40, 500 * 500)
+    assert factory(small).size == (40, 40)
+    assert factory(large).size == (500, 500)
     for name in ("ms-swift", "llama-factory"):
         with pytest.raises(SettingError, match="--min-pixels 1280 is more than --max-pixels 640"):
             as_trainer(name, processor, 1280, 640)
@@ -202,10 +202,10 @@ def test_limits_are_the_trainers_own_settings(tmp_path):
 def test_images_too_long_for_qwen(tmp_path):
     processor = describe_model(str(tiny_vision_model("qwen3_vl", tmp_path / "qwen"))).processor
     long = ImageRef(png(picture(2, 6000)))
-    factory = as_trainer("llama-factory", processor, None, None).to_rgb
-    assert ImageFolder(tmp_path, factory).open(long).image.size == (28, 5040)
+    factory = as_trainer("llama-factory", processor, None, None)[1]
+    assert ImageFolder(tmp_path, factory).open(long)[0].size == (28, 5040)
     with pytest.raises(Exception, match="aspect ratio") as caught:
-        ImageFolder(tmp_path, as_trainer("ms-swift", processor, None, None).to_rgb).open(long)
+        ImageFolder(tmp_path, as_trainer("ms-swift", processor, None, None)[1]).open(long)
     assert caught.value.why.reason == Reason.IMAGE_UNREADABLE
 
 
@@ -221,14 +221,14 @@ def test_what_is_not_known_of_a_trainer_is_refused(tmp_path):
     options = RunOptions(device="cpu")
     gemma = tiny_vision_model("gemma3", tmp_path / "gemma")
     with pytest.raises(SettingError, match="what ms-swift does with the images of Gemma3Processor is not known"):
-        resolve_spec(str(gemma), ExtractRequest(images_as="ms-swift"), options)
+        resolve_spec(str(gemma), ExtractSpec(images_as="ms-swift"), options)
     text = tiny_text_model("qwen3", tmp_path / "text")
-    assert resolve_spec(str(text), ExtractRequest(images_as="ms-swift"), options).images_as == "ms-swift", "no harm"
+    assert resolve_spec(str(text), ExtractSpec(images_as="ms-swift"), options).images_as == "ms-swift", "no harm"
 
 
 def test_a_warm_up_reads_images_in_the_same_way(folder, read):
     read("llava", "plain")
-    spec = resolve_warmup(str(folder / "llava"), WarmupRequest(images_as="ms-swift"), WarmupOptions(device="cpu"))
+    spec = resolve_warmup(str(folder / "llava"), WarmupSpec(images_as="ms-swift"), WarmupOptions(device="cpu"))
     assert reading_spec(spec).images_as == "ms-swift"
 
 

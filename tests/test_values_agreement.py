@@ -27,9 +27,9 @@ def test_an_agreement_is_a_rank_correlation_over_pairs_that_are_there() -> None:
     other[::7] = np.nan
     found = agreement(one, other, np.arange(0, 61, 3))
     both = np.isfinite(other)
-    assert found.correlation == pytest.approx(brute_spearman(one[both], other[both]))
-    assert found.low < found.correlation < found.high
-    assert found.num_pairs == int(both.sum())
+    assert found.value == pytest.approx(brute_spearman(one[both], other[both]))
+    assert found.low < found.value < found.high
+    assert found.num == int(both.sum())
 
 
 def test_intervals_draw_samples_not_steps() -> None:
@@ -60,7 +60,7 @@ def test_the_overlap_is_that_of_two_sets(size: int, ratio: str, seed: int) -> No
     value[rng.random(size) < 0.1] = np.nan
     other[0] = value[0] = 1.0
     found = survival(value, other, ratio, draws=5)
-    assert found.jaccard == brute_jaccard(value, other, ratio)
+    assert found.value == brute_jaccard(value, other, ratio)
     assert 0 <= found.low <= found.high <= 1
 
 
@@ -68,9 +68,9 @@ def test_a_subset_survives_itself_and_chance_is_what_chance_gives() -> None:
     rng = np.random.default_rng(0)
     value, other = rng.normal(size=(2, 5000))
     same = survival(value, value, "0.2")
-    assert (same.jaccard, same.low, same.high) == (1.0, 1.0, 1.0)
+    assert (same.value, same.low, same.high) == (1.0, 1.0, 1.0)
     chance = survival(value, other, "0.2")
-    assert chance.jaccard == pytest.approx(jaccard_by_chance(5000, 1000), abs=0.02)
+    assert chance.value == pytest.approx(jaccard_by_chance(5000, 1000), abs=0.02)
     assert chance.low < jaccard_by_chance(5000, 1000) < chance.high
 
 
@@ -82,7 +82,7 @@ def test_the_interval_is_as_wide_as_new_samples_would_make_it() -> None:
         value = rng.normal(size=800)
         return value, value + 0.5 * rng.normal(size=800)
 
-    fresh = [survival(*pool(), "0.2", draws=1).jaccard for _ in range(300)]
+    fresh = [survival(*pool(), "0.2", draws=1).value for _ in range(300)]
     found = survival(*pool(), "0.2", draws=300)
     assert found.high - found.low == pytest.approx(np.quantile(fresh, 0.975) - np.quantile(fresh, 0.025), rel=0.35)
 
@@ -95,7 +95,7 @@ def test_steps_drawn_anew_change_nothing_where_all_steps_agree() -> None:
     offsets = np.concatenate([[0], np.cumsum(num_steps)])
     assert step_survival(value, steps, offsets, "0.2", draws=20).low == 1.0
     noisy = step_survival(value, steps + rng.normal(size=len(steps)), offsets, "0.2", draws=20)
-    assert noisy.jaccard < 0.9
+    assert noisy.value < 0.9
 
 
 def test_steps_are_drawn_from_their_own_sample_and_only_if_scored() -> None:
@@ -103,4 +103,4 @@ def test_steps_are_drawn_from_their_own_sample_and_only_if_scored() -> None:
     steps = np.array([np.nan, 3.0, 3.0, np.nan, 2.0, np.nan, 1.0, np.nan])
     found = step_survival(value, steps, np.array([0, 3, 5, 7, 8]), "0.4", draws=50)
     assert found == step_survival(value, steps, np.array([0, 3, 5, 7, 8]), "0.4", draws=50)
-    assert (found.jaccard, found.num_samples, found.num_chosen) == (1.0, 3, 2)
+    assert (found.value, found.num) == (1.0, 3)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from grace_store.base.flags import Flag
+from grace_store.base.states import Flag
 from grace_store.values.directions import (
     ROWS_AT_ONCE,
     SubtaskMeans,

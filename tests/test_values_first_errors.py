@@ -42,9 +42,9 @@ def test_each_half_is_judged_by_the_best_threshold_of_the_other() -> None:
         best = max(f1(each[~mine], traces.is_wrong[~mine]) for each in hits)
         winners = [each for each in hits if f1(each[~mine], traces.is_wrong[~mine]) == best]
         hit[mine] = winners[0][mine]
-    assert found.f1 == pytest.approx(f1(hit, traces.is_wrong))
-    assert found.found == pytest.approx(hit[traces.is_wrong].mean())
-    assert found.left_alone == pytest.approx(hit[~traces.is_wrong].mean())
+    assert found.value == pytest.approx(f1(hit, traces.is_wrong))
+    shares = hit[traces.is_wrong].mean(), hit[~traces.is_wrong].mean()
+    assert found.value == pytest.approx(2 * shares[0] * shares[1] / sum(shares))
 
 
 def test_planted_errors_are_found() -> None:
@@ -54,7 +54,7 @@ def test_planted_errors_are_found() -> None:
     wrong = np.flatnonzero(traces.is_wrong)
     score[traces.offsets[wrong] + traces.first_wrong[wrong]] -= 1.5
     found = find_first_errors(score, traces, question_draws(100, 50, 0), seed=0)
-    assert (found.f1, found.found, found.left_alone) == (pytest.approx(1, abs=0.05),) * 3
+    assert found.value == pytest.approx(1, abs=0.05)
     assert found.low > 0.9
 
 
@@ -63,7 +63,7 @@ def test_random_scores_land_on_the_analytic_value() -> None:
     traces = made(rng, 3000)
     drawn = question_draws(1500, 1, 0)
     chance = chance_of_first_errors(traces)
-    found = [find_first_errors(rng.random(traces.offsets[-1]), traces, drawn, seed).f1 for seed in range(20)]
+    found = [find_first_errors(rng.random(traces.offsets[-1]), traces, drawn, seed).value for seed in range(20)]
     assert np.mean(found) == pytest.approx(chance, abs=0.01)
     assert 0.2 < chance < 0.5
 

@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError
-from grace_store.base.flags import ABOUT, TEXT_FLAGS, Flag, flag_names, text_mask
-from grace_store.values import gram_columns as columns_module
+from grace_store.base.states import ABOUT, TEXT_FLAGS, Flag, flag_names, text_mask
+from grace_store.values import gram as columns_module
 from grace_store.values.alignment import FEWEST_SAME, SAME
-from grace_store.values.combine import combine_signals
-from grace_store.values.gram import pack, unpack
-from grace_store.values.gram_columns import TINY
-from grace_store.values.history import history_weights
-from grace_store.values.methods.grace import alignment_means, score_grams, score_ragged
+from grace_store.values.gram import TINY, pack, unpack
+from grace_store.values.methods.grace import alignment_means, combine_signals, score_grams, score_ragged
 from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.step_rules import history_weights
 from tests.brute_force import AGGREGATIONS, HISTORIES, TARGETS, brute_force
 
 # ---------------------------------------------------------------- samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace_store.values.intervals import difference_interval, explained_interval, share_interval
+from grace_store.values.length_bias import difference_interval, explained_interval, share_interval
 
 
 def test_shares_and_their_differences_are_the_textbooks():

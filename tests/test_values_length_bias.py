@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from grace_store.values.length_bias import (
     LENGTHS,
-    audit_lengths,
     correlation,
+    explained_by_lengths,
+    length_measures,
     lengths_of,
     mean_ranks,
     rank_correlation,
     residuals,
+    step_measures,
 )
 
 
@@ -52,21 +54,23 @@ def test_partial_correlation_is_the_textbooks():
     values, lengths = made_up(bias=0.7)
     logs = pd.DataFrame({"value": values, **{name: np.log(lengths[name]) for name in LENGTHS}})
     precision = np.linalg.inv(logs.corr().to_numpy())
-    audit = audit_lengths(values, lengths)
+    found = length_measures(values, lengths)
     for place, name in enumerate(LENGTHS, start=1):
         textbook = -precision[0, place] / np.sqrt(precision[0, 0] * precision[place, place])
-        assert audit.lengths[name].partial == pytest.approx(textbook, abs=1e-6)
+        assert found[name]["partial"] == pytest.approx(textbook, abs=1e-6)
 
 
 def test_a_bias_is_found_and_taken_out():
     values, lengths = made_up(bias=1.0)
-    audit = audit_lengths(values, lengths, ratio=0.2)
-    step = audit.lengths["step_length"]
-    assert step.pearson > 0.4
-    assert step.kept_over_all > 1.2
-    assert abs(step.spearman_after_control) < 0.05
-    assert step.kept_over_all_after_control == pytest.approx(1, abs=0.06)
-    assert audit.variance_explained == pytest.approx(0.2, abs=0.05)
+    step = length_measures(values, lengths, ratio=0.2)["step_length"]
+    assert step["pearson"] > 0.4
+    assert step["kept_over_all"] > 1.2
+    assert abs(step["spearman_after_control"]) < 0.05
+    assert step["kept_over_all_after_control"] == pytest.approx(1, abs=0.06)
+    explained, pearson = explained_by_lengths(values, lengths)
+    assert explained.value == pytest.approx(0.2, abs=0.05)
+    assert explained.low < explained.value < explained.high
+    assert pearson["step_length"] == step["pearson"]
     left = residuals(values, lengths, LENGTHS)
     for name in LENGTHS:
         assert abs(correlation(left, np.log(lengths[name]))) < 1e-6
@@ -74,15 +78,16 @@ def test_a_bias_is_found_and_taken_out():
 
 
 def test_no_bias_is_no_bias():
-    audit = audit_lengths(*made_up(bias=0.0))
-    assert all(abs(bias.spearman) < 0.05 and abs(bias.kept_over_all - 1) < 0.05 for bias in audit.lengths.values())
+    found = length_measures(*made_up(bias=0.0))
+    assert all(abs(each["spearman"]) < 0.05 and abs(each["kept_over_all"] - 1) < 0.05 for each in found.values())
 
 
 def test_samples_without_a_value_do_not_count():
     values, lengths = made_up(bias=1.0)
     holed = np.concatenate([values, [np.nan, np.inf]])
     longer = {name: np.concatenate([each, [1e9, 1e9]]) for name, each in lengths.items()}
-    assert audit_lengths(holed, longer) == audit_lengths(values, lengths)
+    assert length_measures(holed, longer) == length_measures(values, lengths)
+    assert explained_by_lengths(holed, longer) == explained_by_lengths(values, lengths)
     left = residuals(holed, longer, ["num_steps"])
     assert np.isnan(left[-2:]).all()
     np.testing.assert_array_equal(left[:-2], residuals(values, lengths, ["num_steps"]))
@@ -93,7 +98,7 @@ def test_equal_lengths_are_no_reason_to_stop():
     values = np.random.default_rng(0).normal(size=50)
     lengths = lengths_of(num, num * 10, num * 9)
     np.testing.assert_allclose(residuals(values, lengths, LENGTHS), values)
-    assert np.isnan(audit_lengths(values, lengths).lengths["num_steps"].spearman)
+    assert np.isnan(length_measures(values, lengths)["num_steps"]["spearman"])
 
 
 def test_steps_are_looked_at_across_and_within_traces():
@@ -102,16 +107,13 @@ def test_steps_are_looked_at_across_and_within_traces():
     tokens = rng.integers(1, 50, (300, 6))
     own = rng.normal(size=(300, 1)) * 5
     inside = 0.5 * np.log(tokens) + own
-    audit = audit_lengths(
-        inside.mean(axis=1),
-        lengths_of(num_steps, tokens.sum(axis=1), tokens.sum(axis=1)),
-        (inside.ravel(), tokens.ravel(), num_steps),
-    )
-    assert audit.steps.within_sample == pytest.approx(1)
-    assert audit.steps.pooled < 0.3
-    assert audit.steps.num_steps == 1800
+    found = step_measures(inside.ravel(), tokens.ravel(), num_steps)
+    assert found["within_sample"] == pytest.approx(1)
+    assert found["pooled"] < 0.3
+    assert found["num_steps"] == 1800
 
 
 def test_nothing_is_nothing():
-    audit = audit_lengths(np.zeros(0), lengths_of(np.zeros(0), np.zeros(0), np.zeros(0)))
-    assert audit.num_samples == 0
+    lengths = lengths_of(np.zeros(0), np.zeros(0), np.zeros(0))
+    assert explained_by_lengths(np.zeros(0), lengths)[0].num == 0
+    assert all(np.isnan(each["pearson"]) for each in length_measures(np.zeros(0), lengths).values())

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.values.combine import combine_signals
 from grace_store.values.directions import (
     SubtaskMeans,
     products,
     unit_vectors,
 )
+from grace_store.values.methods.grace import combine_signals
 from grace_store.values.methods.less import strongest
 from tests.gradient_stores import brute_influence
 

@@ -12,8 +12,14 @@ from grace_store.base.errors import SettingError
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.loss import loss_values
-from grace_store.values.methods.method import Heuristic, InfluenceMethod, Influences, Responses
-from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec, parse_spec
+from grace_store.values.methods.method import (
+    Heuristic,
+    HeuristicSpec,
+    InfluenceMethod,
+    InfluenceSpec,
+    Responses,
+    parse_spec,
+)
 from grace_store.values.methods.perplexity import perplexity_values
 from grace_store.values.methods.random import random_values
 from grace_store.values.score_spec import ScoreSpec
@@ -90,7 +96,7 @@ def test_its_own_columns_have_types_that_tables_know_and_names_of_their_own(name
 def test_an_influence_method_fills_the_columns_it_names(name):
     method = METHODS[name]
     influence = np.array([[0.5, 0.25], [np.nan, np.nan], [0.0, 0.75]], dtype=np.float32)
-    found = method.values(method.spec(method=name), Influences(influence=influence, slope=np.zeros(3)))
+    found = method.values(method.spec(method=name), influence, np.zeros(3))
     assert set(found.columns) == set(method.columns) - {"influence"}
     assert np.isnan(found.value).tolist() == [False, True, False]
     assert all(len(column) == 3 for column in found.columns.values())

@@ -35,8 +35,7 @@ def test_an_area_is_the_share_of_pairs_that_are_in_order(seed: int, within: bool
     score, items = made(seed)
     found = (area_within if within else area_across)(score, items, question_draws(12, 5, 0), fixed=fixed)
     area, num_pairs = brute_force(score, items, within=within, fixed=fixed)
-    assert (found.area, found.num_pairs) == (pytest.approx(area, abs=1e-12), num_pairs)
-    assert found.num_right + found.num_wrong == np.isfinite(score).sum()
+    assert (found.value, found.num) == (pytest.approx(area, abs=1e-12), num_pairs)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -64,7 +63,7 @@ def test_many_questions_are_drawn_to_first_order(fixed: bool, monkeypatch: pytes
     exact = area_across(score, items, drawn, fixed=fixed)
     monkeypatch.setattr("grace_store.values.roc.MANY_QUESTIONS", 10)
     linear = area_across(score, items, drawn, fixed=fixed)
-    assert linear.area == exact.area
+    assert linear.value == exact.value
     assert (linear.low, linear.high) == pytest.approx((exact.low, exact.high), abs=0.002)
 
 
@@ -75,7 +74,7 @@ def test_random_scores_are_at_chance_and_their_intervals_hold_it() -> None:
     for _ in range(40):
         items = LabelledItems(rng.random(500) < 0.7, question, rng.integers(0, 6, 500))
         areas.append(area_across(rng.random(500), items, question_draws(100, 100, 1)))
-    assert np.mean([each.area for each in areas]) == pytest.approx(0.5, abs=0.02)
+    assert np.mean([each.value for each in areas]) == pytest.approx(0.5, abs=0.02)
     assert sum(each.low <= 0.5 <= each.high for each in areas) >= 33
     assert sum(each.p_value < 0.05 for each in areas) <= 7
 
@@ -87,7 +86,7 @@ def test_what_makes_the_cells_is_held_fixed() -> None:
     items = LabelledItems(is_right, np.arange(4000) // 4, cells_of(place, length))
     drawn = question_draws(1000, 50, 0)
     blind = -(place + rng.normal(0, 0.1, 4000))
-    assert area_across(blind, items, drawn).area > 0.65
+    assert area_across(blind, items, drawn).value > 0.65
     fixed = area_across(blind, items, drawn, fixed=True)
     assert fixed.low <= 0.5 <= fixed.high
     seeing = is_right + rng.normal(0, 0.5, 4000)
@@ -106,5 +105,5 @@ def test_without_pairs_nothing_is_known() -> None:
     drawn = question_draws(2, 5, 0)
     for found in (area_within(np.ones(2), items, drawn), area_across(np.full(2, np.nan), items, drawn)):
         assert not found.is_known
-        assert np.isnan(found.area)
-        assert found.num_pairs == 0
+        assert np.isnan(found.value)
+        assert found.num == 0

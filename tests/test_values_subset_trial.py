@@ -9,13 +9,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from grace_store.values.intervals import ERROR
+from grace_store.base.finding import Estimate
+from grace_store.values.length_bias import ERROR
 from grace_store.values.subset_trial import (
     POWER,
-    SubsetDifference,
     compare_subsets,
     compare_with_draws,
     error_of_look,
+    is_clear,
     t_quantile,
 )
 
@@ -53,25 +54,25 @@ class World:
         found[:, : self.num_subsets] += effect + self.effect_item * rng.normal(size=self.num_items)
         return found
 
-    def trial(self, losses: np.ndarray) -> list[SubsetDifference]:
+    def trial(self, losses: np.ndarray) -> list[Estimate]:
         """What each subset comes to when it stops as soon as it is clear."""
         return [found for _, found in self.stops(losses)]
 
-    def stops(self, losses: np.ndarray) -> list[tuple[int, SubsetDifference]]:
+    def stops(self, losses: np.ndarray) -> list[tuple[int, Estimate]]:
         """The look that each subset stops at, and what it comes to."""
         num, ones = self.num_subsets, np.ones(self.num_items)
-        found: list[tuple[int, SubsetDifference]] = []
+        found: list[tuple[int, Estimate]] = []
         for subset in range(num):
             for look in range(1, self.num_seeds + 1):
                 means = losses[:look].mean(axis=0)
                 error = error_of_look(look, self.num_seeds, num)
-                each = compare_with_draws(means[subset], means[num:], ones, error)
-                if each.is_clear:
+                each, _ = compare_with_draws(means[subset], means[num:], ones, error)
+                if is_clear(each):
                     break
             found.append((look, each))
         return found
 
-    def pairs(self, losses: np.ndarray) -> list[SubsetDifference]:
+    def pairs(self, losses: np.ndarray) -> list[Estimate]:
         """What each two subsets come to over the seeds that both have."""
         looks = [look for look, _ in self.stops(losses)]
         both = list(combinations(range(self.num_subsets), 2))
@@ -80,7 +81,7 @@ class World:
             look = min(looks[one], looks[other])
             means, error = losses[:look].mean(axis=0), error_of_look(look, self.num_seeds, len(both))
             draws = means[self.num_subsets :]
-            found.append(compare_subsets(means[one], means[other], [draws], np.ones(self.num_items), error))
+            found.append(compare_subsets(means[one], means[other], [draws], np.ones(self.num_items), error)[0])
         return found
 
 
@@ -107,7 +108,7 @@ WORLDS = {
 @pytest.mark.parametrize("world", WORLDS.values(), ids=list(WORLDS))
 def test_between_random_subsets_a_difference_is_claimed_at_the_stated_rate_at_most(world):
     rng = np.random.default_rng(1)
-    claimed = [any(each.is_clear for each in world.trial(world.losses(rng, 0.0))) for _ in range(NUM_TRIALS)]
+    claimed = [any(is_clear(each) for each in world.trial(world.losses(rng, 0.0))) for _ in range(NUM_TRIALS)]
     assert rate(claimed) <= ERROR + slack(ERROR)
 
 
@@ -115,26 +116,25 @@ def test_between_random_subsets_a_difference_is_claimed_at_the_stated_rate_at_mo
 def test_between_like_subsets_a_difference_is_claimed_at_the_stated_rate_at_most(effect):
     """All pairs together, wherever the trial stopped each of them."""
     world, rng = World(draw=0.3, draw_item=0.5, seed=0.3, noise=0.5, num_subsets=3), np.random.default_rng(7)
-    claimed = [any(each.is_clear for each in world.pairs(world.losses(rng, effect))) for _ in range(NUM_TRIALS)]
+    claimed = [any(is_clear(each) for each in world.pairs(world.losses(rng, effect))) for _ in range(NUM_TRIALS)]
     assert rate(claimed) <= ERROR + slack(ERROR)
 
 
 def test_two_subsets_are_held_against_each_other_by_the_spread_of_their_draws():
     """t = (x - y) / (s sqrt(2)), or with the two variances added where each has draws of its own; by hand."""
     draws = np.array([[1.0], [2.0], [4.0], [5.0]]) + np.array([0.0, 0.0])
-    found = compare_subsets(np.array([9.0, 9.0]), np.array([3.0, 3.0]), [draws], np.ones(2), ERROR)
+    found, _ = compare_subsets(np.array([9.0, 9.0]), np.array([3.0, 3.0]), [draws], np.ones(2), ERROR)
     variance = np.var([1.0, 2.0, 4.0, 5.0], ddof=1)
-    assert found.difference == pytest.approx(6.0)
-    assert found.standard_error == pytest.approx(math.sqrt(2 * variance))
-    assert found.high - found.difference == pytest.approx(3.182446 * math.sqrt(2 * variance), rel=1e-5)
-    other = compare_subsets(np.array([9.0, 9.0]), np.array([3.0, 3.0]), [draws, 2 * draws], np.ones(2), ERROR)
-    assert other.standard_error == pytest.approx(math.sqrt(5 * variance))
+    assert found.value == pytest.approx(6.0)
+    assert found.half_width == pytest.approx(3.182446 * math.sqrt(2 * variance), rel=1e-5)
+    other, _ = compare_subsets(np.array([9.0, 9.0]), np.array([3.0, 3.0]), [draws, 2 * draws], np.ones(2), ERROR)
+    assert other.half_width == pytest.approx(3.182446 * math.sqrt(5 * variance), rel=1e-5)
 
 
 def test_the_error_rate_is_used_and_not_only_kept():
     """A test that never claims anything would pass the one above."""
     world, rng = World(draw=1.0, num_seeds=1), np.random.default_rng(2)
-    claimed = [world.trial(world.losses(rng, 0.0))[0].is_clear for _ in range(NUM_TRIALS)]
+    claimed = [is_clear(world.trial(world.losses(rng, 0.0))[0]) for _ in range(NUM_TRIALS)]
     assert rate(claimed) >= ERROR - slack(ERROR)
 
 
@@ -159,19 +159,18 @@ def test_a_difference_that_is_called_detectable_is_found_as_often_as_said(num_se
     means = [world.losses(rng, 0.0).mean(axis=0) for _ in range(NUM_TRIALS)]
     error, ones = error_of_look(num_seeds, num_seeds, 1), np.ones(world.num_items)
     # The spread is estimated in each trial, so what it calls detectable differs from trial to trial.
-    size = np.median([compare_with_draws(each[0], each[1:], ones, error).detectable for each in means])
-    found = [world.trial(world.losses(rng, float(size)))[0].is_clear for _ in range(NUM_TRIALS)]
+    size = np.median([compare_with_draws(each[0], each[1:], ones, error)[1] for each in means])
+    found = [is_clear(world.trial(world.losses(rng, float(size)))[0]) for _ in range(NUM_TRIALS)]
     assert rate(found) >= POWER - 0.05 - slack(POWER)
 
 
 def test_one_look_at_one_subset_is_students_two_sample_test():
     """One against several, with the spread of the several: t = (x - mean) / (s sqrt(1 + 1/D)), by hand."""
     draws = np.array([[1.0], [2.0], [4.0], [5.0]]) + np.array([0.0, 0.0])
-    found = compare_with_draws(np.array([9.0, 9.0]), draws, np.ones(2), ERROR)
+    found, _ = compare_with_draws(np.array([9.0, 9.0]), draws, np.ones(2), ERROR)
     standard_error = np.std([1.0, 2.0, 4.0, 5.0], ddof=1) * math.sqrt(1 + 1 / 4)
-    assert found.difference == pytest.approx(6.0)
-    assert found.standard_error == pytest.approx(standard_error)
-    assert found.high - found.difference == pytest.approx(3.182446 * standard_error, rel=1e-5)
+    assert found.value == pytest.approx(6.0)
+    assert found.half_width == pytest.approx(3.182446 * standard_error, rel=1e-5)
 
 
 def test_long_items_count_by_their_tokens():
@@ -180,9 +179,9 @@ def test_long_items_count_by_their_tokens():
     weight = rng.uniform(0.2, 1.8, size=30)
     weight /= weight.mean()
     draws = weight * rng.normal(2.0, 0.1, size=(4, 1))
-    found = compare_with_draws(weight * 1.0, draws, weight, ERROR)
-    alone = compare_with_draws(np.ones(2), draws.mean(axis=1, keepdims=True) * np.ones(2), np.ones(2), ERROR)
-    assert (found.difference, found.standard_error) == pytest.approx((alone.difference, alone.standard_error))
+    found, _ = compare_with_draws(weight * 1.0, draws, weight, ERROR)
+    alone, _ = compare_with_draws(np.ones(2), draws.mean(axis=1, keepdims=True) * np.ones(2), np.ones(2), ERROR)
+    assert (found.value, found.half_width) == pytest.approx((alone.value, alone.half_width))
 
 
 @pytest.mark.parametrize(
@@ -206,18 +205,17 @@ def test_looks_spend_the_error_rate_and_no_more(num_looks, num_subsets):
 def test_as_many_items_as_draws_are_two_parts_of_the_interval():
     rng = np.random.default_rng(6)
     draws, subset = 0.01 * rng.normal(size=(4, 4)), np.array([1.0, 3.0, 5.0, 7.0])
-    assert compare_with_draws(subset, draws, np.ones(4), ERROR).standard_error == pytest.approx(
-        np.std(subset, ddof=1) / 2, rel=0.05
-    )
+    found, _ = compare_with_draws(subset, draws, np.ones(4), ERROR)
+    assert found.half_width == pytest.approx(3.182446 * np.std(subset, ddof=1) / 2, rel=0.05)
 
 
 def test_models_that_do_not_differ_at_all_are_not_told_apart():
-    found = compare_with_draws(np.ones(3), np.ones((3, 3)), np.ones(3), ERROR)
-    assert not found.is_clear
+    found, _ = compare_with_draws(np.ones(3), np.ones((3, 3)), np.ones(3), ERROR)
+    assert not is_clear(found)
     assert (found.low, found.high) == (0.0, 0.0)
 
 
 def test_where_no_draw_differs_nothing_is_clear():
     same = np.full((3, 8), 2.0)
-    found = compare_with_draws(same[0] + 1e-15, same, np.ones(8), 0.05)
-    assert not found.is_clear
+    found, _ = compare_with_draws(same[0] + 1e-15, same, np.ones(8), 0.05)
+    assert not is_clear(found)

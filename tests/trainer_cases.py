@@ -19,7 +19,7 @@ from grace_store.curate.exports.conversations import conversation
 from grace_store.curate.exports.ms_swift import swift_messages
 from grace_store.curate.exports.weighted_parts import Cut, cut_by_spaces, weighted_parts
 from grace_store.data.sample import Sample, Turn
-from grace_store.model.inputs.token_cuts import TokenCuts
+from grace_store.model.inputs.encode_samples import TokenCuts
 from grace_store.model.load.weights import describe_model
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import QWEN_TEMPLATE, VISION_FAMILIES, Family, _write, picture, tiny_vision_model

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.settings import DataRequest
-from grace_store.curate.trial_plan import TrialRequest
-from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
+from grace_store.artifacts.trial_documents import TrialRequest, TrialSpec
+from grace_store.base.settings import DataSpec
+from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.run.plan import plan
 from tests.tiny_models import tiny_text_model
 
 NUM_SAMPLES = 60
 OPTIONS = WarmupOptions(device="cpu", threads=1, loader_threads=1, gradient_checkpointing=False)
-TRAINING = TrainingRequest(learning_rate=1e-2, batch_size=4, rank=4)
+TRAINING = TrainingSpec(learning_rate=1e-2, batch_size=4, rank=4)
 
 
 def make_pool(folder: Path, num_samples: int = NUM_SAMPLES) -> Path:
@@ -36,7 +36,7 @@ def make_pool(folder: Path, num_samples: int = NUM_SAMPLES) -> Path:
         if i % 16 == 14:  # set aside by the plan, so that rows of the dataset and positions in the plan differ
             records.append({**records[-1], "id": f"short-{i}", "steps": ["He buys one."]})
     (folder / "traces.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    plan([folder / "traces.jsonl"], folder / "pool.zarr", DataRequest(min_steps=2))
+    plan([folder / "traces.jsonl"], folder / "pool.zarr", DataSpec(min_steps=2))
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     tiny_text_model("llama", folder / "model", **small)
     return folder
@@ -54,11 +54,8 @@ def make_request(folder: Path, *subsets: Path, **changes: Any) -> TrialRequest:
         "subsets": subsets,
         "store": str(folder / "pool.zarr"),
         "model": str(folder / "model"),
-        "training": TRAINING,
-        "num_updates": 3,
-        "num_random": 2,
-        "num_seeds": 2,
-        "held_out": "10",
         "options": OPTIONS,
     }
-    return TrialRequest(**(settings | changes))
+    asked = {"training": TRAINING, "num_updates": 3, "num_random": 2, "num_seeds": 2, "held_out": "10"}
+    asked |= {name: changes.pop(name) for name in TrialSpec.model_fields if name in changes}
+    return TrialRequest(spec=TrialSpec(**asked), **(settings | changes))

@@ -7,15 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.settings import DataRequest
-from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
-from grace_store.run.warmup import WarmupJob
+from grace_store.base.settings import DataSpec
+from grace_store.base.training_settings import WarmupOptions, WarmupSpec
+from grace_store.train.warmup import WarmupJob
 from tests.tiny_models import tiny_text_model
 
 NUM_SAMPLES = 60
 NUM_STEPS = 6
 OPTIONS = WarmupOptions(device="cpu", threads=1, loader_threads=1)
-REQUEST = WarmupRequest(
+REQUEST = WarmupSpec(
     ratio="0.4", batch_size=4, learning_rate=5e-3, num_heldout=8, checkpoints=("0.25", "0.5", "0.75", "1")
 )
 
@@ -51,7 +51,7 @@ def make_job(folder: Path, out: str = "warmup", **changes: Any) -> WarmupJob:
         "out": folder / out,
         "model": str(model),
         "data": (str(data),),
-        "data_request": DataRequest(min_steps=2),
+        "data_request": DataSpec(min_steps=2),
         "request": REQUEST,
         "options": OPTIONS,
     }

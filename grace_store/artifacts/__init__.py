@@ -1,1 +1,1 @@
-"""What commands write and read back: tables, subsets, sweeps, pictures, each with a typed note of what made it."""
+"""What commands write and read back: tables, subsets, sweeps, each with a typed note of what made it."""

@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
         ("item_text", pa.string()),
     ]
 )
-NEEDED = ("sample_id", "row", "benchmark", "item_row", "kind", "strength")
+NEVER_NULL = ("sample_id", "row", "benchmark", "item_row", "kind", "strength")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -113,16 +113,14 @@ class AgainstTable:
 def read_against(path: str | Path) -> AgainstTable:
     """Read a table of benchmark items in samples, or say why the file is none."""
     path = Path(path)
-    header = read_header(path, f"{AgainstNote.maker} --against")
+    header = read_header(path, AgainstNote.maker)
     note = metadata_document(header.metadata, AgainstNote, str(path))
     kinds = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
-    table = read_columns(path, kinds, NEEDED, f"{AgainstNote.maker} --against")
-    if any(table[name].null_count for name in NEEDED):
+    table = read_columns(path, kinds, AgainstNote.maker)
+    if any(table[name].null_count for name in NEVER_NULL):
         raise DataError(f"{path} has rows without a sample or an item. Compare with the benchmarks again.")
     if unknown := set(table["kind"].to_pylist()) - {*COPIES, TEMPLATE}:
-        raise DataError(
-            f"{path} has matches of the kind {sorted(unknown)[0][:40]!r}, which this release does not know."
-        )
+        raise DataError(f"{path} has matches of the kind {sorted(unknown)[0][:40]!r}, which is none of ours.")
     found = AgainstTable(table, note, path)
     if len(found.contaminated) != note.num_contaminated:
         raise DataError(

@@ -42,8 +42,6 @@ SCHEMA = pa.schema(
         ("link_similarity", pa.float32()),
     ]
 )
-NEEDED = tuple(name for name in SCHEMA.names if name not in ("group", "keep"))
-"""What a table cannot be read without. Groups and what is kept follow from the links."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -152,7 +150,8 @@ class DuplicateTable:
             )
         check_thresholds(threshold, self.floor)
         spec = GroupSpec(threshold=threshold, floor=self.floor, keep=keep or self.note.spec.keep)
-        note = self.note.renewed(spec=spec)
+        made_by = DuplicatesNote.model_fields["made_by"].default  # today's, whoever wrote what was read
+        note = self.note.model_copy(update={"spec": spec, "made_by": made_by})
         return replace(self, value=self.value if value is None else value, note=note, path=None)
 
     def counts(self, thresholds: Sequence[float] | None = None) -> list[ThresholdCount]:
@@ -187,7 +186,7 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
     path = Path(path)
     header = read_header(path, DuplicatesNote.maker)
     note = metadata_document(header.metadata, DuplicatesNote, str(path))
-    table = read_columns(path, dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), NEEDED, note.maker)
+    table = read_columns(path, dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), note.maker)
     row = _ints(table, "row")
     if len(row) != note.num_samples or (np.diff(row) <= 0).any():
         raise DataError(f"{path} does not hold the {note.num_samples} samples it was written with, in their order.")

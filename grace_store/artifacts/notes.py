@@ -1,23 +1,24 @@
 """The notes that results carry: which settings, store, plan and signals made them. schemas/ has them for programs."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from grace_store.base.documents import Count, Document, Number
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import ResumeMismatch, SettingError
+from grace_store.base.finding import PoolNote, SignalNote, WhereNote
 from grace_store.base.settings import Frozen
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
-from grace_store.values.diversity_spec import DiversityMethod
+from grace_store.likeness.recall import Recall
 from grace_store.values.grid import SweepSpec
-from grace_store.values.length_bias import Length
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.method import InfluenceMethod, Method
-from grace_store.values.methods.method_spec import MethodSpec, parse_spec
-from grace_store.values.ranking import Balance
-from grace_store.values.weights_spec import WeightsSpec
+from grace_store.values.methods.method import InfluenceMethod, Method, MethodSpec, parse_spec
+from grace_store.values.weightings.weighting import WeightsSpec
 from grace_store.values.within_groups import Within
+
+if TYPE_CHECKING:
+    from grace_store.store.opened import Store
 
 WeightsFrom = Literal["given", "learning_rate", "equal"]
 
@@ -31,13 +32,6 @@ AnyMethodSpec = Annotated[SerializeAsAny[MethodSpec], BeforeValidator(_as_spec)]
 AnySweepSpec = Annotated[
     SweepSpec, BeforeValidator(lambda given: SweepSpec.parse(**given) if isinstance(given, dict) else given)
 ]
-
-
-class SignalNote(Frozen):
-    """A signal as it was read: its identity, and how many of its units were there."""
-
-    sha256: str
-    num_units: Count
 
 
 class ScoredSignal(SignalNote):
@@ -56,16 +50,6 @@ def _openable(place: str) -> str:
     if "\0" in place:
         raise SettingError("store is not a place that can be opened")
     return place
-
-
-class WhereNote(Frozen):
-    """The filter that samples had to pass: shares are shares of those that did."""
-
-    sql: str
-    """The condition, over fields of the records and what is known of samples."""
-    num_samples: Count
-    """Samples that it was asked of."""
-    num_kept: Count
 
 
 class StoreNote(Document):
@@ -145,8 +129,6 @@ class ScoresNote(StoreNote):
     targets: TargetsNote | None = None
     groups: GroupsNote | None = None
     """The traces of each question, if the values depend on them."""
-    hygiene: tuple[str, ...] | None = None
-    """The flags of traces that were looked for; None in a table that is older than they are."""
     influence_of: tuple[str, ...] | None = None
     """What the numbers in the column influence are influences on."""
     notes: tuple[str, ...] | None = None
@@ -227,23 +209,13 @@ class GroupSpec(Frozen):
         return self
 
 
-class RecallNote(Frozen):
-    """What an approximate search found of what an exact one does."""
-
-    num_queries: Count
-    num_true: Count
-    num_found: Count
-    largest_error: float
-    share: float | None = None
-
-
 class SearchNote(Frozen):
     """How similar samples were looked for."""
 
     index: str
     seed: int
     num_distinct: Count
-    recall: RecallNote | None = None
+    recall: Recall | None = None
     num_cells: Count | None = None
     num_probed: Count | None = None
 
@@ -254,7 +226,7 @@ class DuplicatesNote(PointsNote):
     words: ClassVar[str] = "a table of duplicates"
     maker: ClassVar[str] = "duplicates"
     mistaken: ClassVar[Mapping[str, str]] = {
-        "against": "It was made with --against; `grace-store duplicates` without that makes a table of duplicates."
+        "against": "It compares samples with benchmarks; `grace-store duplicates` compares them with each other."
     }
 
     kind: Literal["duplicates"] = "duplicates"
@@ -306,10 +278,9 @@ class AgainstNote(StoreNote):
     """What made a table of samples that have items of benchmarks in them."""
 
     words: ClassVar[str] = "a table of benchmark items in samples"
-    maker: ClassVar[str] = "duplicates"
-    remedy: ClassVar[str] = "Make it again with `grace-store {maker} --against`."
+    maker: ClassVar[str] = "contamination"
     mistaken: ClassVar[Mapping[str, str]] = {
-        "duplicates": "It compares samples with each other; `grace-store duplicates --against FILE` with benchmarks."
+        "duplicates": "It compares samples with each other; `grace-store contamination` compares them with benchmarks."
     }
 
     kind: Literal["against"] = "against"
@@ -326,81 +297,17 @@ class AgainstNote(StoreNote):
     seed: int | None = None
 
 
-# ---------------------------------------------------------------- subsets
+# ---------------------------------------------------------------- is a file of a store
+
+Planned = StoreNote | TargetsNote | PoolNote
+"""What says which plan it was made from."""
 
 
-class ChosenDiversity(Frozen):
-    """How a ranking was made diverse."""
-
-    method: DiversityMethod
-    weight: float | None = None
-    similarity: float | None = None
-    balance: Balance | None = None
-    num_clusters: int | None = None
-    seed: int | None = None
-    signal: str | None = None
-    descriptor: str | None = None
-    duplicates: DuplicatesNote | None = None
-    """The table of duplicates that groups were taken from."""
-
-
-class SubsetSpec(Frozen):
-    """How a subset was chosen."""
-
-    ratio: str | None = None
-    count: int | None = None
-    threshold: float | None = None
-    by: str | None = None
-    """Strata that keep their shares."""
-    exclude_flagged: tuple[str, ...] = ()
-    """Samples with one of these flags were left out before anything else."""
-    exclude_contaminated: AgainstNote | None = None
-    """The table whose contaminated samples were left out, too."""
-    control: tuple[Length, ...] = ()
-    """Lengths that were taken out of the values first."""
-    diversity: ChosenDiversity | None = None
-    balanced: Literal["capability"] | None = None
-    where: WhereNote | None = None
-    """What samples of the table had to pass before they were ranked."""
-    per_group: str | None = None
-    """How many traces of each question could be chosen at most: a number, or a share."""
-    margin: float | None = None
-    """Of pairs, the best and the worst trace of a question: by how much their values differ at least."""
-    group_by: str | None = None
-    """With either of these, the field that names the question; without it, prompt and images do."""
-
-    @property
-    def is_by_value(self) -> bool:
-        """Whether nothing but the table's values decided, so that what is left out has no larger one."""
-        left_out = (self.where, self.exclude_flagged, self.exclude_contaminated)
-        chosen_otherwise = (self.by, self.control, self.diversity, self.balanced)
-        return not any((*left_out, *chosen_otherwise)) and self.per_group is None and self.margin is None
-
-
-class SubsetNote(Document):
-    """What made a subset, written beside it."""
-
-    words: ClassVar[str] = "a subset"
-    maker: ClassVar[str] = "select"
-
-    kind: Literal["subset"] = "subset"
-    spec: SubsetSpec
-    as_format: str = Field(alias="as")
-    num_samples: Count
-    num_with_value: Count
-    threshold: float | None = None
-    smallest_value: Number
-    scores: ScoresNote
-    scores_path: str | None = None
-    conclusion: str | None = None
-    """What was chosen, in a sentence or two for people; None in a note of an earlier release."""
-    rows: tuple[Count, ...]
-    """The chosen records' places in the dataset, ascending."""
-    rejected_rows: tuple[Count, ...] | None = None
-    """Of pairs, the place of the rejected record for each of the chosen ones."""
-    weights: WeightsNote | None = None
-    """The table of weights that its steps were written with, if any."""
-    contaminated_rows: tuple[Count, ...] | None = None
-    """With exclude_contaminated, the places in the dataset of the samples that it left out, ascending."""
-    sha256: str | None = None
-    """Digest of the subset's file as it was written; None for a folder, and in notes of earlier releases."""
+def check_plan_of(note: Planned, store: "Store", what: str | None = None) -> None:
+    """Raise ResumeMismatch unless a file was made from the store's present plan; what says its kind and name."""
+    if note.plan_sha256 != store.plan.digest():
+        what = what or (note.words.partition(" ")[2] if isinstance(note, StoreNote) else "file")
+        belongs = (
+            "Make it again" if note.store == store.location else f"It belongs to {note.store}: give one of this store"
+        )
+        raise ResumeMismatch(f"The {what} was made from another plan than the one now in {store.location}. {belongs}.")

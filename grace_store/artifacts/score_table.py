@@ -15,28 +15,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.arrow_arrays import (
+from grace_store.artifacts.notes import ScoresNote
+from grace_store.artifacts.parquet_columns import (
     arrow_flags,
     arrow_floats,
     arrow_lists,
     arrow_numbers,
     arrow_texts,
+    not_made_by,
     numpy_numbers,
+    read_columns,
+    read_header,
 )
-from grace_store.artifacts.notes import ScoresNote
-from grace_store.artifacts.parquet_columns import not_made_by, read_columns, read_header
 from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import SettingError
 from grace_store.base.file_formats import PARQUET
 from grace_store.base.files import whole_file
-from grace_store.base.flags import ABOUT, HYGIENE_FLAGS, flag_names
 from grace_store.base.row_places import ascend, find_rows
+from grace_store.base.states import ABOUT, flag_names
 from grace_store.base.text import counted
 from grace_store.store.opened import Store
 from grace_store.values.gram import offsets_of, sum_by_sample
-from grace_store.values.length_bias import Length, lengths_of
-from grace_store.values.ranking import balanced_order, rank
+from grace_store.values.length_bias import lengths_of
+from grace_store.values.ranking import Length, balanced_order, rank
 
 COLUMNS = {
     "sample_id": pa.string(),
@@ -50,8 +52,9 @@ COLUMNS = {
     "step_num_tokens": pa.list_(pa.int32()),
     "flags": pa.list_(pa.string()),
 }
-"""What every table has. A table that was written before a column was added is read with nulls in it."""
-NEVER_NULL = ("sample_id", "row", "num_steps", "num_tokens")
+"""What every table has."""
+NEVER_NULL = ("sample_id", "row", "num_steps", "num_tokens", "flags", "influence", "group")
+"""Columns that have something in every row, where they are there."""
 STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
 GROUP_COLUMNS = {"group": pa.int64(), "plain_value": pa.float64()}
@@ -118,21 +121,18 @@ class ScoreTable:
     @property
     def group(self) -> IntArray | None:
         """The number of each sample's question; None if the table does not know it."""
-        known = self.note.groups is not None and not self.table["group"].null_count
-        return self._ints("group") if known else None
+        return None if self.note.groups is None else self._ints("group")
 
     @property
     def influence(self) -> Float32Array:
         """Influence of each sample on every subtask or capability, (n, J); NaN for one without a value."""
         num_influenced = len(self.note.influence_of or ())
-        if self.table["influence"].null_count:  # an older table, which has none
-            return np.full((len(self), num_influenced), np.nan, np.float32)
         return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, num_influenced)
 
     @property
     def known_flags(self) -> tuple[str, ...]:
-        """The flags that were looked for; of a table that is older than flags of texts, those of values."""
-        return tuple(name for name in ABOUT if name not in HYGIENE_FLAGS or name in (self.note.hygiene or ()))
+        """The flags that were looked for: all, but same_direction only by a method that reads Grams."""
+        return tuple(name for name in ABOUT if name != "same_direction" or self.note.method.reads == "grams")
 
     @property
     def flag_counts(self) -> dict[str, int]:
@@ -248,8 +248,8 @@ class ScoreRows:
     value: FloatArray
     flags: FlagArray
     """Those that scoring found."""
-    text_flags: Array | None = None
-    """Those of the texts, as bits of Flag; None where they are not known."""
+    text_flags: Array
+    """Those of the texts, as bits of Flag."""
     steps: tuple[FloatArray, FloatArray, FloatArray] | None = None
     """step_score, answer_alignment and history_alignment, flat; None for a method without step scores."""
     step_tokens: Int32Array | None = None
@@ -260,8 +260,7 @@ class ScoreRows:
     @property
     def all_flags(self) -> Array:
         """The bits of Flag of every sample."""
-        flags = self.flags.astype(np.uint32)
-        return flags if self.text_flags is None else flags | self.text_flags
+        return self.flags.astype(np.uint32) | self.text_flags
 
     def to_table(self, note: ScoresNote) -> pa.Table:
         """Return the rows as a table of the note's method."""
@@ -338,11 +337,9 @@ def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> Sc
     note = read_scores_note(path)
     left_out = {*(() if steps else (*STEP_SCORES, "influence")), *(() if ids else ("sample_id",))}
     wanted = {name: kind for name, kind in _columns_of(note).items() if name not in left_out}
-    table = read_columns(path, wanted, (*NEVER_NULL, "value"), note.maker)
+    table = read_columns(path, wanted, note.maker)
     _check_rows(table, path)
     _check_lists(table, note, path)
-    flags = table["flags"].fill_null(flag_lists(np.zeros(1, np.uint32))[0])
-    table = table.set_column(table.column_names.index("flags"), "flags", flags)
     return ScoreTable(table, note, path)
 
 

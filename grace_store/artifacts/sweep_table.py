@@ -9,9 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_numbers, arrow_texts, numpy_numbers
 from grace_store.artifacts.notes import SweepNote
-from grace_store.artifacts.parquet_columns import arrow_words, not_made_by, read_columns, read_header
+from grace_store.artifacts.parquet_columns import (
+    arrow_floats,
+    arrow_numbers,
+    arrow_texts,
+    arrow_words,
+    numpy_numbers,
+    read_columns,
+    read_header,
+)
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import document_metadata, find_document, metadata_document
 from grace_store.base.errors import DataError
@@ -178,22 +185,12 @@ class FolderTables:
         header = read_header(folder / VALUES, SweepNote.maker)
         self._settings = metadata_document(header.metadata, SweepNote, str(folder / VALUES)).settings
         self._metadata = pq.read_metadata(folder / VALUES)
-        self._is_long = header.names == ["setting", "row", "value"]
-        """Older sweeps have a row for each setting and sample; a row group holds one setting of a run of samples."""
-        num_settings = len(self._settings)
-        if self._is_long and (self._metadata.num_row_groups % num_settings or self._metadata.num_rows % num_settings):
-            raise not_made_by(folder / VALUES, SweepNote.maker, "it has not the same samples for every setting")
 
     def values(self, index: int) -> FloatArray:
-        name, first, stride = self._settings[index], 0, 1
-        if self._is_long:
-            name, first, stride = "value", index, len(self._settings)
-        groups = list(range(first, self._metadata.num_row_groups, stride))
-        if not groups:
-            return np.zeros(0)
+        name = self._settings[index]
         try:
             with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata, pre_buffer=False) as file:
-                column = file.read_row_groups(groups, columns=[name], use_threads=False)[name]
+                column = file.read(columns=[name], use_threads=False)[name]
             return numpy_numbers(column.cast(pa.float64()))
         except (pa.ArrowException, OSError, KeyError) as error:
             raise DataError(f"{self._folder / VALUES} is damaged ({arrow_words(error)}). Sweep again.") from None
@@ -205,10 +202,9 @@ class FolderTables:
 SweepTables = HeldTables | FolderTables
 
 
-def read_sweep_table(folder: Path, name: str, schema: pa.Schema, later: Sequence[str] = ()) -> pa.Table:
-    """Read one of a sweep's tables; later are columns that older sweeps do not have."""
-    kinds = dict(zip(schema.names, schema.types, strict=True))
-    return read_columns(folder / name, kinds, set(kinds) - set(later), SweepNote.maker)
+def read_sweep_table(folder: Path, name: str, schema: pa.Schema) -> pa.Table:
+    """Read one of a sweep's tables."""
+    return read_columns(folder / name, dict(zip(schema.names, schema.types, strict=True)), SweepNote.maker)
 
 
 def is_sweep(folder: Path) -> bool:

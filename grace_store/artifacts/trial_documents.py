@@ -2,19 +2,24 @@
 
 OUT/plan.json                  TrialPlan, written first; compared on resuming
 OUT/runs/ROUND-ARM.json        TrialRun, one for each training, written when it is over
-OUT/trial.json                 Trial, written last
+OUT/trial.json                 Finding, written last
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from grace_store.base.documents import Count, Document, Number
-from grace_store.base.settings import Frozen, canonical_json
-from grace_store.model.lora.recipe import SampleRef, TrainingSpec
-from grace_store.values.subset_trial import MIN_DRAWS, SubsetDifference
+from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.documents import Count, Document, SampleRef
+from grace_store.base.settings import Frozen, Spec, Whole
+from grace_store.base.text import canonical_json
+from grace_store.base.training_settings import TrainingSpec, WarmupOptions
+from grace_store.store.opened import Store
+from grace_store.values.subset_trial import MIN_DRAWS
 
 PLAN, RUNS, FOUND = "plan.json", "runs", "trial.json"
 """Files and folders in OUT."""
@@ -23,10 +28,10 @@ OPTIONS = {"num_updates": "updates", "num_random": "random", "num_seeds": "seeds
 """What fields of a TrialSpec are called where people give them, if not as here."""
 
 
-class TrialSpec(Frozen):
+class TrialSpec(Spec):
     """What is trained on what, how often, and what it is measured on."""
 
-    training: TrainingSpec
+    training: TrainingSpec = Field(default_factory=TrainingSpec)
     """How each adapter is trained; its seed is that of all draws, and of the first round."""
     num_updates: int = Field(default=200, ge=1)
     """Optimiser steps of every training, whatever the size of its subset."""
@@ -38,20 +43,37 @@ class TrialSpec(Frozen):
     """What models are measured on: a share of the pool's questions (at most 256 of them), a number of them, or a file
     with other traces or a planned store of them. No model is trained on traces with the same prompt and images, or,
     for a file or store, with the same words of the user and images."""
-    by: str | None = None
-    """Field of the records, or several that commas join: random subsets have as many samples of each of its values as
-    the subset they are compared with."""
     generate: bool = False
     """Let every model answer the held-out questions, too, and compare how many of its final answers are right."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Tokens after which an answer that has no end counts as wrong."""
 
 
-class TrialDocument(Document):
-    """What all documents of a trial have in common."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    """What is tried, and how. What is not said comes from the trial that was begun, or else from the defaults."""
 
-    maker: ClassVar[str] = "trial"
-    remedy: ClassVar[str] = "Run `grace-store {maker}` with a new --out."
+    subsets: Sequence[str | Path] = ()
+    """Files that ``select`` wrote, or lists of ids."""
+    weighted: Sequence[tuple[str | Path, str | Path]] = ()
+    """Subsets that are trained with step weights, each with the table of them that ``weights`` wrote."""
+    store: str | None = None
+    """Where the store is now, if it moved, or if subsets are lists of ids."""
+    model: str | None = None
+    """None for the one that the scores' signal was extracted with."""
+    spec: TrialSpec = field(default_factory=TrialSpec)
+    """What is trained and measured; only the settings that were given count."""
+    format: str | None = None
+    """Of the records of a held-out file, if it is not recognised."""
+    map: Mapping[str, str] | None = None
+    """The fields of the held-out file's records, by the parts that they hold."""
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved."""
+    images: str | None = None
+    """The folder that relative image paths start from."""
+    options: WarmupOptions = field(default_factory=WarmupOptions)
+    devices: Sequence[str] = ()
+    """Devices that get a process each, "cpu" or as the machine names them; none for this process alone."""
 
 
 class TrialSubset(Frozen):
@@ -70,13 +92,15 @@ class TrialSubset(Frozen):
     """The table of step weights that it is trained with, if any."""
 
 
-class TrialPlan(TrialDocument):
+class TrialPlan(Document):
     """All that decides a trial's numbers. Frozen before the first training; compared on resuming."""
 
     words: ClassVar[str] = "the plan of a trial"
+    maker: ClassVar[str] = "trial"
+    remedy: ClassVar[str] = "Run `grace-store {maker}` with a new --out."
 
     kind: Literal["trial_plan"] = "trial_plan"
-    spec: TrialSpec
+    spec: Whole[TrialSpec]
     plan_sha256: str
     """Of the samples of the store that subsets are chosen from and how they were made, wherever it and its data lie."""
     num_pool: Count
@@ -94,6 +118,8 @@ class TrialPlan(TrialDocument):
     def fingerprint(self) -> str:
         """Return a digest of what is compared."""
         compared = self.model_dump(mode="json", exclude={"origin", "made_by", "version"})
+        # A setting that is no more. Trainings that were done without it belong to the same plan still.
+        compared["spec"]["by"] = None
         for subset in compared["subsets"]:
             del subset["path"], subset["weights"]
         return hashlib.sha256(canonical_json(compared)).hexdigest()
@@ -111,10 +137,11 @@ class TrialItem(Frozen):
     """Whether its own answer comes to the right result, if it was asked for."""
 
 
-class TrialRun(TrialDocument):
+class TrialRun(Document):
     """One training and what its model was measured at. Its file says that it is done."""
 
     words: ClassVar[str] = "a training of a trial"
+    maker: ClassVar[str] = "trial"
     remedy: ClassVar[str] = "Delete it and run `grace-store {maker}` again: only this training is repeated."
 
     kind: Literal["trial_run"] = "trial_run"
@@ -153,85 +180,47 @@ class TrialRun(TrialDocument):
         return sum(each.loss * each.num_tokens for each in self.items) / total
 
 
-class TriedSubset(Frozen):
-    """One subset against random ones."""
+# ---------------------------------------------------------------- in memory: what is trained on
 
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What one training is on."""
+
+    key: str
+    """Its name in files: subset-1, or random-1-3 for the third random subset of the first set of them."""
     name: str
-    num_samples: Count
-    num_trained: Count
-    num_questions: Count | None = None
-    """Of how many questions its traces are, held-out ones included."""
-    random_num_questions: tuple[Count, ...] | None = None
-    """The same of each random subset."""
-    num_rounds: Count
-    """Seeds that it was trained with before the answer was clear, or all."""
-    heldout_loss: Number
-    """Mean over the tokens of all held-out items, and over the rounds."""
-    random_losses: tuple[Number, ...]
-    """The same of each random subset."""
-    difference: SubsetDifference
-    """Of the held-out loss: below 0 the subset trains better models."""
-    share_right: Number | None = None
-    """Of the model's own answers."""
-    random_shares_right: tuple[Number, ...] | None = None
-    right_difference: SubsetDifference | None = None
-    """Of the share of right answers: above 0 the subset trains better models. It decides nothing of when to stop."""
-    conclusion: str
-    """A sentence for people."""
-    right_conclusion: str | None = None
-    """Another one, on right answers, if they were asked for."""
+    """For people."""
+    positions: IntArray
+    """In the plan, ascending, without held-out questions."""
+    weights: Mapping[int, FloatArray] = field(default_factory=dict)
+    """By row, how much the loss of each of a sample's segments counts, the answer last; those of other rows count 1."""
 
 
-class SubsetPair(Frozen):
-    """Two of the given subsets against each other."""
+@dataclass(frozen=True, slots=True)
+class TrialSamples:
+    """All samples of a trial."""
 
-    first: str
-    second: str
-    num_rounds: Count
-    """Seeds that both were trained with; no others count."""
-    difference: SubsetDifference
-    """Of the held-out loss over these seeds: below 0 the first trains better models."""
-    conclusion: str | None = None
-    """A sentence for people, if the difference is clear."""
+    store: Store
+    subsets: tuple[TrialSubset, ...]
+    arms: dict[str, Arm]
+    """By key."""
+    num_questions: dict[str, int]
+    """Of how many questions the traces of each arm are, by its key, held-out ones included."""
+    held_out_store: Store
+    """Where the traces are that models are measured on."""
+    held_out: IntArray
+    """Positions of these items in the plan of that store, ascending, one for each question."""
+    num_pool: int
+    num_held_out_samples: int
 
+    @property
+    def held_out_refs(self) -> tuple[SampleRef, ...]:
+        """The items by id and row."""
+        ids, rows = (self.held_out_store.column(name) for name in ("sample_id", "sample_row"))
+        return tuple(SampleRef(sample_id=str(ids[i]), row=int(rows[i])) for i in self.held_out.tolist())
 
-def conclusions_of(
-    subsets: Sequence[TriedSubset], questions: str | None, pairs: Sequence[SubsetPair] | None
-) -> list[str]:
-    """Return what was found in sentences, each once: of every subset, of their questions, and of clear pairs."""
-    told = [sentence for each in subsets for sentence in (each.conclusion, each.right_conclusion)]
-    told += [questions, *(each.conclusion for each in pairs or ())]
-    return list(dict.fromkeys(sentence for sentence in told if sentence is not None))
-
-
-class Trial(TrialDocument):
-    """What a trial found."""
-
-    words: ClassVar[str] = "the result of a trial"
-    mistaken: ClassVar[Mapping[str, str]] = {
-        "trial_plan": f"Give {FOUND} in the same folder, which is there when the trial is over.",
-        "trial_run": f"Give {FOUND} in the folder above {RUNS}, which is there when the trial is over.",
-    }
-
-    kind: Literal["trial"] = "trial"
-    store: str
-    plan_sha256: str
-    """Of the store."""
-    spec: TrialSpec
-    conclusion: str
-    """What it means: for each subset a sentence, and one on right answers if they were asked for; then one on subsets
-    of few questions, and one for each pair of subsets whose difference is clear."""
-    questions_conclusion: str | None = None
-    """The sentence on subsets that have far fewer questions than random ones and train no better models, if any."""
-    num_pool: Count
-    num_held_out_samples: Count | None = None
-    """Samples of the pool that no model is trained on, since their question is held out."""
-    num_items: Count
-    """Held-out items that all models are measured on."""
-    num_runs: Count
-    """Trainings that were done."""
-    num_most_runs: Count
-    """Trainings that there would have been without an early end."""
-    subsets: tuple[TriedSubset, ...]
-    pairs: tuple[SubsetPair, ...] | None = None
-    """Each pair of subsets, if there are several: intervals hold for all pairs together, with 5 % of their own."""
+    def arms_of(self, subset: int) -> list[Arm]:
+        """Return a subset, numbered from 0, and then its random ones."""
+        randoms = f"random-{self.subsets[subset].random}-"
+        return [self.arms[f"subset-{subset + 1}"]] + [arm for key, arm in self.arms.items() if key.startswith(randoms)]

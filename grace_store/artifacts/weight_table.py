@@ -12,9 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_lists, arrow_numbers, arrow_texts
 from grace_store.artifacts.notes import WeightsNote
-from grace_store.artifacts.parquet_columns import not_made_by, read_columns, read_header
+from grace_store.artifacts.parquet_columns import (
+    arrow_floats,
+    arrow_lists,
+    arrow_numbers,
+    arrow_texts,
+    not_made_by,
+    read_columns,
+    read_header,
+)
 from grace_store.artifacts.score_table import flag_lists
 from grace_store.base.arrays import Array, FloatArray, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
@@ -121,7 +128,7 @@ def read_weights(path: str | Path) -> WeightTable:
     """Read a table of weights, or say why the file is none."""
     path = Path(path)
     note = metadata_document(read_header(path, WeightsNote.maker).metadata, WeightsNote, str(path))
-    table = read_columns(path, COLUMNS, ("sample_id", "row", "num_steps", "weight"), note.maker)
+    table = read_columns(path, COLUMNS, note.maker)
     if nulls := [name for name in ("sample_id", "row", "num_steps") if table[name].null_count]:
         raise not_made_by(path, note.maker, f"{nulls[0]} is empty in some rows")
     if pc.any(pc.not_equal(pc.list_value_length(table["weight"]), table["num_steps"])).as_py():

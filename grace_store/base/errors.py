@@ -117,3 +117,12 @@ class Interrupted(GraceStoreError):
 
 class MissingExtra(GraceStoreError, ImportError):
     """An optional package is not installed."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return the sentence that ends every message about a missing extra. Until there is a release, a clone has it.
+
+    >>> how_to_install("report")
+    "Install the extra `report`: run `pip install '.[report]'` in a clone of grace-store."
+    """
+    return f"Install the extra `{extra}`: run `pip install '.[{extra}]'` in a clone of grace-store."

@@ -28,12 +28,13 @@ class Warned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned(Event):
-    """Planning progress: records and bytes read so far."""
+class Progressed(Event):
+    """How far a job is that has no other event: bytes of a dataset read, or samples scored or compared."""
 
-    num_records: int
-    num_bytes: int
-    total_bytes: int
+    text: str
+    """The same in a sentence for the user."""
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Rated(Event):
-    """How fast a trial on a few samples went: the estimate before the real work."""
+    """How fast a probe on a few samples went: the estimate before the real work."""
 
     samples_per_second: float
     tokens_per_second: float
@@ -85,22 +86,6 @@ class Failed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplesScored(Event):
-    """Scoring progress: how many of the planned samples were looked at so far."""
-
-    num_samples: int
-    total_samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class SamplesCompared(Event):
-    """Search progress: how many samples were compared with the others so far."""
-
-    num_samples: int
-    total_samples: int
-
-
-@dataclass(frozen=True, slots=True)
 class StepTaken(Event):
     """One step of a warm-up was taken; the loss is that before it."""
 
@@ -109,22 +94,6 @@ class StepTaken(Event):
     loss: float
     learning_rate: float
     num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOutMeasured(Event):
-    """The loss on samples that a warm-up does not train on, after a step."""
-
-    step: int
-    loss: float
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointWritten(Event):
-    """A checkpoint of a warm-up is on disk for good."""
-
-    step: int
-    path: str
 
 
 Listener = Callable[[Event], None]

@@ -4,16 +4,14 @@ from pathlib import Path
 
 from grace_store.base.errors import SettingError
 
-PARQUET, JSON, JSON_LINES, HTML, SVG, TEXT, FOLDER = (
-    "Parquet", "JSON", "JSON lines", "HTML", "SVG", "plain text", "a folder",
-)  # fmt: skip
+PARQUET, JSON, JSON_LINES, HTML, TEXT, FOLDER = "Parquet", "JSON", "JSON lines", "HTML", "plain text", "a folder"
 """What commands write."""
 ENDINGS = {
     PARQUET: (".parquet", ".pq"),
     JSON: (".json",),
     JSON_LINES: (".jsonl", ".ndjson"),
     HTML: (".html", ".htm"),
-    SVG: (".svg",),
+    "SVG": (".svg",),
     TEXT: (".txt",),
     "CSV": (".csv",),
     "TSV": (".tsv",),

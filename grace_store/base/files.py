@@ -1,18 +1,23 @@
 """Files and folders that appear whole or not at all: written beside their place under another name, then renamed."""
 
 import errno
+import fcntl
+import hashlib
 import json
 import os
+import re
 import shutil
+import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import SettingError, StorageError
 from grace_store.base.file_formats import FOLDER, JSON, check_name, format_of
-from grace_store.base.text import without_nan
+from grace_store.base.text import canonical_json, without_nan
 
 SIDECAR = ".spec.json"
 BUCKET_SCHEMES = ("s3", "gs", "az")
@@ -146,7 +151,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def write_json(path: Path, value: Any, *, only_new: bool = False) -> None:
     """Write a JSON document for people and machines; with only_new, raise FileExistsError if there is one."""
-    text = json.dumps(without_nan(value), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(without_nan(value), indent=1, ensure_ascii=False, allow_nan=False)
     write_text(path, text + "\n", only_new=only_new)
 
 
@@ -178,3 +183,90 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 def sidecar_of(path: Path) -> Path:
     """Return where the spec that made a file lies."""
     return path.with_name(path.name + SIDECAR)
+
+
+# ---------------------------------------------------------------- one process at a time
+# One process at a time: a lock that goes with the process that holds it. Knows nothing of what is locked.
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Yield whether this process now holds a lock file, which is made if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be locked: {error.strerror or error}. Without locks two processes would do the same "
+                "work; choose an --out on another disk."
+            ) from error
+        yield True
+
+
+# ---------------------------------------------------------------- digests by content
+# Digests of files by content, remembered between runs. Knows nothing of what the files hold.
+
+
+_SETTLED_NS = 2_000_000_000
+"""A file touched more recently than this may change again within its clock tick: not remembered."""
+
+
+def cache_folder() -> Path:
+    """Return where digests are remembered: $GRACE_STORE_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("GRACE_STORE_CACHE")
+    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store")
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the sha256 of a file's bytes, read again only when the file changed since last time."""
+    real = Path(path).resolve(strict=True)
+    before = _stamp(real)
+    entry = cache_folder() / "digests" / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
+    if (remembered := _recall(entry, before)) is not None:
+        return remembered
+    digest = _read_sha256(real)
+    if _stamp(real) == before and time.time_ns() - before["ctime_ns"] > _SETTLED_NS:
+        _remember(entry, {**before, "sha256": digest})
+    return digest
+
+
+def files_sha256(files: Iterable[str | os.PathLike[str]]) -> str:
+    """Return one digest over the contents of files, whatever they are called, wherever they lie, in whichever order."""
+    return hashlib.sha256(canonical_json(sorted(map(file_sha256, files)))).hexdigest()
+
+
+def _read_sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> dict[str, Any]:
+    stat = path.stat()
+    times = {"mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
+    return {"path": str(path), "num_bytes": stat.st_size, "inode": stat.st_ino, **times}
+
+
+def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:
+    """Return the remembered digest if the entry is whole and is about this very file, else None."""
+    try:
+        known = json.loads(entry.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(known, dict) or any(known.get(key) != value for key, value in stamp.items()):
+        return None
+    return digest if re.fullmatch("[0-9a-f]{64}", digest := str(known.get("sha256"))) else None
+
+
+def _remember(entry: Path, content: dict[str, Any]) -> None:
+    # A cache that cannot be written costs time, never the run.
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("wb", dir=entry.parent, suffix=".part", delete=False) as stream:
+            stream.write(json.dumps(content).encode())
+        os.replace(stream.name, entry)  # noqa: PTH105 - stream.name is a str
+    except OSError:
+        return

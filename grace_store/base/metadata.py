@@ -5,29 +5,21 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace_store.base.settings import DataSpec, DecimalText, ExtractSpec, Frozen, Kind, canonical_json
+from grace_store.base.settings import DataSpec, DecimalText, ExtractSpec, Frozen, Whole
 from grace_store.base.states import Reason
+from grace_store.base.text import canonical_json
 
-FORMAT_VERSION = "1.5"
-KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
-"""The version of the format in which each kind of signal appeared."""
-IMAGES_AS_VERSION = "1.1"
-"""That in which images need not be as the processor has them."""
-BATCHES_VERSION = "1.2"
-"""That in which a signal freezes its batches."""
-SHARING_VERSION = "1.3"
-"""That in which samples share prompts."""
-SHARING_KEPT_VERSION = "1.4"
-"""That in which a store keeps what a trial found of sharing, and images may be shared one by one."""
-UNREAD_VERSION = "1.5"
-"""That in which records with keys that no reader understands are set aside."""
+FormatVersion = Literal["2.0"]
+FORMAT_VERSION: FormatVersion = "2.0"
+"""Of stores and of the documents beside results."""
 
 SharedImages = Literal["image", "sample"]
 
 
-def version_number(version: str) -> tuple[int, ...]:
-    """Return a version of the format as numbers that compare as versions do."""
-    return tuple(int(part) for part in version.split("."))
+def other_version(where: str, found: object, remedy: str) -> str:
+    """Return the words that refuse what has another version of the format; remedy is a sentence on what to do."""
+    has = "says no version" if found is None else f"has version {str(found)[:40]}"
+    return f"{where} {has} of the format, and this grace-store reads {FORMAT_VERSION} only. {remedy}"
 
 
 class DataFile(Frozen):
@@ -44,8 +36,8 @@ class Plan(Frozen):
     """What planning froze. The samples themselves are arrays beside it."""
 
     format: Literal["grace-store"] = "grace-store"
-    format_version: str = FORMAT_VERSION
-    spec: DataSpec
+    format_version: FormatVersion = FORMAT_VERSION
+    spec: Whole[DataSpec]
     files: tuple[DataFile, ...]
     num_records: int
     num_samples: int
@@ -58,8 +50,8 @@ class Plan(Frozen):
     """Packed Gram entries that every unit has room for."""
     samples_sha256: str
     """Digest over every plan array, in the order FORMAT.md gives."""
-    flagged: dict[str, int] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """How many samples have each flag of the text; None where flags were not looked for, as in older stores."""
+    flagged: dict[str, int]
+    """How many samples have each flag of the text."""
     created_by: str
 
     def content_digest(self) -> str:
@@ -86,7 +78,7 @@ class Signal(Frozen):
     """One named set of vectors, with Grams where they are of segments."""
 
     name: str
-    spec: ExtractSpec
+    spec: Whole[ExtractSpec]
     plan_sha256: str
     origin: dict[str, str] = Field(default_factory=dict)
     """Where the model lay and what software ran: for people, never compared."""
@@ -97,12 +89,12 @@ class Signal(Frozen):
 
 
 class Sharing(Frozen):
-    """Whether samples of a signal share prompts and images, as a trial of its model at load found that they can."""
+    """Whether samples of a signal share prompts and images, as a probe of its model at load found that they can."""
 
     prompts: bool
     """Whether a prompt that several samples of a unit have runs once for all of them."""
     difference: DecimalText | None = None
-    """Largest relative difference of a hidden state with shared prompts in the trial; None if none was measured."""
+    """Largest relative difference of a hidden state with shared prompts in the probe; None if none was measured."""
     fault: str | None = None
     """Why prompts are not shared."""
     images: SharedImages | None = None
@@ -116,7 +108,7 @@ class Sharing(Frozen):
     """The largest difference that is allowed of either."""
 
     def in_words(self) -> str:
-        """Return what is shared and what the trial found, in one line."""
+        """Return what is shared and what the probe found, in one line."""
         prompts = f"shared{self._measured(self.difference)}" if self.prompts else f"not shared: {self.fault}"
         words = [f"prompts {prompts}"]
         if self.images is not None:
@@ -127,7 +119,7 @@ class Sharing(Frozen):
         return "; ".join(words)
 
     def _measured(self, difference: float | None) -> str:
-        return "" if difference is None else f" (a trial differed by {difference:.1e}, at most {self.allowed:.0e})"
+        return "" if difference is None else f" (a probe differed by {difference:.1e}, at most {self.allowed:.0e})"
 
 
 class SharingDocument(Frozen):
@@ -163,9 +155,9 @@ class Commit(Frozen):
     images_sha256: str | None = None
     """SHA-256 over the digests of the images behind the vectors; None without images."""
     set_aside: tuple[SampleSetAside, ...] = ()
-    split: tuple[int, ...] | None = Field(default=None, exclude_if=lambda value: value is None)
+    split: tuple[int, ...] | None = None
     """Numbers of samples in the passes that the unit took, in their order, if a pass of the frozen size did not fit
-    into memory; left out if all did."""
+    into memory; None if all did."""
     chunks: dict[str, ChunkDigest]
 
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from collections.abc import Collection, Iterator
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, field_validator
 
 from grace_store.base.errors import SettingError
+from grace_store.base.text import canonical_json
 
 Storage = Literal["float32", "float16", "int8", "int4"]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -98,9 +91,72 @@ class Settings(Frozen):
             raise SettingError(one_sentence(error)) from None
 
 
-def canonical_json(value: Any) -> bytes:
-    """Return the one JSON text that fingerprints and sealed documents are made from."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+def _as_frozen(schema: dict[str, Any], model: type[Any]) -> None:
+    """Say in a JSON Schema what holds in documents: a setting that must be resolved is there."""
+    for name in model.unresolved():
+        schema["properties"][name].pop("default", None)
+    required = {*schema.get("required", ()), *model.unresolved()}
+    schema["required"] = [name for name in schema["properties"] if name in required]
+
+
+UNRESOLVED: Any = None
+"""The value of a setting until it is resolved, from the model, the device or the records, unless it was given."""
+
+
+class Spec(Settings):
+    """Settings that change the numbers. One class is both what a user asks for and what a plan or signal freezes.
+
+    Of a request, only the settings that were given count; `model_fields_set` knows them. A whole spec has them all.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_as_frozen)
+    found: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are read from the model's or the adapter's files: nobody gives them."""
+
+    @classmethod
+    def can_give(cls) -> list[str]:
+        """Return the names of the settings that a user can give."""
+        return [name for name in cls.model_fields if name not in cls.found]
+
+    @classmethod
+    def unresolved(cls) -> list[str]:
+        """Return the names of the settings that have a value only when it is given or resolved."""
+        fields = cls.model_fields.items()
+        return [name for name, field in fields if field.default is None and NoneType not in get_args(field.annotation)]
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that were given."""
+        return {name: getattr(self, name) for name in self.can_give() if name in self.model_fields_set}
+
+    def over(self, frozen: Self, but: Collection[str] = ()) -> Self:
+        """Return a request for what was given here and, of a frozen spec, everything else but what is found anew."""
+        merged = self.given()
+        for name in self.can_give():
+            then, now = getattr(frozen, name), merged.get(name)
+            if isinstance(then, Spec) and (name not in merged or isinstance(now, Spec)):
+                merged[name] = (now or type(then)()).over(then)
+            elif name not in merged and name not in but and then is not None:
+                merged[name] = then
+        return type(self)(**merged)
+
+    def whole(self) -> Self:
+        """Return the spec, or raise SettingError if a setting is missing or settings do not fit together."""
+        problems = [f"{name} is missing" for name in self.unresolved() if getattr(self, name) is UNRESOLVED]
+        for name in type(self).model_fields:
+            if isinstance(part := getattr(self, name), Spec):
+                part.whole()
+        if problems := problems or list(self._problems()):
+            raise SettingError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """Yield what does not fit together in a spec that is resolved."""
+        yield from ()
+
+
+SpecT = TypeVar("SpecT", bound=Spec)
+Whole = Annotated[SpecT, AfterValidator(Spec.whole)]
+"""A spec in a document."""
 
 
 def short(value: object) -> str:
@@ -123,10 +179,10 @@ def setting_text(value: object) -> str:
 # ---------------------------------------------------------------- what changes the numbers
 
 
-class DataSpec(Settings):
+class DataSpec(Spec):
     """How records become samples."""
 
-    format: str
+    format: str = UNRESOLVED
     """Name of the record format."""
     splitter: str = "format"
     r"""Where steps begin: as the format has it (format), at lines, at paragraphs, or at lines that match a regular
@@ -138,26 +194,23 @@ class DataSpec(Settings):
     """Set traces with fewer steps aside."""
     max_steps: int = Field(default=512, ge=1)
     """Set traces with more steps aside."""
-    map: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
-    """Which fields hold the parts of a record, by the parts' names. Left out of documents if none is named, so that
-    those of earlier versions stay as they were."""
-    gather: bool = Field(default=False, exclude_if=lambda value: not value)
+    map: dict[str, str] = Field(default_factory=dict)
+    """Which fields hold the parts of a record, by the parts' names."""
+    gather: bool = False
     """Bring the traces of a question together, wherever they stand, so that they share its prompt and images."""
-    group_by: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    group_by: str | None = None
     """With --gather, the field whose value makes traces those of one question."""
-    ignore_key: KeyNames = Field(default=(), exclude_if=lambda value: not value)
+    ignore_key: KeyNames = ()
     """Keys of conversations that no reader understands yet and that records are read without. A record with another
     such key is set aside."""
 
-    @model_validator(mode="after")
-    def _groups_if_gathered(self) -> DataSpec:
+    def _problems(self) -> Iterator[str]:
         if self.group_by is not None and not self.gather:
-            raise ValueError("--group-by says what --gather brings together; give that too")
-        return self
+            yield "--group-by says what --gather brings together; give that too"
 
     def in_words(self) -> dict[str, str]:
-        """Return the settings for people, by name."""
-        return {name: setting_text(value) for name, value in self.model_dump().items()}
+        """Return the settings for people, by name, without those that are off or name nothing."""
+        return {name: setting_text(value) for name, value in self.model_dump().items() if value}
 
 
 class ModelIdentity(Frozen):
@@ -180,8 +233,10 @@ class ModelIdentity(Frozen):
     """Digest of the image processor, its backend included."""
 
 
-class GradientSpec(Frozen):
+class GradientSpec(Spec):
     """Which projected gradients a signal holds."""
+
+    found: ClassVar[frozenset[str]] = frozenset({"moments", "parameters", "learning_rate"})
 
     per: Per = "sample"
     """Store one gradient for each sample, of its mean loss over all segments' tokens, or one for each segment."""
@@ -198,46 +253,38 @@ class GradientSpec(Frozen):
     """Length of a projected gradient."""
     seed: int = Field(default=0, ge=0, lt=2**53)
     """Seed of the random projection."""
-    normalise: bool
+    # Vectors per sample are normalised, as influence methods take them, those per segment not, as a history adds them.
+    normalise: bool = UNRESOLVED
     """Scale every projected gradient to length 1."""
-    parameters: str
+    parameters: str = UNRESOLVED
     """Digest over names and shapes of the parameters that the gradient is taken of, in their order."""
     learning_rate: DecimalText | None = None
     """Mean learning rate of the steps that led to the checkpoint; None if its folder does not say."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> GradientSpec:
+    def _problems(self) -> Iterator[str]:
         if (self.preconditioner == "adam") != (self.moments is not None):
-            raise ValueError("moments belong to the preconditioner adam, and only to it")
+            yield "moments belong to the preconditioner adam, and only to it"
         if self.bias_correction and self.preconditioner != "adam":
-            raise ValueError("bias_correction has no meaning without the preconditioner adam")
+            yield "bias_correction has no meaning without the preconditioner adam"
         if self.projection == "sparse" and self.dimension % SPARSE_ENTRIES:
-            raise ValueError(f"the sparse projection takes a dimension that is a multiple of {SPARSE_ENTRIES}")
-        return self
+            yield f"the sparse projection takes a dimension that is a multiple of {SPARSE_ENTRIES}"
 
 
-class Batching(NamedTuple):
-    """How a unit is cut into passes, and so how its sums are rounded."""
-
-    batch_tokens: int
-    head_tokens: int = 512
-    packing: bool = False
-
-
-DEFAULT_BATCHING: dict[Kind, Batching] = {"proxy": Batching(16384), "gradient": Batching(2048)}
+GRADIENT_BATCH_TOKENS = 2048
 """A backward pass keeps what every layer was given, many times what a forward pass needs."""
 
 
-class ExtractSpec(Frozen):
+class ExtractSpec(Spec):
     """What a signal's vectors are vectors of."""
+
+    found: ClassVar[frozenset[str]] = frozenset({"model"})
 
     kind: Kind = "proxy"
     """What vectors are: GRACE's proxy, or projected gradients over the adapter's parameters."""
-    gradient: GradientSpec | None = Field(default=None, exclude_if=lambda value: value is None)
-    """There exactly if the kind is gradient. Left out of documents if not, so that those of version 1.0 stay as
-    they were."""
-    model: ModelIdentity
-    rendering: Rendering
+    gradient: GradientSpec | None = None
+    """There exactly if the kind is gradient."""
+    model: ModelIdentity = UNRESOLVED
+    rendering: Rendering = UNRESOLVED
     """How a conversation becomes text: the chat template with the response in it, the template's generation prompt
     followed by the response as it stands (verbatim), or the turns' plain text."""
     system: str | None = None
@@ -248,8 +295,7 @@ class ExtractSpec(Frozen):
     """Set conversations with more tokens aside."""
     text_only: bool = False
     """Leave images out and use the text alone; without this, a text model sets samples with images aside."""
-    # Left out of documents if it is the processor, as it was before there was a choice.
-    images_as: ImagesAs = Field(default="processor", exclude_if=lambda value: value == "processor")
+    images_as: ImagesAs = "processor"
     """Prepare images (size, transparency, orientation) as the model's own processor does, and TRL with it, or as
     ms-swift or LLaMA-Factory does."""
     min_pixels: int | None = Field(default=None, ge=1)
@@ -260,54 +306,32 @@ class ExtractSpec(Frozen):
     """Number format that the model runs in."""
     attention: Attention = "sdpa"
     """Attention kernel of the model."""
-    batch_tokens: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    batch_tokens: int = Field(default=16384, ge=1)
     """Tokens in one forward pass, padding included."""
-    head_tokens: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    head_tokens: int = Field(default=512, ge=1)
     """Tokens whose logits are held in memory at a time."""
-    packing: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    packing: bool = False
     """Run samples end to end without padding, if the model gives the same numbers so; faster with the attention kernel
     flash_attention_2."""
-    share_prompts: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    share_prompts: bool = False
     """Where several samples of a unit have the same prompt, run it and its images through the model once for all of
-    them, if a trial at load shows that the numbers stay the same. Not with --packing, and not for gradients."""
+    them, if a probe at load shows that the numbers stay the same. Not with --packing, and not for gradients."""
     storage: Storage = "int8"
     """How vectors are stored. Grams, and so GRACE's scores, are exact in all of these; what reads vectors (LESS, ICONS,
     CADC, duplicates, diversity) is as precise as they are."""
 
-    @model_validator(mode="after")
-    def _gradient_if_so_called(self) -> ExtractSpec:
+    def _problems(self) -> Iterator[str]:
         if (self.kind == "gradient") != (self.gradient is not None):
-            raise ValueError("a spec has a gradient exactly if its kind is gradient")
-        return self
-
-    @model_validator(mode="after")
-    def _batches_whole(self) -> ExtractSpec:
-        if len({getattr(self, name) is None for name in Batching._fields}) > 1:
-            raise ValueError(f"a spec has all of {', '.join(Batching._fields)}, or none of them")
-        if self.share_prompts is not None and (not self.freezes_batches or self.kind == "gradient"):
-            raise ValueError("share_prompts belongs to proxies in batches that are frozen")
+            yield "a spec has a gradient exactly if its kind is gradient"
+        if self.share_prompts and self.kind == "gradient":
+            yield "share_prompts belongs to proxies"
         if self.share_prompts and self.packing:
-            raise ValueError("share_prompts and packing exclude each other")
-        return self
+            yield "share_prompts and packing exclude each other"
 
-    @property
-    def freezes_batches(self) -> bool:
-        """Whether the spec says how units are cut into passes; one of an older version of the format does not."""
-        return self.batch_tokens is not None
-
-    @property
-    def batching(self) -> Batching:
-        """How units are cut into passes; the defaults where the spec does not say."""
-        said = [getattr(self, name) for name in Batching._fields]
-        return Batching(*said) if self.freezes_batches else DEFAULT_BATCHING[self.kind]
-
-    def without_batches(self) -> ExtractSpec:
-        """Return the spec as versions of the format before 1.2 have it."""
-        return self.without_sharing().model_copy(update=dict.fromkeys(Batching._fields))
-
-    def without_sharing(self) -> ExtractSpec:
-        """Return the spec as versions of the format before 1.3 have it."""
-        return self.model_copy(update={"share_prompts": None})
+    def over(self, frozen: Self, but: Collection[str] = ()) -> Self:
+        """Return the same; another kind leaves nothing of the frozen gradient."""
+        is_other = self.given().get("kind", frozen.kind) != frozen.kind
+        return super().over(frozen.model_copy(update={"gradient": None}) if is_other else frozen, but)
 
     @property
     def vector_size(self) -> int:
@@ -318,82 +342,6 @@ class ExtractSpec(Frozen):
     def is_per_sample(self) -> bool:
         """Whether a sample has one vector instead of one for each segment."""
         return self.gradient is not None and self.gradient.per == "sample"
-
-
-# ---------------------------------------------------------------- what a user asked for; None is "not said"
-
-
-class DataRequest(Frozen):
-    """Wishes about the data. What is not said comes from the plan, or else from DataSpec's defaults."""
-
-    format: str | None = None
-    splitter: str | None = None
-    answer: str | None = None
-    min_steps: int | None = Field(default=None, ge=1)
-    max_steps: int | None = Field(default=None, ge=1)
-    map: dict[str, str] | None = None
-    gather: bool | None = None
-    group_by: str | None = None
-    ignore_key: KeyNames | None = None
-
-
-class GradientRequest(Frozen):
-    """Wishes about gradients. What is not said comes from the signal, or else from GradientSpec's defaults."""
-
-    per: Per | None = None
-    preconditioner: Preconditioner | None = None
-    bias_correction: bool | None = None
-    projection: Projection | None = None
-    dimension: int | None = Field(default=None, ge=1)
-    seed: int | None = Field(default=None, ge=0, lt=2**53)
-    normalise: bool | None = None
-    """Unless said, vectors per sample are normalised, as influence methods take them, and those per segment are not,
-    as a history adds them up."""
-
-
-class ExtractRequest(Frozen):
-    """Wishes about a signal. What is not said comes from the signal, or else from ExtractSpec's defaults."""
-
-    kind: Kind | None = None
-    gradient: GradientRequest | None = None
-    rendering: Rendering | None = None
-    system: str | None = None
-    include_eos: bool | None = None
-    max_length: int | None = Field(default=None, ge=2)
-    text_only: bool | None = None
-    images_as: ImagesAs | None = None
-    min_pixels: int | None = Field(default=None, ge=1)
-    max_pixels: int | None = Field(default=None, ge=1)
-    dtype: Dtype | None = None
-    attention: Attention | None = None
-    batch_tokens: int | None = Field(default=None, ge=1)
-    head_tokens: int | None = Field(default=None, ge=1)
-    packing: bool | None = None
-    share_prompts: bool | None = None
-    storage: Storage | None = None
-
-
-def wishes_in(request: Frozen) -> dict[str, Any]:
-    """Return only the wishes that were expressed."""
-    return request.model_dump(exclude_none=True)
-
-
-def pick_fields(frozen: Frozen, request: type[Frozen]) -> dict[str, Any]:
-    """Return those of a spec's settings that one could wish for."""
-    return {name: getattr(frozen, name) for name in type(frozen).model_fields if name in request.model_fields}
-
-
-def as_begun(spec: ExtractSpec, request: ExtractRequest) -> ExtractRequest:
-    """Return a request with what it leaves unsaid taken from a spec."""
-    merged = {**pick_fields(spec, ExtractRequest), **wishes_in(request)}
-    if merged["kind"] == "gradient" and spec.gradient is not None:
-        merged["gradient"] = {
-            **pick_fields(spec.gradient, GradientRequest),
-            **(wishes_in(request).get("gradient") or {}),
-        }
-    elif request.gradient is None:
-        merged["gradient"] = None
-    return ExtractRequest(**merged)
 
 
 # ---------------------------------------------------------------- what changes only the speed
@@ -414,13 +362,11 @@ class RunOptions(Frozen):
     """Device to compute on: auto (an accelerator if there is one), cpu, or an accelerator as torch names its kind, with
     or without a number (NAME, NAME:N)."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of each worker."""
+    """CPU threads of each process."""
     loader_threads: int = Field(default=2, ge=1)
     """Threads that read and tokenise samples ahead of the model."""
-    queue_units: int = Field(default=2, ge=1)
-    """Units that may wait before the device, and behind it."""
     patience: int = Field(default=600, ge=1)
-    """Seconds after which a device that has not finished a unit is said to hang."""
+    """Seconds after which a device that has not finished a unit, or a step of training, is said to hang."""
 
     @field_validator("device")
     @classmethod

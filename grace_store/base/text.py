@@ -1,5 +1,6 @@
 """Values as text: amounts as people read them, and numbers as JSON has them. Knows nothing else."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -165,3 +166,8 @@ def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
     low = min(means)
     span = max(means) - low or 1.0
     return "".join(_BARS[min(int((mean - low) / span * len(_BARS)), len(_BARS) - 1)] for mean in means)
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the one JSON text that fingerprints and sealed documents are made from."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

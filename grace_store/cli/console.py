@@ -8,18 +8,18 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from pydantic import ValidationError
 from rich.console import Console
 
-from grace_store.base.errors import GraceStoreError, Interrupted
+from grace_store.base.documents import write_document
+from grace_store.base.errors import GraceStoreError, Interrupted, how_to_install
+from grace_store.base.finding import UNKNOWN, Finding, WhereNote
 from grace_store.base.text import counted, one_line, without_nan
-
-if TYPE_CHECKING:
-    from grace_store.artifacts.notes import WhereNote
 
 EXIT_INTERRUPTED = 130
 EXTRAS = {
@@ -35,7 +35,7 @@ EXTRAS = {
 
 # Soft wrapping leaves lines whole for terminals to wrap and for logs to keep.
 log = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False)
+console = Console(highlight=False)
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def told() -> Iterator[None]:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        text = f"This needs {error.name}, which is not installed. Run `pip install 'grace-store[{extra}]'`."
+        text = f"This needs {error.name}, which is not installed. {how_to_install(extra)}"
         raise click.ClickException(text) from None
     except BrokenPipeError:
         raise  # nobody reads on, as after `| head`: click ends the command without a message
@@ -128,12 +128,73 @@ def where_line(where: WhereNote | None) -> str:
     return f"  where {harmless(one_line(where.sql))}: {kept}; shares are of these {where.num_kept}\n"
 
 
+def show(found: Finding, out: Path | None = None, *, as_json: bool, most: int | None = None) -> None:
+    """Write a finding to a file, if one is named, and to stdout: as JSON, or as conclusion, tables and notes.
+
+    most is the number of rows of a table that people are shown, if not all.
+    """
+    if out is not None:
+        write_document(out, found)
+    if as_json:
+        print_json(found.to_json())
+        return
+    click.echo(harmless(found.conclusion))
+    if found.pool is not None:
+        click.echo(where_line(found.pool.where), nl=False)
+        if found.pool.partial:
+            click.echo("  partial: the store is not finished.")
+    for table in found.tables.values():
+        if not table.is_shown:
+            continue
+        click.echo()
+        if table.title:
+            click.echo(harmless(table.title))
+        texts = table.texts()
+        for rows in fitting(
+            texts[: None if most is None else most + 1], console.width if console.is_terminal else None
+        ):
+            print_rows(rows)
+        if most is not None and len(table) > most:
+            click.echo(f"  and {len(table) - most} more")
+        if table.about:
+            click.echo(f"  {harmless(table.about)}")
+    for note in found.notes:
+        click.echo(harmless(note))
+    if out is not None:
+        click.echo(f"{out}: the finding was written.")
+
+
 def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Write a table to stdout, its columns as wide as their widest cell."""
+    """Write a table to stdout, its columns as wide as their widest cell; numbers stand right."""
+    rows = [[harmless(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    is_number = [all(_is_number(row[column]) for row in rows[1:]) for column in range(len(widths))]
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, is_number, strict=True)
+        ]
         click.echo("  " + "  ".join(cells).rstrip())
+
+
+def _is_number(text: str) -> bool:
+    return text == UNKNOWN or text.removesuffix(" %").replace(",", "").lstrip("+-").replace(".", "", 1).isdigit()
+
+
+def fitting(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[list[str]]]:
+    """Yield a table as tables below each other that fit into a width, each with the first column.
+
+    >>> list(fitting([["a", "bb", "cc"]], 9))
+    [[['a', 'bb']], [['a', 'cc']]]
+    """
+    sizes = [2 + max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    columns = [0]
+    for column in range(1, len(sizes)):
+        if width is not None and len(columns) > 1 and sum(sizes[each] for each in columns) + sizes[column] > width:
+            yield [[row[each] for each in columns] for row in rows]
+            columns = [0]
+        columns.append(column)
+    yield [[row[each] for each in columns] for row in rows]
 
 
 def number(value: float, digits: int = 3, missing: str = "-") -> str:

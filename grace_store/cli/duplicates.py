@@ -12,59 +12,24 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_result, where_line
+from grace_store.cli.console import print_result, where_line
 from grace_store.cli.options import (
     FILE,
     NATURAL,
     OUT_PARQUET,
     PATH,
     PLACE,
-    as_table,
     command,
     given,
     option,
     said,
-    stacked,
 )
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.data.formats import FORMATS
-from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """What --from has a use for."""
-ONLY_AGAINST = ("ngram", "share", "format", "map")
-BESIDE_AGAINST = ("store", "out", "against", "data", "threads", "as_json", *ONLY_AGAINST)
-"""What --against may have a use for, beside settings of vectors."""
-WORST_SHOWN = 3
 KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"}
-
-
-against_options = stacked(
-    option(
-        "--against",
-        "FILE|STORE",
-        "Benchmark whose items are looked for in STORE: a file of questions, or a store extracted with the same model, "
-        "whose vectors are compared, too. [default: samples are compared with each other]",
-        many=True,
-    ),
-    option("--ngram", click.IntRange(2, 100), f"With --against, words in a run. [default: {DEFAULT_NGRAM}]"),
-    option(
-        "--share",
-        click.FloatRange(0, 1, min_open=True),
-        "With --against, share of the runs of words of an item's question, or of its solution, from which a sample has "
-        f"the item in it. [default: {DEFAULT_SHARE}]",
-    ),
-    option("--format", click.Choice(list(FORMATS)), "Format of the benchmark's records. [default: recognised]"),
-    option(
-        "--map",
-        "PART=FIELD",
-        "Field of the benchmark's records that holds a part: prompt, response, answer, options, id. May be repeated. "
-        "[default: by the names that benchmarks usually have]",
-        many=True,
-        callback=as_table,
-    ),
-)
 
 
 @command(
@@ -73,10 +38,8 @@ against_options = stacked(
     "grace-store duplicates traces.zarr --out duplicates.parquet --subset subset.jsonl --keep shortest",
     "grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search",
     "grace-store duplicates s3://bucket/traces.zarr --out duplicates.parquet --engine ray --address auto",
-    "grace-store duplicates traces.zarr --against test.jsonl --out against.parquet   # is a test set in it?",
-    "grace-store duplicates traces.zarr --against test.zarr --against mmlu.parquet --out against.parquet",
 )
-@click.argument("store", type=click.Path(), required=False)
+@shared.optional_store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
 @option("--threshold", float, f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
 @option("--floor", float, f"Cosine down to which --from may lower the threshold later. [default: {DEFAULT_FLOOR}]")
@@ -94,7 +57,6 @@ against_options = stacked(
 @shared.engine
 @option("--data", PLACE, "Dataset, if it has moved: texts are compared, too. [default: the files planned]", many=True)
 @option("--from", FILE, "Table of duplicates to group again, without a search. [default: search STORE]", "source")
-@against_options
 def duplicates(
     store: str | None, out: Path, source: Path | None, scores: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
@@ -105,23 +67,10 @@ def duplicates(
     it again by any threshold from the floor up, with --from.
 
     With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
-
-    With --against, the samples of STORE are compared with the items of benchmarks instead. A sample has an item in it
-    if its text has the item's question or solution, or enough runs of its words (case, punctuation, spacing and line
-    breaks do not count), or if its vectors point the same way. The same words with other numbers are another question.
-    `select --exclude-contaminated` never chooses samples that have an item in them.
     """
-    from grace_store.artifacts.outputs import check_results
+    from grace_store.artifacts.made_from import check_results
 
-    benchmarks, only = settings.pop("against"), {name: settings.pop(name) for name in ONLY_AGAINST}
-    check_results(
-        store, [out], [scores, source, settings["subset"], *(Path(each) for each in benchmarks if "://" not in each)]
-    )
-    if benchmarks:
-        _hold_against(store, benchmarks, out, settings | only, as_json=as_json)
-        return
-    if lonely := said(only):
-        raise SettingError(f"--{next(iter(lonely))} is for benchmarks: give --against, too")
+    check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:
         if ignored := given(but=BESIDE_FROM):
             raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
@@ -129,79 +78,11 @@ def duplicates(
     elif store is None:
         raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
-        with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
-            request = gs.DuplicatesRequest(scores=scores, **said(settings))
-            found = gs.duplicates(store, request, threads=pool, listener=display)
+        with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as threads:
+            pool = shared.take_pool(store, settings, threads)
+            found = gs.duplicates(pool, scores=scores, **said(settings), listener=display)
     found.write(out)
     print_result(_result(found, out), _print, found, out, as_json=as_json)
-
-
-def _hold_against(
-    store: str | None, benchmarks: tuple[str, ...], out: Path, settings: dict[str, Any], *, as_json: bool
-) -> None:
-    """Compare the samples of a store with benchmarks, and tell what was found."""
-    if store is None:
-        raise click.UsageError("Missing argument 'STORE', whose samples are compared with --against.")
-    _check_used(benchmarks)
-    with ProgressDisplay(quiet=as_json) as display:
-        threads = settings.pop("threads")
-        names = gs.AgainstRequest.__dataclass_fields__
-        request = gs.AgainstRequest(**said({name: value for name, value in settings.items() if name in names}))
-        found = gs.against(store, benchmarks, request, threads=threads, listener=display)
-    found.write(out)
-    print_result(_against_result(found, out), _print_against, found, out, as_json=as_json)
-
-
-def _check_used(benchmarks: tuple[str, ...]) -> None:
-    """Refuse options that would change nothing of a comparison with these benchmarks."""
-    from grace_store.curate.against import OF_FILES, OF_VECTORS, check_used
-
-    others = {*BESIDE_AGAINST, *OF_VECTORS}
-    if ignored := given(but=others):
-        raise SettingError(f"--against has no use for {', '.join(ignored)}")
-    check_used(benchmarks, given(but=others - {*OF_VECTORS}), given(but=others - {*OF_FILES}))
-
-
-def _against_result(found: gs.AgainstTable, out: Path) -> dict[str, Any]:
-    return {
-        "out": str(out),
-        "conclusion": found.conclusion,
-        "num_matches": found.counts,
-        "worst": {each.name: found.worst(WORST_SHOWN, each.name) for each in found.note.benchmarks},
-        **found.note.to_json(),
-    }
-
-
-def _print_against(found: gs.AgainstTable, out: Path) -> None:
-    note = found.note
-    click.echo(harmless(found.conclusion))
-    kinds = ", ".join(f"{count} {kind}" for kind, count in found.counts.items() if count) or "none"
-    click.echo(f"{out}: {counted(len(found), 'row')}, one for each sample and item ({kinds}).")
-    of = f"{note.spec.share:g} of an item's runs of {note.spec.ngram} words"
-    click.echo(f"  from {of}" + (f", or a cosine of {note.spec.cosine:g}" if note.signal else ""))
-    width = max(len("benchmark"), *(len(each.name) for each in note.benchmarks))
-    click.echo(f"  {'benchmark':<{width}}{'items':>8}{'found':>8}{'samples':>9}{'other numbers':>15}{'whole only':>12}")
-    for each in note.benchmarks:
-        counts = f"{each.num_items:>8}{each.num_found:>8}{each.num_samples:>9}{each.num_templates:>15}"
-        click.echo(f"  {harmless(each.name):<{width}}{counts}{each.num_short:>12}")
-    click.echo(
-        "  found: items that samples have copies of; samples: those that have one. other numbers: samples with an "
-        "item's words and\n  other numbers, which is no copy. whole only: items too short or too common to be found "
-        "inside other text."
-    )
-    for each in note.benchmarks:
-        for row in found.worst(WORST_SHOWN, each.name):
-            _print_match(row)
-
-
-def _print_match(row: dict[str, Any]) -> None:
-    """Show a match side by side: what the sample has, and the item."""
-    where = "" if row["where"] is None else f", {row['part']} in its {row['where']}"
-    told = f"{row['kind']} {row['strength']:.2f}: {row['sample_id']} (row {row['row']}) has {row['item_id']}{where}"
-    click.echo(f"  {harmless(told)}")
-    for name, text in (("sample", row["passage"]), ("item", row["item_text"])):
-        if text is not None:
-            click.echo(f"    {name:<7}{harmless(text)}")
 
 
 def _result(found: gs.DuplicateTable, out: Path) -> dict[str, Any]:

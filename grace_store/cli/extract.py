@@ -14,7 +14,7 @@ from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, 
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from grace_store.run.extract import EngineRequest
+    from grace_store.run.engines.engine import EngineOptions
 
 
 class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -39,16 +39,16 @@ worker_options = stacked(
 
 
 @command(
-    "grace-store extract --store traces.zarr --data traces.jsonl --model ./SmolLM2-135M-Instruct",
-    "grace-store extract --store traces.zarr                       # go on after any interruption",
-    "grace-store extract --store traces.zarr --shard 3/16 ...      # one of 16 independent jobs",
-    "grace-store extract --store traces.zarr --model M --engine ray --address auto    # the GPUs of a Ray cluster",
-    "grace-store extract --store traces.zarr --model M --adapter warmup/checkpoint-100 --signal warmup-100",
-    "grace-store extract --store traces.zarr --model M --adapter warmup    # a signal for each checkpoint in it",
-    "grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --preconditioner adam",
-    "grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --per segment",
+    "grace-store extract traces.zarr --data traces.jsonl --model ./SmolLM2-135M-Instruct",
+    "grace-store extract traces.zarr                       # go on after any interruption",
+    "grace-store extract traces.zarr --shard 3/16 ...      # one of 16 independent jobs",
+    "grace-store extract traces.zarr --model M --engine ray --address auto    # the GPUs of a Ray cluster",
+    "grace-store extract traces.zarr --model M --adapter warmup/checkpoint-100 --signal warmup-100",
+    "grace-store extract traces.zarr --model M --adapter warmup    # a signal for each checkpoint in it",
+    "grace-store extract traces.zarr --model M --adapter warmup --kind gradient --preconditioner adam",
+    "grace-store extract traces.zarr --model M --adapter warmup --kind gradient --per segment",
 )
-@option("--store", PLACE, "Path or bucket URL of the store; planned first if it is new.", required=True)
+@shared.store
 @shared.model
 @option("--data", PLACE, "Dataset file or folder. [default: the files that were planned]", many=True)
 @shared.images
@@ -66,8 +66,8 @@ def extract(
     """Write every sample's signals into a store; resumable.
 
     For each step and the answer: a vector, their inner products (the Gram), losses and token counts. After an
-    interruption the same command does only what is missing. With --store alone, it goes on with every signal that is
-    not finished.
+    interruption the same command does only what is missing. With STORE alone, it goes on with every signal that is
+    not finished. A STORE that is new is planned first.
 
     With --kind gradient, vectors are gradients over the parameters of --adapter, randomly projected: one for each
     sample for `score --method less`, icons or cadc, or one for each step with --per segment. LESS takes
@@ -77,39 +77,38 @@ def extract(
     With --engine ray this process hands out units to workers on the nodes of a Ray cluster, one for each GPU (with
     --device cpu, each CPU). Nodes may come and go. Every node must see store, data and model under the same paths.
     """
-    from grace_store.base.settings import GradientRequest, wishes_in
+    from grace_store.base.settings import GradientSpec
     from grace_store.run.extract import extract_signals
 
-    gradient = GradientRequest(**pick(wishes, GradientRequest))
-    wanted = gradient if wishes_in(gradient) else None
+    if given := pick(wishes, GradientSpec):
+        wishes["gradient"] = GradientSpec(**given)
     job = gs.ExtractJob(
         store=store,
         **{name: wishes[name] for name in ("model", "data", "images")},
-        data_request=gs.DataRequest(**pick(wishes, gs.DataRequest)),
-        request=gs.ExtractRequest(**pick(wishes, gs.ExtractRequest), gradient=wanted),
+        data_request=gs.DataSpec(**pick(wishes, gs.DataSpec)),
+        request=gs.ExtractSpec(**pick(wishes, gs.ExtractSpec)),
         options=gs.RunOptions(**pick(wishes, gs.RunOptions)),
         samples_per_unit=wishes["unit_samples"],
         break_lock=break_lock,
     )
     with ProgressDisplay() as display, stoppable() as stop:
-        views = extract_signals(job, signal, adapter, _engine(wishes), display, stop)
+        who = {name: wishes[name] for name in ("workers", "shard")}
+        views = extract_signals(job, signal, adapter, display, stop, **who, elsewhere=_elsewhere(wishes))
     # As it is after the last signal.
     _print(store, views[-1].store, [view.name for view in views], as_json=as_json)
 
 
-def _engine(wishes: dict[str, Any]) -> EngineRequest:
+def _elsewhere(wishes: dict[str, Any]) -> EngineOptions | None:
+    """Return the engine beyond this machine that was asked for."""
     from grace_store.run.engines.engine import EngineOptions
-    from grace_store.run.extract import EngineRequest
 
-    engine, address, workers, shard = (wishes[name] for name in ("engine", "address", "workers", "shard"))
-    minutes = wishes["wait_minutes"]
+    engine, address, workers, minutes = (wishes[name] for name in ("engine", "address", "workers", "wait_minutes"))
     if minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")
-    wait_seconds = None if minutes is None else 60 * minutes
     if shared.is_local(engine, address):
-        return EngineRequest(workers, shard)
-    elsewhere = EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)
-    return EngineRequest(workers, shard, elsewhere)
+        return None
+    wait_seconds = None if minutes is None else 60 * minutes
+    return EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)
 
 
 def _print(store: str, opened: gs.Store, signals: list[str], *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,10 +10,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 import grace_store as gs
-from grace_store.base.flags import ABOUT
+from grace_store.base.states import ABOUT
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, number, out, print_json
-from grace_store.cli.options import TEXT, command, option
+from grace_store.cli.console import console, harmless, number, print_json, show
+from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, option, said
+from grace_store.cli.progress import ProgressDisplay
 
 COLUMNS = {
     "tokens": "num_tokens",
@@ -30,34 +32,85 @@ COLUMNS = {
 @command(
     "grace-store inspect traces.zarr triangle-03",
     "grace-store inspect traces.zarr '#17'                         # the record in row 17 of the dataset",
+    "grace-store inspect traces.zarr '#17' --neighbours 5          # and the samples nearest to it",
+    "grace-store inspect traces.zarr --vectors new.npy             # the samples nearest to a new trace",
 )
 @shared.store
-@click.argument("sample")
-@option("--signal", TEXT, "Signal to show. [default: the only one]")
+@click.argument("sample", required=False)
+@option("--neighbours", COUNT, "Number of samples to list that are nearest to SAMPLE. [default: none]")
+@flag("--least", "List the samples least aligned with SAMPLE instead of the nearest.")
+@option(
+    "--vectors",
+    FILE,
+    "In place of SAMPLE, a new trace's vectors, whose neighbours are listed: a .npy file of shape (K+1, d), the answer "
+    "last. [default: none]",
+)
+@shared.scores(
+    "Table of scores whose values neighbours are shown with, and whose step scores weigh the steps with --descriptor "
+    "weighted. [default: GRACE's values by its defaults]"
+)
+@shared.where(" (with --scores also num_tokens, value, flags)")
+@shared.search
+@option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
 @shared.moved_data
-def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], *, as_json: bool) -> None:
+def inspect(
+    store: str,
+    sample: str | None,
+    neighbours: int | None,
+    vectors: Path | None,
+    scores: Path | None,
+    *,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Show one sample, segment by segment, with losses and scores.
 
     SAMPLE is an id, or #ROW for a row of the dataset. Each segment has its tokens, mean loss and entropy, the share of
     tokens that the model had right (hits), the norm of its vector, its alignment with answer and history, and its
     score; flags, with what they mean, come first. Before anything is extracted, and for a sample that is not done,
     there is only the text, split.
+
+    With --neighbours, the samples nearest to it follow. Near means that the vectors point the same way: neighbours are
+    listed by cosine, each with its value, the beginning of its prompt and its answer. The options from --least to
+    --seed but for --signal are for neighbours.
     """
-    shown = gs.inspect(store, sample, signal=signal, data=data or None)
+    from grace_store.curate.neighbours import COUNT as USUAL
+    from grace_store.curate.neighbours import read_vectors
+
+    if (sample is None) == (vectors is None):
+        raise click.UsageError("Give a SAMPLE or --vectors, and not both.")
+    is_alone = neighbours is None and vectors is None
+    if is_alone and (ignored := given(but=("store", "sample", "signal", "data", "as_json"))):
+        raise click.UsageError(f"{', '.join(ignored)} is for neighbours: give --neighbours with a number, too.")
+    pool = shared.take_pool(store, settings, settings.pop("threads"))
+    shown = {} if sample is None else gs.inspect(pool, sample)
+    found = None
+    if not is_alone:
+        query = sample if sample is not None else read_vectors(str(vectors))
+        asked = {"scores": None if scores is None else gs.read_scores(scores), **said(settings)}
+        with ProgressDisplay(quiet=as_json) as display:
+            found = gs.neighbours(pool, query, neighbours or USUAL, **asked, listener=display)
     if as_json:
-        print_json(shown)
+        print_json(shown if found is None else {**shown, "neighbours": found.to_json()})
         return
+    if shown:
+        _print_sample(shown)
+    if found is not None:
+        show(found, as_json=False)
+
+
+def _print_sample(shown: dict[str, Any]) -> None:
     where = "no signal yet" if shown["signal"] is None else f"signal {shown['signal']}"
     place = f"row {shown['row']}  {where}  {shown['state']}"
-    out.print(f"{harmless(shown['sample_id'])}  {place}", markup=False)
+    console.print(f"{harmless(shown['sample_id'])}  {place}", markup=False)
     if shown["why_set_aside"]:
-        out.print(f"set aside: {harmless(shown['why_set_aside'])}", markup=False)
-    for name in shown["flags"] or ():
-        out.print(f"flagged {name}: {ABOUT[name]}", markup=False)
+        console.print(f"set aside: {harmless(shown['why_set_aside'])}", markup=False)
+    for name in shown["flags"]:
+        console.print(f"flagged {name}: {ABOUT[name]}", markup=False)
     if shown["missing_text"]:
-        out.print(f"(text not shown: {shown['missing_text']})", markup=False)
+        console.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:
-        out.print(Text(harmless(shown["prompt"]), style="dim"))
+        console.print(Text(harmless(shown["prompt"]), style="dim"))
     _print_segments(shown)
 
 
@@ -65,16 +118,16 @@ def _print_segments(shown: dict[str, Any]) -> None:
     """Print a line of numbers for each segment and its text below, so that both have room on any terminal."""
     has_scores = shown.get("value") is not None
     if has_scores:
-        out.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
-        out.print(" " * 9 + "".join(f"{name:>8}" for name in COLUMNS), style="bold")
+        console.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
+        console.print(" " * 9 + "".join(f"{name:>8}" for name in COLUMNS), style="bold")
     elif shown["state"] == "done":  # one vector for the whole sample
-        out.print(f"{shown['num_tokens']} tokens, loss {shown['loss']:.3f}, gradient of length {shown['norm']:.4g}")
+        console.print(f"{shown['num_tokens']} tokens, loss {shown['loss']:.3f}, gradient of length {shown['norm']:.4g}")
     for segment in shown["segments"]:
         if has_scores:
             _print_numbers(segment)
         else:
-            out.print(segment["name"], style="bold")
-        out.print(Padding(Text(harmless((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
+            console.print(segment["name"], style="bold")
+        console.print(Padding(Text(harmless((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
 
 
 def _print_numbers(segment: dict[str, Any]) -> None:
@@ -83,4 +136,4 @@ def _print_numbers(segment: dict[str, Any]) -> None:
         value = segment[key]
         cells.append(f"{'' if value is None else value if isinstance(value, int) else number(value):>8}")
     score = segment["step_score"]
-    out.print("".join(cells), style=None if score is None else "green" if score > 0 else "red", markup=False)
+    console.print("".join(cells), style=None if score is None else "green" if score > 0 else "red", markup=False)

@@ -6,6 +6,7 @@ import click
 
 from grace_store import __version__
 from grace_store.base.registry import Registry
+from grace_store.study import STUDY_HELP
 
 GROUPS: dict[str, dict[str, str]] = {
     "Prepare": {
@@ -15,10 +16,8 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Extract": {
         "extract": "Write every sample's signals into a store; resumable.",
-        "status": "Count the records that are planned, done and set aside.",
+        "status": "Show how far a store is, and what it was made from.",
         "verify": "Check that a store is what was written; exit 1 if it is not.",
-        "repair": "Redo exactly what a deep verify finds broken.",
-        "info": "Show what a store was made from: files, settings, models, sizes.",
         "support": "Collect what to send when a run fails; no text of any trace.",
         "inspect": "Show one sample, segment by segment, with losses and scores.",
     },
@@ -32,11 +31,10 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Look closer": {
         "duplicates": "Find samples that are alike, and choose one of each group.",
-        "neighbours": "List the samples nearest to one, or least aligned with it.",
+        "contamination": "Find samples that have items of benchmarks in them.",
         "diversity": "Measure how diverse subsets are, and what diversity costs.",
-        "stability": "Measure how much of a subset survives small changes.",
         "fidelity": "Measure how well GRACE's proxy follows whole gradients.",
-        "judge": "Measure how well stored signals agree with labels.",
+        **STUDY_HELP,
         "report": "Write one HTML page of plots, and of traces step by step.",
     },
     "Afterwards": {
@@ -47,9 +45,44 @@ GROUPS: dict[str, dict[str, str]] = {
 }
 """Every command by what it is for, with the first line of its help, which must not take an import to show."""
 
-COMMANDS: Registry[click.Command] = Registry(
-    "grace_store.cli", None, [name for lines in GROUPS.values() for name in lines]
-)
+REMOVED = {
+    "repair": "`grace-store verify STORE --repair` redoes what is broken.",
+    "info": "`grace-store status STORE` shows what a store was made from.",
+    "neighbours": "`grace-store inspect STORE SAMPLE --neighbours 10` lists the samples nearest to one.",
+}
+"""Commands that are no longer there, with what took their place."""
+
+_FINDINGS = ("--diversity", "--fidelity", "--judge", "--stability", "--trial")
+_FIRST = {
+    "plan": "plan STORE DATA...",
+    "doctor": "doctor STORE --model MODEL --data DATA",
+    "warmup": "warmup STORE --model MODEL --out FOLDER",
+    "extract": "extract STORE --model MODEL",
+    "trial": "trial STORE SUBSET... --out FOLDER",
+}
+REMOVED_OPTIONS = {
+    **{(name, "--store"): f"the store is the first argument: grace-store {order}" for name, order in _FIRST.items()},
+    **{("report", name): "give the file with --finding." for name in _FINDINGS},
+    ("duplicates", "--against"): "`grace-store contamination STORE --against FILE` compares samples with benchmarks.",
+    ("fidelity", "--figure"): "`grace-store report STORE --finding FILE` draws what --out wrote.",
+    ("trial", "--by"): "random subsets follow the rules of the subset that they are compared with, so `select --by` "
+    "keeps the shares of both.",
+}
+"""Options that are no longer there, by command, with what took their place."""
+
+
+class _Commands(Registry[click.Command]):
+    """All commands by name: a study's is made from its settings, any other is a module of its own."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in STUDY_HELP:
+            return super().__getitem__(name)
+        from grace_store.cli.study_command import study_command
+
+        return study_command(name)
+
+
+COMMANDS = _Commands("grace_store.cli", None, [name for lines in GROUPS.values() for name in lines])
 
 
 class LazyGroup(click.Group):
@@ -59,6 +92,8 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in REMOVED:
+            raise click.UsageError(f"There is no command {cmd_name!r} any more: {REMOVED[cmd_name]}", ctx)
         return COMMANDS.get(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,7 +106,14 @@ class LazyGroup(click.Group):
         from grace_store.cli.console import told
 
         with told():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except click.NoSuchOption as error:
+                name = error.ctx.info_name if error.ctx else None
+                successor = REMOVED_OPTIONS.get((str(name), error.option_name))
+                if successor is None:
+                    raise
+                raise click.UsageError(f"{name} has no {error.option_name} any more: {successor}", error.ctx) from None
 
 
 @click.group(

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, TypeVar, get_args, get_origin
 
 import click
 from annotated_types import Ge
@@ -14,8 +14,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from grace_store.base import file_formats
+from grace_store.base.settings import Settings, Spec
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 class Decorator(Protocol):
@@ -41,11 +43,24 @@ class LocalPath(click.Path):
         return path
 
 
+class StorePlace(click.Path):
+    """The place of a store, a path or a bucket's URL; a file there is refused with the order of the arguments."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        place: Any = super().convert(value, param, ctx)
+        if ctx is not None and "://" not in str(place) and Path(place).is_file():
+            options, *arguments = ctx.command.collect_usage_pieces(ctx)
+            order = " ".join(["grace-store", str(ctx.info_name), *arguments, options])
+            raise click.UsageError(f"{place} is a file, and the first argument is a store, a folder: {order}", ctx)
+        return place
+
+
 TEXT = click.STRING
 COUNT = click.IntRange(1)
 NATURAL = click.IntRange(0)
 PLACE = click.Path()
 """A path or a bucket's URL."""
+STORE = StorePlace()
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -56,7 +71,6 @@ OUT_PARQUET = LocalPath(file_formats.PARQUET)
 OUT_RECORDS = LocalPath(file_formats.JSON_LINES, file_formats.JSON)
 OUT_JSON = LocalPath(file_formats.JSON)
 OUT_HTML = LocalPath(file_formats.HTML)
-OUT_SVG = LocalPath(file_formats.SVG)
 
 
 # ---------------------------------------------------------------- making commands and options
@@ -141,11 +155,32 @@ def options_of(
     library decides, by the default that the help names; with has_defaults it is that default.
     """
     made = []
-    for name in models[0].model_fields:
-        if name not in but and (only is None or name in only):
-            fields = [model.model_fields[name] for model in models if name in model.model_fields]
-            made.append(_option_of(name, fields, differing.get(name, As()), has_defaults=has_defaults))
+    for name in _settings_of(models[0]):
+        if name in but or (only is not None and name not in only):
+            continue
+        fields = [model.model_fields[name] for model in models if name in model.model_fields]
+        if is_settings(kind := fields[0].annotation):
+            made.append(options_of(kind, but=("method",), differing=differing))
+            continue
+        made.append(_option_of(name, fields, differing.get(name, As()), has_defaults=has_defaults))
     return stacked(*made)
+
+
+def _settings_of(model: type[BaseModel]) -> Collection[str]:
+    return model.can_give() if issubclass(model, Spec) else model.model_fields
+
+
+def is_settings(kind: Any) -> TypeGuard[type[Settings]]:
+    """Return whether a field holds settings of its own, whose options stand beside those of the others."""
+    return isinstance(kind, type) and issubclass(kind, Settings)
+
+
+def parsed(model: type[SettingsT], values: dict[str, Any]) -> SettingsT:
+    """Return settings as a command's parameters say them, taking these out; what was not given keeps its default."""
+    nested = {name: each.annotation for name, each in model.model_fields.items() if is_settings(each.annotation)}
+    given = {name: parsed(kind, values) for name, kind in nested.items()}
+    given |= said({name: values.pop(name) for name in model.model_fields if name in values})
+    return model.parse(**given)
 
 
 def _option_of(name: str, fields: list[FieldInfo], differing: As, *, has_defaults: bool) -> Decorator:
@@ -154,13 +189,15 @@ def _option_of(name: str, fields: list[FieldInfo], differing: As, *, has_default
     default = next((field.default for field in fields if field.default not in (None, PydanticUndefined)), None)
     plain = differing.name or f"--{name.replace('_', '-')}"
     kind = differing.kind or _type(fields)
-    option = f"{plain}/--no-{plain.removeprefix('--')}" if kind is bool else plain
+    if get_origin(fields[0].annotation) is tuple and differing.kind is None:
+        return option(plain, kind, help, name, many=True)
     if differing.is_flag:
         return click.option(plain, name, is_flag=True, default=None, help=help)
+    both = f"{plain}/--no-{plain.removeprefix('--')}" if kind is bool else plain
     if has_defaults and default is not None:
-        return click.option(option, name, type=kind, default=default, show_default=True, help=help)
-    shown = differing.default or _shown(plain, default)
-    return click.option(option, name, type=kind, default=None, help=f"{help} [default: {shown}]")
+        return click.option(both, name, type=kind, default=default, show_default=True, help=help)
+    shown = "" if "[default: " in help else f" [default: {differing.default or _shown(plain, default)}]"
+    return click.option(both, name, type=kind, default=None, help=f"{help}{shown}")
 
 
 def _shown(option: str, default: Any) -> str:
@@ -173,6 +210,8 @@ def _type(fields: list[FieldInfo]) -> Any:
     kind: Any = fields[0].annotation
     if NoneType in get_args(kind):
         kind = next(each for each in get_args(kind) if each is not NoneType)
+    if get_origin(kind) is tuple:
+        kind = get_args(kind)[0]
     if get_origin(kind) is Literal:
         return choice(kind)
     bounds = (each.ge for field in fields for each in field.metadata if isinstance(each, Ge))
@@ -224,8 +263,8 @@ def said(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def pick(values: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """Return the part of a command's parameters that belongs to one model."""
-    return {name: values[name] for name in model.model_fields if name in values}
+    """Return the part of a command's parameters that belongs to one model and was given."""
+    return {name: value for name in _settings_of(model) if (value := values.get(name)) is not None}
 
 
 # ---------------------------------------------------------------- --config: options from a file
@@ -238,7 +277,7 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise click.BadParameter(f"{path} is not TOML: {error}", ctx, param) from None
-    known = _options(ctx.command)
+    known = _settable(ctx.command)
     unknown = sorted(key for key in content if key.replace("_", "-") not in known)
     if unknown:
         knows = f"It knows: {', '.join(sorted(known))}."
@@ -253,9 +292,9 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
     ctx.default_map = chosen | dict(ctx.default_map or {})
 
 
-def _as_written(option: click.Option, value: Any, where: str, ctx: click.Context, param: click.Parameter) -> Any:
+def _as_written(option: click.Parameter, value: Any, where: str, ctx: click.Context, param: click.Parameter) -> Any:
     """Return a value as the command line would have given it, so that both are checked in the same way."""
-    if option.is_flag:
+    if isinstance(option, click.Option) and option.is_flag:
         if not isinstance(value, bool):
             raise click.BadParameter(f"{where} is {value!r}; true or false is wanted.", ctx, param)
         return value
@@ -268,14 +307,14 @@ def _as_written(option: click.Option, value: Any, where: str, ctx: click.Context
     return texts if option.multiple else texts[0]
 
 
-def _options(command: click.Command) -> dict[str, click.Option]:
-    """Return {name as it is written: option} for all options that a file may set."""
+def _settable(command: click.Command) -> dict[str, click.Parameter]:
+    """Return {name as it is written: parameter} for all that a file may set: options, and an argument of one value."""
     return {
         name.removeprefix("--"): parameter
         for parameter in command.params
-        if isinstance(parameter, click.Option) and parameter.name not in (None, "config", "help")
+        if parameter.name not in (None, "config", "help") and parameter.nargs != -1
         for name in parameter.opts
-        if name.startswith("--") and parameter.name is not None
+        if name.startswith("--") or isinstance(parameter, click.Argument)
     }
 
 
@@ -285,5 +324,6 @@ config_option = click.option(
     callback=_read_config,
     is_eager=True,
     expose_value=False,
-    help="TOML file with options, named as here without the dashes; the command line wins over it. [default: none]",
+    help="TOML file with options, named as here without the dashes, and with `store` if STORE is left out; the command "
+    "line wins over it. [default: none]",
 )

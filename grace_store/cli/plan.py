@@ -8,7 +8,7 @@ import click
 
 import grace_store as gs
 from grace_store.base.events import Event, Warned
-from grace_store.base.flags import flag_lines
+from grace_store.base.states import flag_lines
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, log, print_result
@@ -31,37 +31,35 @@ the answer begins."""
 
 
 @command(
-    "grace-store plan traces.jsonl --dry-run                       # look first: nothing is written",
-    "grace-store plan traces.jsonl --store traces.zarr",
-    "grace-store plan traces/ --store traces.zarr --splitter lines --answer 'marker:^Final answer:'",
-    "grace-store plan samples-*.jsonl --store traces.zarr --gather         # traces of one prompt share its work",
-    "grace-store plan aqua.json --store aqua.zarr --map prompt=question --map options=options \\\n"
+    "grace-store plan traces.zarr traces.jsonl --dry-run           # look first: nothing is written",
+    "grace-store plan traces.zarr traces.jsonl",
+    "grace-store plan traces.zarr traces/ --splitter lines --answer 'marker:^Final answer:'",
+    "grace-store plan traces.zarr samples-*.jsonl --gather         # traces of one prompt share its work",
+    "grace-store plan aqua.zarr aqua.json --map prompt=question --map options=options \\\n"
     "      --map response=rationale --map answer=correct --min-steps 2",
     about=f"{FORMAT_LIST}\n{MARKERS}\n\n",
 )
+@shared.store
 @click.argument("data", nargs=-1, required=True, type=click.Path())
-@option("--store", PLACE, "Path or bucket URL of the new store. [default: none, with --dry-run]")
 @flag("--dry-run", "Write nothing; show how records are read, what is set aside and what each --min-steps would keep.")
 @option("--images", PLACE, "Folder in which images are looked for, to report missing ones. [default: they are not]")
 @option("--workers", COUNT, "Processes that read records. [default: by the number of cores and the size of DATA]")
 @shared.data_spec
 @config_option
-def plan(data: tuple[str, ...], store: str | None, dry_run: bool, *, as_json: bool, **wishes: Any) -> None:
+def plan(store: str, data: tuple[str, ...], dry_run: bool, *, as_json: bool, **wishes: Any) -> None:
     """Read a dataset and freeze what is to be done in a new store.
 
-    DATA are files or folders. This command is optional: extract plans by itself. Records that cannot be used are set
-    aside with a reason; `status` counts them. While nothing is extracted, other settings or data plan the store anew;
-    what is not said stays as it was planned.
+    STORE is the path or bucket URL of the new store, DATA are files or folders. This command is optional: extract plans
+    by itself. Records that cannot be used are set aside with a reason; `status` counts them. While nothing is
+    extracted, other settings or data plan the store anew; what is not said stays as it was planned.
     """
-    request = gs.DataRequest(**pick(wishes, gs.DataRequest))
+    request = gs.DataSpec(**pick(wishes, gs.DataSpec))
     reading = {"images": wishes["images"], "workers": wishes["workers"]}
     if dry_run:
         with ProgressDisplay() as display:
             found = gs.preview(data, request, store=store, **reading, listener=display)
         print_result(found.model_dump(mode="json"), _print_preview, found, as_json=as_json)
         return
-    if store is None:
-        raise click.UsageError("Missing option '--store': where is the plan to be written? --dry-run writes none.")
     with _Heard() as heard:
         sizes = {"samples_per_unit": wishes["unit_samples"]}
         planned = gs.plan(data, store, request, **reading, **sizes, anew=True, listener=heard)
@@ -82,7 +80,7 @@ class _Heard(ProgressDisplay):
 
 
 def _print_preview(found: gs.Preview) -> None:
-    from grace_store.run.preview_lines import preview_lines
+    from grace_store.run.preview import preview_lines
 
     for line in preview_lines(found):
         click.echo(harmless(line))
@@ -100,4 +98,4 @@ def _print(store: str, planned: gs.Store, warnings: list[str]) -> None:
     for text in warnings:
         click.echo(harmless(text))
     if not warnings and 2 * frozen.num_samples < frozen.num_records:
-        click.echo("Most records are set aside. `grace-store plan --dry-run` shows why, and what would keep them.")
+        click.echo("Most records are set aside. The same command with --dry-run shows why, and what would keep them.")

@@ -46,12 +46,8 @@ class ProgressDisplay:
                 console.log.print(harmless(text), markup=False)
             case events.Warned(text=text):
                 console.log.print(f"Warning: {harmless(text)}", style="yellow", markup=False)
-            case events.Scanned():
-                self._say_now_and_then(f"Planning: {event.num_records} records read.")
-            case events.SamplesScored():
-                self._say_now_and_then(f"Scoring: {event.num_samples} of {event.total_samples} samples.")
-            case events.SamplesCompared():
-                self._say_now_and_then(f"Searching: {event.num_samples} of {event.total_samples} samples compared.")
+            case events.Progressed(text=text):
+                self._say_now_and_then(text)
             case Started():
                 self._start(event)
             case Rated():
@@ -60,10 +56,6 @@ class ProgressDisplay:
                 self._committed(event)
             case StepTaken():
                 self._step_taken(event)
-            case events.HeldOutMeasured(step=step, loss=loss):
-                console.log.print(f"Held-out loss after step {step}: {loss:.4f}.")
-            case events.CheckpointWritten(path=path):
-                console.log.print(f"Wrote {path}.", markup=False)
             case events.Finished(num_units=num_units, seconds=seconds):
                 self._end_bar()
                 console.log.print(f"Wrote {counted(num_units, 'unit')}, {size(self._bytes)}, in {duration(seconds)}.")

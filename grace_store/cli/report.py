@@ -21,7 +21,7 @@ from grace_store.cli.progress import ProgressDisplay
     "grace-store report traces.zarr --out report.html --scores grace.parquet --scores random.parquet",
     "grace-store report traces.zarr --out report.html --sweep sweep --figures figures",
     "grace-store report traces.zarr --out report.html --by is_correct --by source,level --fields level,author",
-    "grace-store report traces.zarr --out report.html --judge judgement.json --stability stability.json",
+    "grace-store report traces.zarr --out report.html --finding judgement.json --finding stability.json",
     "grace-store report traces.zarr --out report.html --where \"source = 'a'\"",
 )
 @shared.store
@@ -30,12 +30,9 @@ from grace_store.cli.progress import ProgressDisplay
 @option("--scores", FILE, "Table of scores, to compare methods. [default: scored now, by GRACE's defaults]", many=True)
 @option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is made now]")
 @option("--duplicates", FILE, "Table that `duplicates` wrote. [default: searched for now, among the traces shown]")
-@option("--diversity", FILE, "File that `diversity --out` wrote. [default: measured now, unless STORE is too large]")
-@option("--judge", FILE, "File that `judge --out` wrote, to show. [default: none]")
-@option("--stability", FILE, "File that `stability --out` wrote, to show. [default: none]")
-@option("--fidelity", FILE, "File that `fidelity --out` wrote, to show. [default: none]")
-@option("--against", FILE, "Table that `duplicates --against` wrote, to show. [default: none]")
-@option("--trial", FILE, "File trial.json that `trial` wrote in its folder, to show. [default: none]")
+@option("--finding", FILE, "File that a study wrote with --out, to show. [default: none]", "findings", many=True)
+@option("--against", FILE, "Table that `contamination` wrote, to show. [default: none]")
+@option("--warmup", FOLDER, "Folder that `warmup` wrote, to show its losses. [default: none]")
 @option("--subset", PATH, "Subset that `select` wrote. [default: the best by --ratio]", "subsets", many=True)
 @option("--ratio", TEXT, "Share of the samples that counts as chosen without a --subset.", default="0.2")
 @option(

@@ -15,7 +15,7 @@ from grace_store.cli.console import harmless, print_result, where_line
 from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.method_spec import InfluenceSpec, parse_spec
+from grace_store.values.methods.method import InfluenceSpec, parse_spec
 from grace_store.values.within_groups import Within
 
 NAMED_AT_MOST = 10
@@ -86,7 +86,7 @@ within_options = stacked(
     "grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster",
     about=METHOD_LIST + "\n\n",
 )
-@click.argument("store", type=click.Path(), required=False)
+@shared.optional_store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
 @option("--signal", "NAME[=WEIGHT]", "Signal to score by, and its weight. [default: the only one]", many=True)
 @method_options

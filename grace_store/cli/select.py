@@ -11,7 +11,8 @@ import click
 import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.file_formats import check_name
-from grace_store.base.flags import HYGIENE, HYGIENE_FLAGS
+from grace_store.base.finding import WhereNote
+from grace_store.base.states import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result, where_line
@@ -120,7 +121,7 @@ diversity_options = stacked(
 @option(
     "--exclude-contaminated",
     FILE,
-    "Leave out samples that have items of benchmarks in them, by a table that `duplicates --against` wrote. [default: "
+    "Leave out samples that have items of benchmarks in them, by a table that `contamination` wrote. [default: "
     "none is left out]",
 )
 @option(
@@ -152,36 +153,56 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     shares of what is left. Pairs are the best trace of a question and the worst one with another response; --ratio and
     --count keep those with the largest difference.
     """
-    from grace_store.artifacts.outputs import check_outputs
-    from grace_store.curate.select import SubsetSizes, subset_paths
+    from grace_store.artifacts.made_from import check_outputs
+    from grace_store.curate.select import subset_paths
 
     check_name(out, *EXPORTS[as_format].formats)
-    sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
-    by, control, duplicates, where = (settings.pop(name) for name in ("by", "control", "duplicates", "where"))
-    flags = [name for names in settings.pop("exclude_flagged") for name in names.split(",")]
-    against = settings.pop("exclude_contaminated")
-    questions = {name: settings.pop(name) for name in ("per_group", "margin", "group_by")}
-    questions["margin"] = _margin(as_format, questions["margin"])
-    threads = settings.pop("threads")
-    written = {name: settings.pop(name) for name in ("images", "weights", "model")}
-    places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
-    spec = _diversity_spec(settings, duplicates)
+    sizes = _sizes(settings)
+    selection, places = _selection(settings, as_format), {"store": settings.pop("store"), "data": settings.pop("data")}
+    places["data"] = places["data"] or None
     with ProgressDisplay(quiet=as_json) as display:
-        order = {"by": by, "control": control, "diversity": spec, "duplicates": duplicates, **questions}
-        left_out = {"where": where, "exclude_flagged": flags, "exclude_contaminated": against}
-        wanted = gs.RankRequest(**left_out, **order, **places)
-        ranking = gs.rank_samples(scores, wanted, threads=threads, listener=display)
-    subsets = sizes.take(ranking)
+        ranking = gs.rank_samples(scores, selection, **places, threads=settings.pop("threads"), listener=display)
+    subsets = {name: ranking.take(**size) for name, size in sizes.items()}
+    subsets = subsets or {str(taken.spec.ratio): taken for taken in [ranking.take()]}
     paths = subset_paths(out, list(subsets))
-    tables = ((duplicates, "the table of duplicates"), (against, "the table of benchmark items"))
-    check_outputs(paths, [(path, what) for path, what in tables if path is not None])
-    request = gs.ExportRequest(as_format=as_format, **written, **places)
+    tables = (
+        (selection.duplicates, "the table of duplicates"),
+        (selection.exclude_contaminated, "the table of benchmark items"),
+    )
+    check_outputs(paths, [(Path(path), what) for path, what in tables if isinstance(path, str)])
     results = [
-        _result(size, subset, gs.export(subset, path, request))
+        _result(size, subset, gs.export(subset, path, as_format=as_format, **settings, **places))
         for path, (size, subset) in zip(paths, subsets.items(), strict=True)
     ]
     shown = results[0] if len(results) == 1 else results
-    print_result(shown, _print, results, list(subsets.values()), bool(control), as_json=as_json)
+    print_result(shown, _print, results, list(subsets.values()), as_json=as_json)
+
+
+def _sizes(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the sizes that are asked for, each by its name in files; none where nothing is said."""
+    from grace_store.curate.selection import SIZES
+
+    given = {name: settings.pop(name) for name in SIZES}
+    given["threshold"] = () if given["threshold"] is None else (given["threshold"],)
+    if sum(map(bool, given.values())) > 1:
+        raise SettingError("give one of --ratio, --count and --threshold")
+    if any(len(set(each)) < len(each) for each in given.values()):
+        raise SettingError("the same ratio or count is given twice")
+    return {str(size): {name: size} for name, each in given.items() for size in each}
+
+
+def _selection(settings: dict[str, Any], as_format: str) -> gs.Selection:
+    """Return how samples are to be chosen, taking that out of a command's parameters."""
+    asked = {name: settings.pop(name) for name in gs.Selection.model_fields if name in settings}
+    diversity = {name: settings.pop(name) for name in DiversitySpec.model_fields if name in settings}
+    asked["exclude_flagged"] = [name for names in asked["exclude_flagged"] for name in names.split(",")]
+    asked["margin"] = _margin(as_format, asked["margin"])
+    if asked["diversity"] is not None:
+        asked["diversity"] = DiversitySpec.parse(method=asked["diversity"], **diversity)
+    elif lonely := said({**diversity, "duplicates": asked["duplicates"]}):
+        option = {"num_clusters": "clusters"}.get(name := next(iter(lonely)), name)
+        raise SettingError(f"--{option} is for a diverse selection: give --diversity, too")
+    return gs.Selection.parse(**asked)
 
 
 def _margin(as_format: str, margin: float | None) -> float | None:
@@ -194,16 +215,6 @@ def _margin(as_format: str, margin: float | None) -> float | None:
     return None
 
 
-def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
-    method = settings.pop("diversity")
-    if method is not None:
-        return DiversitySpec.parse(method=method, **settings)
-    if lonely := said({**settings, "duplicates": duplicates}):
-        option = {"num_clusters": "clusters"}.get(name := next(iter(lonely)), name)
-        raise SettingError(f"--{option} is for a diverse selection: give --diversity, too")
-    return None
-
-
 def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, Any]:
     found: dict[str, Any] = {
         "out": str(exported.out),
@@ -213,30 +224,30 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
         "num_with_value": subset.num_with_value,
         "num_excluded": subset.excluded.counts if subset.excluded else {},
         "num_contaminated": subset.excluded.num_contaminated if subset.excluded else 0,
-        "threshold": subset.threshold if subset.spec.is_by_value else None,
+        "threshold": subset.threshold if subset.is_by_value else None,
         "smallest_value": subset.threshold,
         "files": [str(file) for file in exported.files],
         "notes": exported.notes,
     }
-    if subset.spec.where is not None:
-        found["where"] = subset.spec.where.model_dump()
+    if isinstance(where := subset.spec.where, WhereNote):
+        found["where"] = where.model_dump()
     if subset.groups:
         found["num_groups"] = len(subset.groups)
         found["groups"] = [asdict(each) | {"share": each.share} for each in subset.groups[:GROUPS_WRITTEN]]
     return found
 
 
-def _print(results: list[dict[str, Any]], subsets: list[gs.Subset], is_controlled: bool) -> None:
-    control = ", length taken out" if is_controlled else ""
+def _print(results: list[dict[str, Any]], subsets: list[gs.Subset]) -> None:
     for result, subset in zip(results, subsets, strict=True):
         # Where more than the value decided, there are others above the smallest one that were not chosen.
-        is_of_pairs = subset.rejected is not None
+        is_of_pairs, where = subset.rejected is not None, subset.spec.where
+        control = ", length taken out" if subset.spec.control else ""
         smallest = f"smallest {'margin' if is_of_pairs else 'value'} kept {result['smallest_value']:.4f}{control}"
         least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
         of = counted(result["num_with_value"], "pair" if is_of_pairs else "sample")
         click.echo(harmless(subset.conclusion))
         click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
-        click.echo(where_line(subset.spec.where), nl=False)
+        click.echo(where_line(where if isinstance(where, WhereNote) else None), nl=False)
         for note in result["notes"]:
             click.echo(f"  {harmless(note)}")
         _print_groups(subset)

@@ -8,13 +8,10 @@ import click
 
 from grace_store.base.events import Listener
 from grace_store.base.settings import (
-    DEFAULT_BATCHING,
+    GRADIENT_BATCH_TOKENS,
     MAX_DEFAULT_THREADS,
-    DataRequest,
     DataSpec,
-    ExtractRequest,
     ExtractSpec,
-    GradientRequest,
     GradientSpec,
     RunOptions,
 )
@@ -22,7 +19,9 @@ from grace_store.base.states import UNREAD_KEYS
 from grace_store.cli.options import (
     COUNT,
     FILE,
+    OUT_JSON,
     PLACE,
+    STORE,
     TEXT,
     As,
     Decorator,
@@ -39,12 +38,14 @@ from grace_store.data.formats import FORMATS
 from grace_store.data.mapping import ANY_PARTS, TRACE_PARTS
 from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
 from grace_store.read.parallel import Threads
+from grace_store.read.pool import Pool
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.values.score_spec import ScoreSpec
 
 # ---------------------------------------------------------------- stores, data, models, results
 
-store = click.argument("store", type=PLACE)
+store = click.argument("store", type=STORE)
+optional_store = click.argument("store", type=STORE, required=False)
 
 moved_data = option("--data", PLACE, "Dataset file or folder, if it has moved. [default: the files planned]", many=True)
 images = option(
@@ -57,6 +58,10 @@ model = option("--model", PLACE, "Model: a folder with safetensors, or a .gguf f
 partial = flag("--partial", "Accept an unfinished signal and use the units that are done.")
 threads = option("--threads", COUNT, f"Threads that read STORE. [default: one a core, at most {MAX_DEFAULT_THREADS}]")
 ratio = option("--ratio", TEXT, "Share of the samples that is chosen.", default="0.2")
+
+out_finding = option(
+    "--out", OUT_JSON, "JSON file for the finding, as `report --finding` takes it. [default: not written]"
+)
 
 
 def where(knows: str = "") -> Decorator:
@@ -91,7 +96,6 @@ def scores(help: str) -> Decorator:
 
 data_spec = stacked(
     options_of(
-        DataRequest,
         DataSpec,
         but=("map", "ignore_key"),
         differing={
@@ -139,20 +143,17 @@ reading = {
 }
 """Defaults in words, of how a model reads a sample."""
 batching = {
-    "batch_tokens": As(default=" for gradients ".join(str(each.batch_tokens) for each in DEFAULT_BATCHING.values())),
-    "head_tokens": As(default=str(DEFAULT_BATCHING["proxy"].head_tokens)),
-    "packing": As(default="no-packing"),
-    "share_prompts": As(
-        default="share-prompts; no-share-prompts for a signal that was begun before this option existed"
+    "batch_tokens": As(
+        default=f"{ExtractSpec.model_fields['batch_tokens'].default} for gradients {GRADIENT_BATCH_TOKENS}"
     ),
+    "share_prompts": As(default="share-prompts"),
 }
 """The same of how a unit is cut into passes."""
-extract_spec = options_of(ExtractRequest, ExtractSpec, but=("kind", "gradient"), differing=reading | batching)
+extract_spec = options_of(ExtractSpec, but=("kind", "gradient"), differing=reading | batching)
 """What changes the numbers; frozen in the signal."""
 gradient_spec = stacked(
-    options_of(ExtractRequest, ExtractSpec, only=["kind"]),
+    options_of(ExtractSpec, only=["kind"]),
     options_of(
-        GradientRequest,
         GradientSpec,
         differing={"normalise": As(default="normalise with --per sample, else no-normalise")},
     ),
@@ -160,7 +161,7 @@ gradient_spec = stacked(
 """What changes the numbers of projected gradients; frozen in the signal."""
 
 cores = As(default=f"one a core, at most {MAX_DEFAULT_THREADS}")
-speed = options_of(RunOptions, but=("queue_units",), has_defaults=True, differing={"threads": cores})
+speed = options_of(RunOptions, has_defaults=True, differing={"threads": cores})
 """What changes only the speed; may differ from run to run."""
 device = options_of(RunOptions, only=["device"], has_defaults=True)
 
@@ -200,6 +201,12 @@ clusters = stacked(
 )
 
 
+def take_pool(store: str, settings: dict[str, Any], threads: Threads) -> Pool:
+    """Return the pool that --signal, --where, --data and --partial mean, taking them out of the settings."""
+    named = said({name: settings.pop(name, None) for name in ("where", "data", "partial")})
+    return Pool.of(store, signals=settings.pop("signal"), threads=threads, **named)
+
+
 # ---------------------------------------------------------------- where the work is done
 
 LOCAL = "local"
@@ -210,7 +217,7 @@ engine = stacked(
     option(
         "--engine",
         click.Choice(ENGINE_NAMES),
-        "Where to work: on this machine or a Ray cluster (grace-store[ray]).",
+        "Where to work: on this machine or a Ray cluster (extra `ray`).",
         default=LOCAL,
     ),
     option("--address", "auto|HOST:PORT", "Address of the Ray cluster. [default: one is started for the command]"),

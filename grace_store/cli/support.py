@@ -8,20 +8,21 @@ import click
 
 import grace_store as gs
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.console import print_json
-from grace_store.cli.options import OUT_JSON, PLACE, command, option
+from grace_store.cli.options import OUT_JSON, command, option
 
 
 @command(
     "grace-store support traces.zarr --out support.json            # after a run that failed",
     "grace-store support --json                                    # this machine and its devices alone",
 )
-@click.argument("store", type=PLACE, required=False)
+@shared.optional_store
 @option("--out", OUT_JSON, "JSON file to send.", default="support.json")
 def support(store: str | None, out: Path, *, as_json: bool) -> None:
     """Collect what to send when a run fails; no text of any trace.
 
-    Versions, devices with a short trial of each, settings of STORE and the logs of its last runs. Without the text of
+    Versions, devices with a short probe of each, settings of STORE and the logs of its last runs. Without the text of
     traces, without folders' names, and of the environment only the variables that choose devices. Read the file before
     you send it.
     """
@@ -34,7 +35,7 @@ def support(store: str | None, out: Path, *, as_json: bool) -> None:
     write_text(out, found.model_dump_json(indent=1) + "\n")
     listed = found.devices["listed"]
     for each in listed:
-        click.echo(f"  device {each['device']} {each.get('name', '')}: {each['trial']}")
+        click.echo(f"  device {each['device']} {each.get('name', '')}: {each['probe']}")
     if not listed:
         click.echo(f"  no accelerator: {found.devices.get('failure', 'torch sees a CPU only')}")
     click.echo(f"{out}: {counted(len(listed), 'device')}, the logs of {counted(len(found.runs), 'run')}.")

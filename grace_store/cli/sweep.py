@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-from rich.table import Table
-
 import grace_store as gs
-from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import fields_of, number, out, print_result, where_line
+from grace_store.cli.console import show
 from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, said
 from grace_store.cli.progress import ProgressDisplay
 
@@ -46,40 +42,16 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     """Score a store by many settings at once, and compare them.
 
     Every combination of the settings is scored in one pass. The folder gets values.parquet (row, and a column for each
-    setting), samples.parquet, summary.parquet, overlap.parquet, and overlap and rank correlation as pictures.
+    setting), samples.parquet, summary.parquet and overlap.parquet. `report --sweep` draws overlap and rank correlation.
     """
     from grace_store.curate.sweep_settings import sweep_of
 
     axes = {name: settings[name] for name in ("alpha", "history", "target", "aggregation")}
     spec = sweep_of(said(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
-    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
-        wanted = {"where": settings["where"], "data": settings["data"] or None, "partial": partial}
-        found = gs.sweep(store, spec, out=folder, **wanted, threads=pool, listener=display)
-    result = {"out": str(folder), "replaced": is_replaced, "partial": found.note.partial}
-    result |= {} if found.note.where is None else {"where": found.note.where.model_dump()}
-    result |= fields_of(found, "conclusion", "num_samples", "num_ranked", "ratios", "summary")
-    print_result(result, _print, found, folder, is_replaced, as_json=as_json)
-
-
-def _print(found: gs.Sweep, folder: Path, is_replaced: bool) -> None:
-    click.echo(found.conclusion)
-    title = f"{counted(len(found.settings), 'setting')} over {counted(found.num_samples, 'sample')}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("setting", no_wrap=True)
-    for name in ("mean", "sd", "length", "K", f"overlap {found.ratios[0]}"):
-        table.add_column(name, justify="right")
-    for i, row in enumerate(found.summary):
-        numbers = [row["mean"], row["standard_deviation"], row["correlation_with_length"]]
-        numbers += [row["correlation_with_num_steps"], row["overlap_with_default"]]
-        table.add_row(found.labels[i], *(number(each, missing="") for each in numbers))
-    out.print(table)
-    out.print(
-        "mean, sd: of the values. length, K: correlation of the value with the response's length and the number of "
-        "steps. overlap: of the best samples with those of the default setting (Jaccard)."
-    )
-    out.print(where_line(found.note.where), end="", markup=False)
-    if found.note.partial:
-        out.print("partial: the store is not finished.")
+    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as threads:
+        given = {"where": settings["where"], "data": settings["data"] or None, "partial": partial}
+        found = gs.sweep(gs.Pool.of(store, threads=threads, **given), spec, out=folder, listener=display).finding()
     replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
-    out.print(f"{folder}: values.parquet, summary.parquet, overlap.parquet, *.svg{replaced}", markup=False)
+    written = f"{folder}: values.parquet, samples.parquet, summary.parquet, overlap.parquet{replaced}"
+    show(found.model_copy(update={"notes": (*found.notes, written)}), as_json=as_json)

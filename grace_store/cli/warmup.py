@@ -10,18 +10,11 @@ import click
 import grace_store as gs
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted, sparkline
+from grace_store.base.training_settings import TrainingSpec, WarmupOptions, WarmupSpec, check_fraction
 from grace_store.cli import shared
 from grace_store.cli.console import print_json, stoppable
 from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, config_option, option, options_of, pick, stacked
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.model.lora.recipe import (
-    TrainingRequest,
-    TrainingSpec,
-    WarmupOptions,
-    WarmupRequest,
-    WarmupSpec,
-    check_fraction,
-)
 
 
 class FractionsType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -40,16 +33,15 @@ class FractionsType(click.ParamType):  # type: ignore[type-arg]  # generic from 
 
 
 own = options_of(
-    WarmupRequest,
     WarmupSpec,
-    but=TrainingRequest.model_fields,
+    but=TrainingSpec.model_fields,
     differing={
         "checkpoints": As(default="1", kind=FractionsType()),
         "num_heldout": As("--heldout"),
         "num_epochs": As("--epochs"),
     },
 )
-recipe = stacked(own, options_of(TrainingRequest, TrainingSpec, ExtractSpec, differing=shared.reading))
+recipe = stacked(own, options_of(TrainingSpec, ExtractSpec, differing=shared.reading))
 """What changes the numbers; frozen in the recipe."""
 
 speed = options_of(
@@ -62,15 +54,15 @@ speed = options_of(
 
 
 @command(
-    "grace-store warmup --store traces.zarr --model ./Qwen3-1.7B --out warmup --checkpoints 0.25,0.5,0.75,1",
+    "grace-store warmup traces.zarr --model ./Qwen3-1.7B --out warmup --checkpoints 0.25,0.5,0.75,1",
     "grace-store warmup --out warmup                               # go on after any interruption",
     "torchrun --nproc-per-node 8 -m grace_store warmup ...         # on 8 GPUs",
-    "grace-store extract --store traces.zarr --model ./Qwen3-1.7B --adapter warmup",
+    "grace-store extract traces.zarr --model ./Qwen3-1.7B --adapter warmup",
 )
+@shared.optional_store
 @option("--out", OUT_FOLDER, "Folder for the checkpoints; an earlier run there goes on.", required=True)
 @shared.model
-@option("--store", PLACE, "Planned store to draw the subset from. [default: --data is planned, in OUT/plan.zarr]")
-@option("--data", PLACE, "Dataset file or folder. [default: the files that --store was planned from]", many=True)
+@option("--data", PLACE, "Dataset file or folder. [default: the files that STORE was planned from]", many=True)
 @shared.images
 @shared.data_spec
 @recipe
@@ -79,20 +71,19 @@ speed = options_of(
 def warmup(out: Path, *, as_json: bool, **wishes: Any) -> None:
     """Train a LoRA adapter on a small random subset; resumable.
 
-    The subset is drawn from the planned samples by the seed alone and written to OUT/subset.json. Checkpoints along
-    the way are signals to extract later. After an interruption the same command goes on, and ends with the same
-    adapter.
+    The subset is drawn by the seed alone, from the samples that are planned in STORE. Without STORE, --data is planned
+    in OUT/plan.zarr. The subset is written to OUT/subset.json. Checkpoints along the way are signals to extract later.
+    After an interruption the same command goes on, and ends with the same adapter.
     """
-    from grace_store.model.lora.loss_log import read_losses
-    from grace_store.run.engines.choice import current_ranks
-    from grace_store.run.warmup import draw_losses
+    from grace_store.run.engines.engine import current_ranks
+    from grace_store.train.loss_log import read_losses
 
     ranks = current_ranks()
     job = gs.WarmupJob(
         out=out,
         **{name: wishes[name] for name in ("model", "store", "data", "images")},
-        data_request=gs.DataRequest(**pick(wishes, gs.DataRequest)),
-        request=WarmupRequest(**pick(wishes, WarmupRequest)),
+        data_request=gs.DataSpec(**pick(wishes, gs.DataSpec)),
+        request=WarmupSpec(**pick(wishes, WarmupSpec)),
         options=WarmupOptions(**pick(wishes, WarmupOptions)),
         samples_per_unit=wishes["unit_samples"],
         ranks=ranks,
@@ -101,7 +92,6 @@ def warmup(out: Path, *, as_json: bool, **wishes: Any) -> None:
         done = gs.warmup(job, display, stop)
     if not ranks.is_first:
         return
-    picture = draw_losses(out)
     trained, heldout = read_losses(out)
     if as_json:
         losses = [{"step": step, "heldout_loss": loss} for step, loss in heldout]
@@ -113,5 +103,5 @@ def warmup(out: Path, *, as_json: bool, **wishes: Any) -> None:
     left_out = f", {done.num_left_out} left out" if done.num_left_out else ""
     click.echo(
         f"{out}: {counted(done.num_steps, 'step')} on {done.num_samples} of {done.num_planned} samples{left_out}; "
-        f"{', '.join(done.checkpoints)}; {picture}"
+        f"{', '.join(done.checkpoints)}"
     )

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import grace_store as gs
-from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_result, where_line
+from grace_store.cli.console import show
 from grace_store.cli.options import OUT_PARQUET, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weights_spec import WeightsSpec
-
-if TYPE_CHECKING:
-    from grace_store.curate.weigh_steps import WeightsRun
+from grace_store.values.weightings.weighting import WeightsSpec
 
 SCORE_SETTINGS = ("alpha", "history", "target")
 METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])
@@ -56,28 +51,10 @@ def weights(store: str, out: Path, *, as_json: bool, **settings: Any) -> None:
     `select --weights` writes the chosen samples with their weights for trainers that read them. --alpha, --history and
     --target say how steps are scored, for the methods scores and drop.
     """
-    signals, threads = settings.pop("signal"), settings.pop("threads")
-    pool = {name: settings.pop(name) for name in ("where", "partial")} | {"data": settings.pop("data") or None}
+    given = {name: settings.pop(name) for name in ("where", "partial", "threads")}
+    pool = gs.Pool.of(store, signals=settings.pop("signal") or None, data=settings.pop("data") or None, **given)
     scores = ScoreSpec.parse(**said({name: settings.pop(name) for name in SCORE_SETTINGS}))
-    given = {name: value for name, value in settings.items() if value is not None}
-    request = gs.WeightsRequest(spec=WeightsSpec.parse(scores=scores, **given), signals=signals or None, **pool)
+    spec = WeightsSpec.parse(scores=scores, **{name: value for name, value in settings.items() if value is not None})
     with ProgressDisplay(quiet=as_json) as display:
-        done = gs.weights(store, request, out=out, threads=threads, listener=display)
-    result = {"out": str(out), "conclusion": done.conclusion, **done.summary.to_json(), **done.note.to_json()}
-    print_result(result, _print, done, as_json=as_json)
-
-
-def _print(run: WeightsRun) -> None:
-    found = run.summary
-    click.echo(found.conclusion)
-    click.echo(f"{run.out}: weights of {counted(found.num_weighed, 'sample')}, the largest {found.largest:.3g}.")
-    click.echo(where_line(run.note.where), nl=False)
-    for name, count in found.flags.items():
-        if count:
-            click.echo(f"  {count} flagged {name}")
-    if run.note.partial:
-        units = ", ".join(f"{name} has {each.num_units}" for name, each in run.note.signals.items())
-        click.echo(f"  partial: {units} of {counted(run.note.num_units, 'unit')}")
-    if found.num_weighed:
-        table = shlex.quote(str(run.out))
-        click.echo(f"  Do they train better models? grace-store trial SUBSET --weighted SUBSET {table} --out trial")
+        found = gs.weights(pool, spec, out=out, listener=display)
+    show(found, as_json=as_json)

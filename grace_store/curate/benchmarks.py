@@ -10,7 +10,7 @@ from pathlib import Path
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted, last_name
-from grace_store.data.benchmark_items import Items, read_items
+from grace_store.data.benchmark_items import read_items
 from grace_store.data.dataset import Dataset
 from grace_store.data.text_matches import Item
 from grace_store.read.records import open_dataset
@@ -68,9 +68,9 @@ def is_store(given: str | Path) -> bool:
 
 def _from_files(name: str, format: str | None, mapping: Mapping[str, str] | None) -> ReadBenchmark:
     with Dataset.open([name]) as dataset:
-        found = read_items(dataset, format, mapping)
+        items, set_aside = read_items(dataset, format, mapping)
         digest = contents_digest([file.sha256 for file in dataset.summary()])
-    return _benchmark(name, found, digest)
+    return ReadBenchmark(name, items, len(items), set_aside.total(), digest, None)
 
 
 def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
@@ -80,7 +80,7 @@ def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
     spec = store.plan.spec
     try:
         with open_dataset(store) as dataset:
-            found = read_items(dataset, spec.format, spec.map)
+            items, set_aside = read_items(dataset, spec.format, spec.map)
     except DataError as error:
         if has_vectors is None:
             raise
@@ -89,11 +89,8 @@ def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
         return ReadBenchmark(
             store.location, [], num_items, store.plan.num_records - num_items, store.plan.digest(), store
         )
-    return _benchmark(store.location, found, contents_digest([file.sha256 for file in store.plan.files]), has_vectors)
-
-
-def _benchmark(name: str, found: Items, sha256: str, store: Store | None = None) -> ReadBenchmark:
-    return ReadBenchmark(name, found.items, len(found.items), found.set_aside.total(), sha256, store)
+    digest = contents_digest([file.sha256 for file in store.plan.files])
+    return ReadBenchmark(store.location, items, len(items), set_aside.total(), digest, has_vectors)
 
 
 def contents_digest(contents: Sequence[str]) -> str:

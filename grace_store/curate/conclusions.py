@@ -4,27 +4,26 @@ Numbers are those of the tables that stand below the sentences.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from grace_store.artifacts.notes import SubsetSpec
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
-from grace_store.base.flags import HYGIENE_FLAGS, TEXT_FLAGS
+from grace_store.base.finding import Estimate
+from grace_store.base.states import HYGIENE_FLAGS
 from grace_store.base.text import about, counted, percent, percent_between, percent_more
-from grace_store.values.intervals import difference_interval, z_for
+from grace_store.curate.selection import Selection
 from grace_store.values.length_bias import (
     MIN_AUDITED,
-    Length,
-    LengthAudit,
-    LengthShare,
+    difference_interval,
     explained_by_lengths,
     kept_by_chance,
     kept_over_all,
+    z_for,
 )
-from grace_store.values.ranking import budget
+from grace_store.values.ranking import Length, budget
 
 LENGTH_WORDS: dict[Length, str] = {
     "step_length": "the length of steps",
@@ -58,30 +57,29 @@ def conclude_scores(table: ScoreTable) -> str:
         flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
         why = f": the flags say why ({flags})" if flags else ""
         return f"None of {counted(len(table), 'sample')} has a value{why}."
-    found = explained_by_lengths(table.value, table.lengths)
+    explained, pearson = explained_by_lengths(table.value, table.lengths)
     of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
-    return f"{_explained(found, of_all)} {_next(table, ranked, _is_some(found))}"
+    return f"{_explained(explained, pearson, of_all)} {_next(table, ranked, _is_some(explained))}"
 
 
-def _explained(found: LengthAudit | LengthShare, of_all: str = "") -> str:
+def _explained(explained: Estimate, pearson: Mapping[Length, float], of_all: str = "") -> str:
     """Return how many samples have a value, and how far values follow length."""
-    have = "samples have" if found.num_samples > 1 or of_all else "sample has"
-    return f"{found.num_samples}{of_all} {have} a value{_by_length(found)}."
+    have = "samples have" if explained.num > 1 or of_all else "sample has"
+    return f"{explained.num}{of_all} {have} a value{_by_length(explained, pearson)}."
 
 
-def _by_length(found: LengthAudit | LengthShare) -> str:
-    low, high = found.explained_between
-    varying = {name: pearson for name, pearson in found.pearson.items() if pearson == pearson}
-    if found.num_samples < MIN_AUDITED:
-        return f", too few to say how far values follow length; about {about(_wanted(found))} would do"
+def _by_length(explained: Estimate, pearson: Mapping[Length, float]) -> str:
+    varying = {name: each for name, each in pearson.items() if each == each}
+    if explained.num < MIN_AUDITED:
+        return f", too few to say how far values follow length; about {about(_wanted(explained))} would do"
     if not varying:
         return "; all values or all lengths are the same, so that values cannot follow length"
-    share = f"{percent(max(found.variance_explained, 0.0))} of how values differ (95 % interval "
-    share += f"{percent_between(low, high)})"
-    if _is_vague(found):
-        told = f"length explains {share}, and about {about(_wanted(found))} samples would do"
+    share = f"{percent(max(explained.value, 0.0))} of how values differ (95 % interval "
+    share += f"{percent_between(explained.low, explained.high)})"
+    if _is_vague(explained):
+        told = f"length explains {share}, and about {about(_wanted(explained))} samples would do"
         return f", too few to say how far values follow length: {told}"
-    if high <= MUCH:
+    if explained.high <= MUCH:
         return f"; length explains little, {share}"
     return f"; length explains {share}, above all {_strongest(varying)}"
 
@@ -92,21 +90,19 @@ def _strongest(varying: dict[Length, float]) -> str:
     return f"{LENGTH_WORDS[name]} (higher values go with {more})"
 
 
-def _is_some(found: LengthAudit | LengthShare) -> bool:
+def _is_some(explained: Estimate) -> bool:
     """Return whether length may explain enough to look at it."""
-    return found.explained_between[1] > MUCH and not _is_vague(found)
+    return explained.high > MUCH and not _is_vague(explained)
 
 
-def _is_vague(found: LengthAudit | LengthShare) -> bool:
-    low, high = found.explained_between
-    return found.num_samples < MIN_AUDITED or (low < MUCH and (high - low) / 2 > WIDE)
+def _is_vague(explained: Estimate) -> bool:
+    return explained.num < MIN_AUDITED or (explained.low < MUCH and explained.half_width > WIDE)
 
 
-def _wanted(found: LengthAudit | LengthShare) -> float:
+def _wanted(explained: Estimate) -> float:
     """Return how many samples tell the share to WIDE, at the share of the interval where that takes most."""
-    low, high = found.explained_between
-    share = min(max(low, 1 / 3), high)
-    return max(float((2 * z_for() / WIDE) ** 2 * share * (1 - share) ** 2), found.num_samples + 1)
+    share = min(max(explained.low, 1 / 3), explained.high)
+    return max(float((2 * z_for() / WIDE) ** 2 * share * (1 - share) ** 2), explained.num + 1)
 
 
 def _next(table: ScoreTable, ranked: IntArray, is_some: bool) -> str:
@@ -119,8 +115,7 @@ def _next(table: ScoreTable, ranked: IntArray, is_some: bool) -> str:
         of_best = f"{num_flagged} of the best {len(best)} {'are' if num_flagged > 1 else 'is'} flagged"
         of_all = f"{_num_flagged(table, ranked)} of all {len(ranked)}"
         return f"{top}{of_best} ({of_all}): `select {_without(table)}` leaves flagged traces out."
-    is_known = set(TEXT_FLAGS) <= set(table.known_flags)
-    clean = f"None of the best {len(best)} is flagged; " if is_known else "It is not known which are flagged; "
+    clean = f"None of the best {len(best)} is flagged; "
     if is_some:
         return f"{clean}`audit` shows more of length, and `select --control length` ranks without it."
     return f"{clean}next, `select` keeps the best."
@@ -152,28 +147,35 @@ def _without(table: ScoreTable) -> str:
 # ---------------------------------------------------------------- the audit
 
 
-def conclude_audit(found: LengthAudit, ratio: str) -> str:
+Measures = Mapping[Length, Mapping[str, float]]
+"""How values go with each length, as length_measures says it."""
+
+
+def conclude_audit(explained: Estimate, measures: Measures, ratio: str) -> str:
     """Return how far values and the best of them follow length, and why that grew after control, if it did."""
-    told = _explained(found)
-    if found.num_samples < MIN_AUDITED or not any(bias.varies for bias in found.lengths.values()):
+    pearson = {name: each["pearson"] for name, each in measures.items()}
+    told = _explained(explained, pearson)
+    if explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
         return told
-    return " ".join([told, *_kept(found, ratio), *_grown(found, ratio)])
+    return " ".join([told, *_kept(measures, ratio), *_grown(measures, ratio, explained.num)])
 
 
-def _kept(found: LengthAudit, ratio: str) -> list[str]:
+def _kept(measures: Measures, ratio: str) -> list[str]:
     """Return how the best differ from all in length, before and after control."""
-    varying = {name: bias for name, bias in found.lengths.items() if bias.varies and bias.kept_by_chance > 0}
+    varying = {
+        name: (each["kept_over_all"], each["kept_by_chance"])
+        for name, each in measures.items()
+        if not math.isnan(each["pearson"]) and each["kept_by_chance"] > 0
+    }
     if not varying:
         return []
-    name = max(varying, key=lambda each: _beyond(varying[each].kept_over_all, varying[each].kept_by_chance))
-    bias = varying[name]
-    if _beyond(bias.kept_over_all, bias.kept_by_chance) <= 1:
-        is_vague = max(each.kept_by_chance for each in varying.values()) > VAGUE
+    name = max(varying, key=lambda each: _beyond(*varying[each]))
+    if _beyond(*varying[name]) <= 1:
+        is_vague = max(by_chance for _, by_chance in varying.values()) > VAGUE
         return [] if is_vague else [f"The best {ratio} are neither longer nor shorter than random choices are."]
-    before, after = (
-        percent_more(each, *_MORE[name]) for each in (bias.kept_over_all, bias.kept_over_all_after_control)
-    )
-    chance = _chance(bias.kept_by_chance)
+    kept = (measures[name][each] for each in ("kept_over_all", "kept_over_all_after_control"))
+    before, after = (percent_more(each, *_MORE[name]) for each in kept)
+    chance = _chance(varying[name][1])
     return [f"The best {ratio} have {before} than all ({chance}); after `select --control length`, {after}."]
 
 
@@ -212,14 +214,14 @@ class _Growth:
         return f"Ranks of values follow {words} more after control than before ({moved})"
 
 
-def _grown(found: LengthAudit, ratio: str) -> list[str]:
+def _grown(measures: Measures, ratio: str, num_samples: int) -> list[str]:
     """Return why length has more to do with values after control than before; nothing if it has not."""
-    by_chance = z_for(len(found.lengths)) / math.sqrt(found.num_samples)
+    by_chance = z_for(len(measures)) / math.sqrt(num_samples)
     growths = []
-    for name, bias in found.lengths.items():
-        kept = bias.kept_over_all, bias.kept_over_all_after_control
-        growths.append(_Growth(name, *kept, 1.0, bias.kept_by_chance))
-        growths.append(_Growth(name, bias.spearman, bias.spearman_after_control, 0.0, by_chance))
+    for name, each in measures.items():
+        kept = each["kept_over_all"], each["kept_over_all_after_control"]
+        growths.append(_Growth(name, *kept, 1.0, each["kept_by_chance"]))
+        growths.append(_Growth(name, each["spearman"], each["spearman_after_control"], 0.0, by_chance))
     grown = [each for each in growths if each.size > SEEN]
     if not grown:
         return []
@@ -227,18 +229,18 @@ def _grown(found: LengthAudit, ratio: str) -> list[str]:
     if most.is_chance:
         return [f"{most.told(ratio)}, which is no more than chance."]
     straight = "control takes out only what goes in a straight line with the logarithms of lengths"
-    return [f"{most.told(ratio)}: {straight}, and {_left(most, found)}."]
+    return [f"{most.told(ratio)}: {straight}, and {_left(most, measures[most.name], num_samples)}."]
 
 
-def _left(growth: _Growth, found: LengthAudit) -> str:
+def _left(growth: _Growth, measures: Mapping[str, float], num_samples: int) -> str:
     """Return what of values still goes with a length after control: their spread, a curve, or another thing."""
-    bias, noise = found.lengths[growth.name], z_for() / math.sqrt(found.num_samples)
+    noise, curve = z_for() / math.sqrt(num_samples), abs(measures["curve_after_control"])
     is_longer = growth.after > growth.neutral
-    spread = bias.spread_after_control if is_longer else -bias.spread_after_control
-    if growth.neutral and spread > max(noise, abs(bias.curve_after_control)):
+    spread = measures["spread_after_control"] if is_longer else -measures["spread_after_control"]
+    if growth.neutral and spread > max(noise, curve):
         which = _MORE[growth.name][0 if is_longer else 1]
         return f"values of traces with {which} also spread more, so that more of the highest are among them"
-    if abs(bias.curve_after_control) > noise:
+    if curve > noise:
         return "values follow this length in a curve"
     return "the highest values follow this length in another way than the rest"
 
@@ -246,48 +248,45 @@ def _left(growth: _Growth, found: LengthAudit) -> str:
 # ---------------------------------------------------------------- a choice
 
 
-@dataclass(frozen=True, slots=True)
-class SubsetChoice:
-    """Rows of a table that are chosen, and those that there were to choose from."""
+def conclude_choice(
+    table: ScoreTable, chosen: IntArray, pool: IntArray, spec: Selection, groups: Sequence[str] = ()
+) -> str:
+    """Return which rows of a table are chosen, how their length differs from the pool, and what of them is flagged.
 
-    table: ScoreTable
-    chosen: IntArray
-    pool: IntArray
-    spec: SubsetSpec
-
-
-def conclude_choice(choice: SubsetChoice, groups: Sequence[str] = ()) -> str:
-    """Return what is chosen, how its length differs from the pool, what of it is flagged; groups are told last."""
-    if len(choice.chosen) == len(choice.pool):
-        told = f"All {counted(len(choice.pool), 'sample')} with a value are chosen"
-        return " ".join([f"{told}{_among(choice.spec)}.", *_flags_of_choice(choice)])
-    told = f"{len(choice.chosen)} of {counted(len(choice.pool), 'sample')}{_among(choice.spec)} are chosen"
-    return " ".join([f"{told}, {_best_by(choice.spec)}{_length_of(choice)}.", *_flags_of_choice(choice), *groups])
+    pool are the rows that there were to choose from; groups are told last.
+    """
+    flags = _flags_of_choice(table, chosen, pool)
+    if len(chosen) == len(pool):
+        told = f"All {counted(len(pool), 'sample')} with a value are chosen"
+        return " ".join([f"{told}{_among(spec)}.", *flags])
+    told = f"{len(chosen)} of {counted(len(pool), 'sample')}{_among(spec)} are chosen"
+    by = _best_by(spec, is_balanced=table.capability is not None)
+    return " ".join([f"{told}, {by}{_length_of(table, chosen, pool)}.", *flags, *groups])
 
 
-def _among(spec: SubsetSpec) -> str:
+def _among(spec: Selection) -> str:
     conditions = ["meet --where"] if spec.where is not None else []
     conditions += ["have none of the excluded flags"] if spec.exclude_flagged else []
     conditions += ["have no item of a benchmark in them"] if spec.exclude_contaminated else []
     return f" that {' and '.join(conditions)}" if conditions else ""
 
 
-def _best_by(spec: SubsetSpec) -> str:
+def _best_by(spec: Selection, *, is_balanced: bool) -> str:
     if spec.diversity is not None:
         return f"by value and diversity ({spec.diversity.method})"
     if spec.margin is not None:
         return "the best trace of a question, each with the worst one that has another response"
     by = "the best by value" + (" after length is taken out" if spec.control else "")
     by += "" if spec.per_group is None else " of each question"
-    if spec.balanced is not None:
-        return f"{by} of each {spec.balanced} in turn"
+    if is_balanced:
+        return f"{by} of each capability in turn"
     return by if spec.by is None else f"{by} within each {spec.by}"
 
 
-def _length_of(choice: SubsetChoice) -> str:
+def _length_of(table: ScoreTable, chosen: IntArray, pool: IntArray) -> str:
     """Return how the chosen differ in length from the pool, as the rest of a sentence."""
-    kept = np.isin(choice.pool, choice.chosen)
-    lengths = {name: length[choice.pool] for name, length in choice.table.lengths.items()}
+    kept = np.isin(pool, chosen)
+    lengths = {name: length[pool] for name, length in table.lengths.items()}
     varying = {name: length for name, length in lengths.items() if kept_by_chance(length, kept) > 0}
     if not varying:
         return "; all are of one length"
@@ -297,7 +296,7 @@ def _length_of(choice: SubsetChoice) -> str:
         return f"; they have {_than_pool(name, *found[name])}"
     vaguest = max(found, key=lambda each: found[each][1])
     if (chance := found[vaguest][1]) > VAGUE:
-        words, wanted = _than_pool(vaguest, *found[vaguest]), about(len(choice.pool) * (chance / WIDE) ** 2)
+        words, wanted = _than_pool(vaguest, *found[vaguest]), about(len(pool) * (chance / WIDE) ** 2)
         return f"; too few to say whether they are longer or shorter: {words}. About {wanted} samples would do"
     return f"; they are neither longer nor shorter than by chance: {_than_pool(name, *found[name])}"
 
@@ -306,14 +305,13 @@ def _than_pool(name: Length, ratio: float, chance: float) -> str:
     return f"{percent_more(ratio, *_MORE[name])} than the pool ({_chance(chance)})"
 
 
-def _flags_of_choice(choice: SubsetChoice) -> list[str]:
-    table, chosen = choice.table, choice.chosen
-    flagged, of_pool = (_num_flagged(table, rows) for rows in (chosen, choice.pool))
+def _flags_of_choice(table: ScoreTable, chosen: IntArray, pool: IntArray) -> list[str]:
+    flagged, of_pool = (_num_flagged(table, rows) for rows in (chosen, pool))
     if not flagged:
         return []
     counts = {name: int(table.is_flagged([name])[chosen].sum()) for name in _known_flags(table)}
     named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    rest = (of_pool - flagged, len(choice.pool) - len(chosen))
+    rest = (of_pool - flagged, len(pool) - len(chosen))
     favours = difference_interval((flagged, len(chosen)), rest)[0] > 0
     often = f"{of_pool} in the pool, so such traces are chosen more often" if favours else f"{of_pool} in the pool"
     are = "is" if flagged == 1 else "are"

@@ -12,7 +12,7 @@ from grace_store.artifacts.notes import AgainstNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.flags import HYGIENE_FLAGS, named_flags
+from grace_store.base.states import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted, last_name
 
 
@@ -47,7 +47,7 @@ class Excluded:
         return "; ".join(told)
 
 
-def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | None) -> Excluded | None:
+def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | AgainstNote | None) -> Excluded | None:
     """Return which samples of a table may not be chosen; None if nothing is to be excluded."""
     if not flags and against is None:
         return None
@@ -56,6 +56,11 @@ def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | None
     is_flagged = table.is_flagged(names) if names else np.zeros(len(table), dtype=np.bool_)
     counts = {name: int((table.is_flagged([name]) & has_value).sum()) for name in names}
     num_flagged = int((is_flagged & has_value).sum())
+    if isinstance(against, AgainstNote):
+        raise DataError(
+            "The note of the subset does not say which samples were left out as contaminated, so its rules cannot be "
+            "followed. Select the subset again."
+        )
     if against is None:
         return Excluded(is_flagged, names, num_flagged, counts)
     found = against if isinstance(against, AgainstTable) else read_against(against)
@@ -70,8 +75,8 @@ def _check_made_from(table: ScoreTable, found: AgainstTable) -> None:
     if found.note.plan_sha256 != table.note.plan_sha256:
         raise DataError(
             f"The table of benchmark items{f' {found.path}' if found.path else ''} was made from another plan than the "
-            f"scores: it belongs to {found.note.store}. Run `grace-store duplicates {table.note.store} --against` to "
-            "compare what was scored."
+            f"scores: it belongs to {found.note.store}. Run `grace-store contamination {table.note.store}` to compare "
+            "what was scored."
         )
 
 
@@ -79,11 +84,9 @@ def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
     """Return the flags of that name; raise SettingError if it is not known which samples of the table have them."""
     flags = named_flags(names)
     if missing := [name for name in flags if name not in table.known_flags]:
-        known = [name for name in HYGIENE_FLAGS if name in table.known_flags]
-        instead = f" It does know {', '.join(known)}, which can be named." if known else ""
+        known = ", ".join(name for name in HYGIENE_FLAGS if name in table.known_flags)
         raise SettingError(
-            f"the {table.what} does not know which samples are flagged {', '.join(missing)}. Flags of texts are found "
-            "while planning, and its store may be older; same_direction is found while scoring by the method grace."
-            f"{instead}"
+            f"the {table.what} does not know which samples are flagged {', '.join(missing)}: that is found while "
+            f"scoring by the method grace. It does know {known}, which can be named."
         )
     return flags

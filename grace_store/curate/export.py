@@ -2,76 +2,72 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
-from grace_store.artifacts.made_from import open_store_of
-from grace_store.artifacts.notes import SubsetNote
-from grace_store.artifacts.outputs import Source, check_outputs, place_of, sources_of
+from grace_store.artifacts.made_from import Source, check_outputs, open_store_of, place_of, sources_of
 from grace_store.artifacts.weight_table import WeightsLike, WeightTable, read_weights
 from grace_store.base.documents import write_document
 from grace_store.base.errors import GraceStoreError, SettingError
 from grace_store.base.file_formats import check_name
-from grace_store.base.files import sidecar_of
-from grace_store.base.fingerprint import file_sha256
+from grace_store.base.files import file_sha256, sidecar_of
 from grace_store.curate.exports import EXPORTS
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
-from grace_store.curate.select import Subset
+from grace_store.curate.selection import Subset, SubsetNote
 from grace_store.data.folders import expand_paths
 from grace_store.read.records import open_dataset
 from grace_store.store.opened import Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportRequest:
-    """As what a subset is written, and where its sources are now, if they moved."""
+def export(
+    subset: Subset,
+    out: str | Path,
+    *,
+    as_format: str = "source",
+    store: str | None = None,
+    data: Sequence[str] | None = None,
+    images: str | None = None,
+    weights: WeightsLike | None = None,
+    model: str | None = None,
+) -> Exported:
+    """Write a subset in the order of its records, and its note to OUT.spec.json; never over what it is made from.
 
-    as_format: str = "source"
-    """A name of ``curate.exports.EXPORTS``."""
-    store: str | None = None
-    data: Sequence[str] | None = None
-    images: str | None = None
-    """The folder that relative image paths start from."""
-    weights: WeightsLike | None = None
-    """A table of step weights that the steps are written with, for trainers that read such."""
-    model: str | None = None
-    """With weights, the model that is to be trained: its tokenizer says where steps can be cut."""
-
-
-def export(subset: Subset, out: str | Path, request: ExportRequest | None = None) -> Exported:
-    """Write a subset in the order of its records, and its note to OUT.spec.json; never over what it is made from."""
-    out, request = Path(out), request or ExportRequest()
+    as_format is a name of ``curate.exports.EXPORTS``; store and data say where these are now, if they moved; relative
+    image paths start from the folder images. weights is a table of step weights that the steps are written with, for
+    trainers that read such; with it, the tokenizer of model says where steps can be cut.
+    """
+    out = Path(out)
     if not out.name:
         raise SettingError(f"--out {out} has no name of its own; give the name of a new file or folder.")
-    if request.as_format not in EXPORTS:
-        raise SettingError(f"--as {request.as_format} is none of {', '.join(EXPORTS)}")
-    kind = EXPORTS[request.as_format]
-    _check_pairs(subset, kind, request.as_format)
-    weights = _weights(subset, request, kind)
-    exported = Exported(out, request.as_format, len(subset), [out])
-    store, files = _sources(subset, request, kind)
-    _keep_sources(exported, subset, store, files, kind, weights)
-    is_read = isinstance(store, Store) and kind.needs_dataset
-    with open_dataset(store, request.data) if isinstance(store, Store) and is_read else nullcontext() as dataset:
+    if as_format not in EXPORTS:
+        raise SettingError(f"--as {as_format} is none of {', '.join(EXPORTS)}")
+    kind = EXPORTS[as_format]
+    _check_pairs(subset, kind, as_format)
+    table = None if weights is None else _weights(subset, weights, as_format)
+    if weights is None and model is not None:
+        raise SettingError("--model says where steps are cut, which only weights need: give --weights with it")
+    exported = Exported(out, as_format, len(subset), [out])
+    source, files = _sources(subset, store, data, kind)
+    _keep_sources(exported, subset, source, files, kind, table)
+    opened = source if isinstance(source, Store) else None
+    with open_dataset(opened, data) if opened is not None and kind.needs_dataset else nullcontext() as dataset:
         if dataset is not None:
-            _keep_sources(exported, subset, store, [file.path for file in dataset.files], kind, weights)
+            _keep_sources(exported, subset, source, [file.path for file in dataset.files], kind, table)
         check_name(out, *kind.formats)
-        opened = store if isinstance(store, Store) else None
-        kind.write(ChosenRecords(subset, opened, dataset, request.images, weights, request.model), exported)
+        kind.write(ChosenRecords(subset, opened, dataset, images, table, model), exported)
     exported.notes += _notes(subset)
     note = SubsetNote(
         spec=subset.spec,
-        as_format=request.as_format,
+        as_format=as_format,
         num_samples=len(subset),
         num_with_value=subset.num_with_value,
-        threshold=subset.threshold if subset.spec.is_by_value else None,
+        threshold=subset.threshold if subset.is_by_value else None,
         smallest_value=subset.threshold,
         scores=subset.scores.note,
         scores_path=None if subset.scores.path is None else str(subset.scores.path.absolute()),
         conclusion=subset.conclusion,
         rows=tuple(subset.row.tolist()),
         rejected_rows=None if subset.rejected_row is None else tuple(subset.rejected_row.tolist()),
-        weights=None if weights is None else weights.note,
+        weights=None if table is None else table.note,
         contaminated_rows=None if subset.excluded is None else subset.excluded.contaminated_rows,
         sha256=file_sha256(out) if out.is_file() else None,
     )
@@ -82,22 +78,15 @@ def export(subset: Subset, out: str | Path, request: ExportRequest | None = None
 
 def _check_pairs(subset: Subset, kind: Export, as_format: str) -> None:
     if kind.is_of_pairs and subset.rejected is None:
-        raise SettingError(
-            f"--as {as_format} writes pairs: choose them with a margin (in Python: RankRequest(margin=0))"
-        )
+        raise SettingError(f"--as {as_format} writes pairs: choose them with a margin (in Python: Selection(margin=0))")
     if subset.rejected is not None and not kind.is_of_pairs:
         pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
         raise SettingError(f"the subset is one of pairs, which --as {as_format} does not write: use one of {pairs}")
 
 
-def _weights(subset: Subset, request: ExportRequest, kind: Export) -> WeightTable | None:
+def _weights(subset: Subset, given: WeightsLike, name: str) -> WeightTable:
     """Return the weights that steps are to be written with, if the export can, or say why not."""
-    if request.weights is None:
-        if request.model is not None:
-            raise SettingError("--model says where steps are cut, which only weights need: give --weights with it")
-        return None
-    given, name = request.weights, request.as_format
-    table = given if isinstance(given, WeightTable) else read_weights(given)
+    table, kind = given if isinstance(given, WeightTable) else read_weights(given), EXPORTS[name]
     if table.note.plan_sha256 != subset.scores.plan_sha256:
         raise SettingError(
             f"the {table.what} was made from another plan than the {subset.scores.what} (from {table.note.store}, not "
@@ -114,15 +103,17 @@ def _weights(subset: Subset, request: ExportRequest, kind: Export) -> WeightTabl
     return table
 
 
-def _sources(subset: Subset, request: ExportRequest, kind: Export) -> tuple[Store | str, Sequence[Path]]:
+def _sources(
+    subset: Subset, store: str | None, data: Sequence[str] | None, kind: Export
+) -> tuple[Store | str, Sequence[Path]]:
     """Return the store and the files given; an export that needs neither is written without, if they are gone."""
     if kind.needs_dataset:
-        return open_store_of(subset.scores, request.store), ()
-    files = expand_paths(request.data) if request.data else []
+        return open_store_of(subset.scores, store), ()
+    files = expand_paths(data) if data else []
     try:
-        return open_store_of(subset.scores, request.store), files
+        return open_store_of(subset.scores, store), files
     except GraceStoreError:
-        return request.store or subset.scores.note.store, files
+        return store or subset.scores.note.store, files
 
 
 def _keep_sources(

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grace_store.base.arrays import IntArray
+from grace_store.base.finding import Estimate
 from grace_store.base.text import about, one_line, percent
-from grace_store.read.kept_samples import group_name
-from grace_store.values.intervals import Interval, difference_interval
+from grace_store.values.length_bias import difference_interval
 
 CLEAR = 0.1
 """A difference between shares that is known to this, to either side, is known well enough."""
+
+NO_VALUE = "(none)"
+"""What stands for a field that a record lacks."""
 
 Counts = Mapping[str, tuple[int, int]]
 """Of every group, how many samples are chosen, and of how many."""
@@ -33,32 +36,23 @@ class GroupCount:
         return self.chosen / self.pool if self.pool else math.nan
 
 
+def group_name(group: object) -> str:
+    """Return a group in words.
+
+    >>> group_name(("math", None)), group_name(True)
+    ('math, (none)', 'True')
+    """
+    parts = group if isinstance(group, tuple) else (group,)
+    return ", ".join(NO_VALUE if part is None else one_line(part) for part in parts)
+
+
 def group_sizes(groups: Sequence[object], rows: IntArray) -> Counter[str]:
     """Return how many of some rows are in each group, by its name."""
     return Counter(group_name(groups[i]) for i in rows.tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """A group whose share is compared with that of all others."""
-
-    group: str
-    share: float
-    others: float
-    between: Interval
-
-    @property
-    def difference(self) -> float:
-        return self.share - self.others
-
-    @property
-    def reach(self) -> float:
-        return (self.between[1] - self.between[0]) / 2
-
-    def __str__(self) -> str:
-        least, most = sorted(abs(100 * end) for end in self.between)
-        points = f"{least:.0f} to {most:.0f} points {'more' if self.difference > 0 else 'less'}"
-        return f"{percent(self.share)} of it, {percent(self.others)} of the others, {points}"
+Moved = tuple[str, float, float, Estimate]
+"""A group whose share is compared with that of all others: its name, both shares, and their difference."""
 
 
 def rise_and_fall(by: str, counts: Counts, *, would: bool = False) -> str:
@@ -66,8 +60,8 @@ def rise_and_fall(by: str, counts: Counts, *, would: bool = False) -> str:
     moved = _compared(counts)
     if not moved:
         return f"All samples have the same {one_line(by)}."
-    risers = sorted((each for each in moved if each.between[0] > 0), key=lambda each: -each.difference)
-    fallers = sorted((each for each in moved if each.between[1] < 0), key=lambda each: each.difference)
+    risers = sorted((each for each in moved if each[-1].low > 0), key=lambda each: -each[-1].value)
+    fallers = sorted((each for each in moved if each[-1].high < 0), key=lambda each: each[-1].value)
     if not risers and not fallers:
         verbs = "would rise or fall by value alone" if would else "rise or fall"
         return _no_difference(by, moved, sum(pool for _, pool in counts.values()), verbs)
@@ -77,30 +71,34 @@ def rise_and_fall(by: str, counts: Counts, *, would: bool = False) -> str:
     return f"By {'value alone' if would else one_line(by)}, {' and '.join(told)}."
 
 
-def _compared(counts: Counts) -> list[_Moved]:
+def _compared(counts: Counts) -> list[Moved]:
     chosen, pool = (sum(each[place] for each in counts.values()) for place in (0, 1))
     inside = {name: each for name, each in counts.items() if 0 < each[1] < pool}
     comparisons = 1 if len(inside) == 2 else len(inside)
     found = []
     for name, (mine, size) in inside.items():
         rest = (chosen - mine, pool - size)
-        between = difference_interval((mine, size), rest, comparisons)
-        found.append(_Moved(name, mine / size, rest[0] / rest[1], between))
+        share, others = mine / size, rest[0] / rest[1]
+        low, high = difference_interval((mine, size), rest, comparisons)
+        found.append((name, share, others, Estimate(value=share - others, low=low, high=high, num=pool)))
     return found
 
 
-def _told(some: Sequence[_Moved], verb: str, would: bool) -> str:
+def _told(some: Sequence[Moved], verb: str, would: bool) -> str:
     verb = f"would {verb}" if would else f"{verb}s"
     most = f"{verb} most" if len(some) > 1 else verb
-    return f"{some[0].group} {most} ({some[0]})"
+    name, share, others, difference = some[0]
+    least, largest = sorted(abs(100 * end) for end in (difference.low, difference.high))
+    points = f"{least:.0f} to {largest:.0f} points {'more' if difference.value > 0 else 'less'}"
+    return f"{name} {most} ({percent(share)} of it, {percent(others)} of the others, {points})"
 
 
-def _no_difference(by: str, moved: Sequence[_Moved], num_samples: int, verbs: str) -> str:
-    known = min(moved, key=lambda each: each.reach)
-    if known.reach > CLEAR:
-        wanted = about(num_samples * (known.reach / CLEAR) ** 2)
+def _no_difference(by: str, moved: Sequence[Moved], num_samples: int, verbs: str) -> str:
+    half_width = min(difference.half_width for *_, difference in moved)
+    if half_width > CLEAR:
+        wanted = about(num_samples * (half_width / CLEAR) ** 2)
         return f"Too few samples to say which groups of {one_line(by)} {verbs}; about {wanted} would do."
-    most = max(moved, key=lambda each: abs(each.difference))
-    low, high = (round(100 * end) for end in most.between)
-    furthest = f"{most.group} by {100 * most.difference:+.0f} points ({low:+d} to {high:+d})"
+    name, *_, most = max(moved, key=lambda each: abs(each[-1].value))
+    low, high = (round(100 * end) for end in (most.low, most.high))
+    furthest = f"{name} by {100 * most.value:+.0f} points ({low:+d} to {high:+d})"
     return f"No groups of {one_line(by)} clearly {verbs}; the furthest is {furthest}."

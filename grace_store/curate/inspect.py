@@ -1,10 +1,12 @@
 """One sample for a person: its text segment by segment, with everything the store knows of each."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import DataError
-from grace_store.base.flags import flag_names
+from grace_store.base.states import flag_names
+from grace_store.read.pool import Pool, PoolLike
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.status import check_planned, why_set_aside
 from grace_store.store.opened import SignalView, Store
@@ -12,23 +14,23 @@ from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
 
 
-def inspect(
-    store: Store | str, sample: str, *, signal: str | None = None, data: Sequence[str] | None = None
-) -> dict[str, Any]:
+def inspect(pool: PoolLike, sample: str) -> dict[str, Any]:
     """Return a sample (its id, or #ROW) as sample_view does, scored by the defaults, and why it was set aside.
 
-    Before there is any signal it is only planned: its text, split, without values.
+    Before there is any signal it is only planned: its text, split, without values. The pool says which signal is meant
+    and where the dataset is; a sample that its filter leaves out is shown all the same.
     """
-    opened = store if isinstance(store, Store) else Store.open(store)
-    check_planned(opened, sample)
-    if signal is None and not opened.signal_names:
-        return planned_view(opened, opened.find(sample), data) | {"why_set_aside": None}
-    view = opened.signal(signal)
-    shown = sample_view(view, opened.find(sample), ScoreSpec(), data)
+    pool = Pool.of(pool)
+    store = pool.store
+    check_planned(store, sample)
+    if not pool.signals and not store.signal_names:
+        return planned_view(store, store.find(sample), pool.data) | {"why_set_aside": None}
+    view = pool.signal
+    shown = sample_view(view, store.find(sample), ScoreSpec(), pool.data)
     return shown | {"why_set_aside": why_set_aside(view, shown["sample"]) or None}
 
 
-def planned_view(store: Store, sample: int, data: Sequence[str] | None = None) -> dict[str, Any]:
+def planned_view(store: Store, sample: int, data: Sequence[str | Path] | None = None) -> dict[str, Any]:
     """Return a sample as it was planned: where it lies, and its text by segments if the dataset is there."""
     rows = store.samples(sample, sample + 1)
     result: dict[str, Any] = {
@@ -40,7 +42,7 @@ def planned_view(store: Store, sample: int, data: Sequence[str] | None = None) -
         "state": "planned",
         "num_steps": int(rows.num_steps[0]),
         "prompt": None,
-        "flags": None if (flags := store.text_flags(sample, sample + 1)) is None else flag_names(int(flags[0])),
+        "flags": flag_names(int(store.text_flags(sample, sample + 1)[0])),
         "missing_text": None,
     }
     texts: list[str] = []
@@ -55,7 +57,9 @@ def planned_view(store: Store, sample: int, data: Sequence[str] | None = None) -
     return result | {"segments": [{"name": name, "text": text} for name, text in zip(names, texts, strict=False)]}
 
 
-def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str] | None = None) -> dict[str, Any]:
+def sample_view(
+    view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str | Path] | None = None
+) -> dict[str, Any]:
     """Return a sample's segments with all signals; the texts are None if the dataset is out of reach."""
     result = planned_view(view.store, sample, data) | {"signal": view.name, "state": view.state(sample)}
     if result["state"] == "done" and not view.per_sample:

@@ -23,12 +23,8 @@ TOLERANCE = 1e-6
 """Parts that miss the values by more are not what the values are made of."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankedValues:
-    """A table and what its samples were ranked by: their values, or what a control left of them."""
-
-    scores: ScoreTable
-    value: FloatArray
+RankedValues = tuple[ScoreTable, FloatArray]
+"""A table, and what its samples were ranked by: their values, or what a control left of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,8 @@ def mover(moved: Mapping[Part, float], *, rose: bool) -> Part | None:
 
 def _parts_of(side: RankedValues, places: IntArray) -> FloatArray | str:
     """Return the parts (3, n) of the samples at some places, or why there are none."""
-    table, name = side.scores, side.scores.path.name if side.scores.path else "a table"
+    table, ranked_by = side
+    name = table.path.name if table.path else "a table"
     spec = table.note.spec
     if not isinstance(spec, ScoreSpec):
         return f"values by {spec.method} in {name} are not made of alignments with answer and history"
@@ -112,7 +109,7 @@ def _parts_of(side: RankedValues, places: IntArray) -> FloatArray | str:
         return f"the values in {name} are not those of its step scores"
     if not _spread(value) > RESOLUTION:
         return f"the values in {name} do not differ"
-    return np.concatenate([parts[:, places], [side.value[places] - value]])
+    return np.concatenate([parts[:, places], [ranked_by[places] - value]])
 
 
 def _spread(value: FloatArray) -> float:

@@ -1,147 +1,97 @@
 """The samples of a store nearest to one of them, or to a trace that is not in it; or those least aligned with it."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from grace_store.artifacts.filtered_scores import keep_samples
-from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.notes import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
-from grace_store.base.text import counted
+from grace_store.base.finding import Cell, Column, Finding, Table
+from grace_store.base.text import counted, one_line
+from grace_store.curate.duplicates import scored_pool
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.likeness.nearest import Nearest
 from grace_store.likeness.points import Descriptor
-from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
+from grace_store.read.descriptors import DescriptionReader
+from grace_store.read.pool import Pool, PoolLike
 from grace_store.read.samples import StoredSample, samples_at
-from grace_store.store.opened import Store, StoreLike
 from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
 
-
-@dataclass(frozen=True, slots=True)
-class ShownSample:
-    """A sample as people know it."""
-
-    sample_id: str
-    row: int
-    value: float | None
-    """By the table of scores, or else GRACE's with its defaults; None if there is none."""
-    prompt: str | None
-    """None, as the answer, if the dataset is out of reach."""
-    answer: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour(ShownSample):
-    """A sample and how it is aligned with the one asked for."""
-
-    cosine: float
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """The samples nearest to one, the nearest first; or the least aligned ones, the least first."""
-
-    sample_id: str | None
-    """The one asked for; None for a trace that is not in the store."""
-    signal: str
-    descriptor: str
-    least: bool
-    neighbours: list[Neighbour]
-    asked: ShownSample | None
-    """The one asked for, with its value and text; None likewise."""
-    missing_text: str | None
-    """Why there are no texts, if there are none."""
-
-    @property
-    def conclusion(self) -> str:
-        """What the neighbours say, in a sentence or two."""
-        if not self.neighbours:
-            return "No other sample can be compared with it."
-        told = (_least(self.neighbours) if self.least else _nearest(self.neighbours), _questions(self), _values(self))
-        return " ".join(each for each in told if each)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeighboursRequest:
-    """How many are looked for, and by what."""
-
-    count: int = 10
-    least: bool = False
-    """The least aligned ones instead."""
-    signal: str | None = None
-    descriptor: Descriptor | None = None
-    scores: ScoreTable | None = None
-    """Values to show, and step scores for the descriptor weighted; without them, values are GRACE's by its defaults."""
-    dimension: int | None = None
-    seed: int | None = None
-    partial: bool = False
-    where: str | None = None
-    """Look only among what this keeps: a condition in SQL over fields of the records, id, row and num_steps, and with
-    scores num_tokens, value and flags."""
-    data: Sequence[str] | None = None
-    """Where the dataset is now, if it moved: where and texts are read from it."""
+COUNT = 10
+"""Neighbours that are listed, unless told."""
 
 
 def neighbours(
-    store: StoreLike,
+    pool: PoolLike,
     sample: str | Float32Array,
-    request: NeighboursRequest | None = None,
+    count: int = COUNT,
     *,
-    threads: int | None = None,
+    least: bool = False,
+    descriptor: Descriptor | None = None,
+    dimension: int | None = None,
+    seed: int | None = None,
+    scores: ScoreTable | None = None,
     listener: Listener = ignore,
-) -> Neighbours:
-    """Return the samples with the largest cosine to a sample (its id, or #ROW), or with the smallest.
+) -> Finding:
+    """Find the samples of a pool with the largest cosine to a sample (its id, or #ROW); least: with the smallest.
 
     Instead of a sample, the vectors of any trace may be given: (K+1, d), the answer last, from the signal's own model.
-    Every done sample is compared, exactly; one whose descriptor is zero is left out.
+    Every done sample of the pool is compared, exactly; one whose descriptor is zero is left out. Values are those of
+    scores, whose step scores also serve the descriptor weighted; without them, values are GRACE's by its defaults.
     """
-    request = request or NeighboursRequest()
-    count, least, scores = request.count, request.least, request.scores
     if count < 1:
-        raise SettingError(f"count {count} is below 1")
-    if request.seed is not None and request.descriptor != "projected":
+        raise SettingError(f"{count} neighbours are below 1")
+    if seed is not None and descriptor != "projected":
         raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
-    opened = store if isinstance(store, Store) else Store.open(store)
+    pool = Pool.of(pool)
     if scores is not None:
-        check_plan_of(scores.note, opened, scores.what)
-    view = opened.signal(request.signal if scores is None else scores.signal_named(request.signal))
-    spec = DescriptorSpec(view.name, request.descriptor, request.dimension, request.seed or 0)
-    weights = scores if request.descriptor == "weighted" else None
-    reader = DescriptionReader.of(opened, spec, scores=weights, partial=request.partial, threads=threads)
+        check_plan_of(scores.note, pool.store, scores.what)
+    pool = scored_pool(pool, scores)
+    # All samples are read: the one asked for need not pass the filter itself.
+    weights = scores if descriptor == "weighted" else None
+    reader = DescriptionReader.of(
+        Pool.of(pool, where=None), descriptor, dimension=dimension, seed=seed or 0, scores=weights
+    )
     if isinstance(sample, str):
-        place = opened.find(sample)
-        query, name = _descriptor_of(reader, place), str(opened.column("sample_id", place, place + 1)[0])
+        place: int | None = (found_at := pool.store.find(sample))
+        query = _descriptor_of(reader, found_at)
     else:
-        place, name = -1, None
-        query = _descriptor_of_trace(reader, sample)
-    kept = keep_samples(opened, request.where, scores, request.data)
+        place, query = None, _descriptor_of_trace(reader, sample)
     nearest = Nearest(query, count, least=least)
     for block in reader.blocks():
-        some = ~block.is_zero if kept is None else ~block.is_zero & kept.is_kept[block.sample]
-        nearest.add(block.sample[some], block.vector[some], np.array([place]))
+        some = ~block.is_zero if pool.wanted is None else ~block.is_zero & pool.wanted[block.sample]
+        nearest.add(block.sample[some], block.vector[some], np.array([-1 if place is None else place]))
     points, cosines = (each[0] for each in nearest.found())
     there = points >= 0
     if not there.all() or len(points) < count:
         listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with."))
-    places = [*([place] if place >= 0 else []), *points[there].tolist()]
-    shown, missing_text = _shown(samples_at(view, places, request.data), scores, has_steps=not view.per_sample)
-    asked = shown.pop(0) if place >= 0 else None
-    found = [
-        Neighbour(**asdict(each), cosine=cosine) for each, cosine in zip(shown, cosines[there].tolist(), strict=True)
-    ]
-    return Neighbours(name, view.name, reader.made_by["descriptor"], least, found, asked, missing_text)
+    places = [*([] if place is None else [place]), *points[there].tolist()]
+    rows, missing_text = _rows(samples_at(reader.view, places, pool.data), scores, has_steps=not reader.view.per_sample)
+    asked: Mapping[str, Cell] = rows.pop(0) if place is not None else {}
+    rows = [{"cosine": cosine, **row} for row, cosine in zip(rows, cosines[there].tolist(), strict=True)]
+    title = "Least aligned" if least else "Nearest"
+    by = str(reader.made_by["descriptor"])
+    return Finding(
+        study="neighbours",
+        pool=pool.note(reader.vectors),
+        settings={"count": count, "least": least, "descriptor": by},
+        conclusion=_conclusion(rows, asked, least=least),
+        numbers={"sample_id": asked.get("sample_id"), "value": asked.get("value"), "signal": reader.view.name},
+        tables={"neighbours": _table(rows, f"{title}, by {by} of {reader.view.name}")},
+        notes=() if missing_text is None else (f"Texts are not shown: {missing_text}",),
+    )
 
 
-def _shown(
+def _rows(
     samples: Sequence[StoredSample], scores: ScoreTable | None, *, has_steps: bool
-) -> tuple[list[ShownSample], str | None]:
+) -> tuple[list[dict[str, Cell]], str | None]:
     """Return samples with values and texts, and why there are no texts if there are none."""
     values = np.full(len(samples), np.nan)
     if scores is not None:
@@ -156,9 +106,27 @@ def _shown(
         missing_text = str(error)
     known = zip(samples, values.tolist(), texts, strict=True)
     return [
-        ShownSample(each.sample_id, each.row, value if math.isfinite(value) else None, *text)
-        for each, value, text in known
+        {
+            "value": value if math.isfinite(value) else None,
+            "sample_id": each.sample_id,
+            "row": each.row,
+            "prompt": prompt,
+            "answer": answer,
+            "text": "" if prompt is None else f"{one_line(prompt)} -> {one_line(answer)}",
+        }
+        for each, value, (prompt, answer) in known
     ], missing_text
+
+
+def _table(rows: Sequence[dict[str, Cell]], title: str) -> Table:
+    columns = {
+        "cosine": Column(heading="cosine", digits=4),
+        "value": Column(heading="value", digits=4),
+        "sample_id": Column(heading="sample"),
+        "row": Column(heading="row"),
+        "text": Column(heading="prompt and answer"),
+    }
+    return Table(title=title, columns=columns, rows=tuple(rows))
 
 
 def read_vectors(path: str | Path) -> Float32Array:
@@ -206,27 +174,35 @@ def _descriptor_of_trace(reader: DescriptionReader, vectors: Float32Array) -> Fl
         )
     if not np.isfinite(vectors).all():
         raise DataError("The vectors hold numbers that are not finite.")
-    described = reader.describe_trace(vectors)
-    if described.is_zero[0]:
+    vector, is_zero, _ = reader.describe_trace(vectors)
+    if is_zero[0]:
         raise DataError("The vectors make a descriptor of zeros: no sample is nearer to it than any other.")
-    return described.vector
+    return vector
 
 
 # ---------------------------------------------------------------- what it means
 
 
-def _nearest(found: Sequence[Neighbour]) -> str:
-    first = f"{found[0].sample_id} ({found[0].cosine:.4f})"
-    num_same = sum(each.cosine >= DEFAULT_THRESHOLD for each in found)
+def _conclusion(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], *, least: bool) -> str:
+    """Return what the neighbours say, in a sentence or two."""
+    if not found:
+        return "No other sample can be compared with it."
+    told = (_least(found) if least else _nearest(found), _questions(found, asked), _values(found, asked))
+    return " ".join(each for each in told if each)
+
+
+def _nearest(found: Sequence[Mapping[str, Any]]) -> str:
+    first = f"{found[0]['sample_id']} ({found[0]['cosine']:.4f})"
+    num_same = sum(each["cosine"] >= DEFAULT_THRESHOLD for each in found)
     if not num_same:
         return f"No trace is nearly the same ({DEFAULT_THRESHOLD} or more): the nearest is {first}."
     are = "is" if num_same == 1 else f"and {counted(num_same - 1, 'other')} of the {len(found)} shown are"
     return f"The nearest trace, {first}, {are} nearly the same: `grace-store duplicates` finds all such samples."
 
 
-def _least(found: Sequence[Neighbour]) -> str:
-    first = f"{found[0].sample_id} ({found[0].cosine:.4f})"
-    num_against = sum(each.cosine < 0 for each in found)
+def _least(found: Sequence[Mapping[str, Any]]) -> str:
+    first = f"{found[0]['sample_id']} ({found[0]['cosine']:.4f})"
+    num_against = sum(each["cosine"] < 0 for each in found)
     if not num_against:
         return f"No trace pulls the other way: the least aligned is {first}."
     if num_against == 1:
@@ -235,20 +211,19 @@ def _least(found: Sequence[Neighbour]) -> str:
     return f"{many} shown pull the other way, {first} the most."
 
 
-def _questions(found: Neighbours) -> str:
-    if found.asked is None or found.asked.prompt is None:
+def _questions(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
+    if asked.get("prompt") is None:
         return ""
-    num_same = sum(each.prompt == found.asked.prompt for each in found.neighbours)
+    num_same = sum(each["prompt"] == asked["prompt"] for each in found)
     verb = "answers" if num_same == 1 else "answer"
-    return f"{num_same} of the {len(found.neighbours)} {verb} the same question." if num_same else ""
+    return f"{num_same} of the {len(found)} {verb} the same question." if num_same else ""
 
 
-def _values(found: Neighbours) -> str:
-    values = [each.value for each in found.neighbours if each.value is not None]
+def _values(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
+    values = [each["value"] for each in found if each["value"] is not None]
     if not values:
         return ""
     low, high = f"{min(values):.4f}", f"{max(values):.4f}"
     theirs = f"Values of those shown: {low} to {high}" if len(values) > 1 else f"Its value is {low}"
-    mine = found.asked.value if found.asked is not None else None
-    own = "" if mine is None else f"; that of {found.sample_id} is {mine:.4f}"
+    own = "" if asked.get("value") is None else f"; that of {asked['sample_id']} is {asked['value']:.4f}"
     return f"{theirs}{own}."

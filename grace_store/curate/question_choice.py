@@ -7,139 +7,91 @@ others takes its place.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace_store.artifacts.made_from import open_store_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned
 from grace_store.base.text import counted
-from grace_store.read.question_groups import question_groups, response_digests
 from grace_store.values.ranking import rank
 from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
 
-
-class ChoosesInQuestions(Protocol):
-    """What a request says of questions."""
-
-    @property
-    def per_group(self) -> str | int | None: ...
-
-    @property
-    def margin(self) -> float | None: ...
-
-    @property
-    def group_by(self) -> str | None: ...
-
-    @property
-    def store(self) -> str | None: ...
-
-    @property
-    def data(self) -> Sequence[str] | None: ...
+if TYPE_CHECKING:
+    from grace_store.curate.selection import Selection
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionChoice:
-    """What is left of a table's values, and why."""
+def questions_of(
+    table: ScoreTable, selection: Selection, read: Callable[[str | None], IntArray]
+) -> tuple[IntArray | None, str | None]:
+    """Return the question of each row of a table, by number, and the field that says it; None if all are chosen from.
 
-    value: FloatArray
-    """Of every row of the table, NaN for what is not chosen; of pairs, how far the best one is above the worst."""
-    spec: dict[str, Any]
-    """The fields of a SubsetSpec that say so."""
-    num_samples: int
-    """With a value, before."""
-    num_questions: int
-    rejected: IntArray | None = None
-    """Of pairs, the row of the table that each one is preferred to; -1 for what is not chosen."""
-    copies: str = ""
-    """Of pairs, how many questions have a worst trace that is a copy of the best one, as the rest of a sentence."""
-
-    def rejected_by(self, chosen: IntArray) -> IntArray | None:
-        """Return, of pairs, what each of some rows of the table is preferred to."""
-        return None if self.rejected is None else self.rejected[chosen]
-
-    def __str__(self) -> str:
-        num_left = int(np.isfinite(self.value).sum())
-        pool = f"{counted(self.num_samples, 'trace')} of {counted(self.num_questions, 'question')}"
-        if self.rejected is None:
-            return f"at most {self.spec['per_group']} of the traces of a question: {num_left} of {pool}"
-        least = f" by at least {self.spec['margin']:g}" if self.spec["margin"] else ""
-        what = f"{counted(num_left, 'pair')} of the best and the worst trace of a question"
-        return f"{what} whose values differ{least}, from {pool}{self.copies}"
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """The question of each row of a table, and how many of its traces a request chooses."""
-
-    row: IntArray
-    """Of the dataset, which ties go by."""
-    group: IntArray
-    """The question, by number."""
-    spec: dict[str, Any]
-    """The fields of a SubsetSpec that say what is chosen."""
-    responses: Callable[[IntArray], BitArray]
-    """A number for each row of the table, which those of some rows share whose responses are the same text. The records
-    of these rows are read for it."""
-
-    def choose(self, value: FloatArray, listener: Listener) -> QuestionChoice:
-        """Return what is chosen within questions if the rows of the table have these values."""
-        ranking = rank(value, self.row)
-        counts = len(ranking), len(np.unique(self.group[ranking]))
-        if counts[0] == counts[1]:
-            listener(
-                Warned("No question has two traces with a value: there is nothing to choose between within questions.")
-            )
-        if self.spec["per_group"] is not None:
-            kept = np.full(len(value), np.nan)
-            best = best_of_groups(ranking, self.group, PerGroup.parse(self.spec["per_group"]))
-            kept[best] = value[best]
-            return QuestionChoice(kept, self.spec, *counts)
-        kept, rejected, copies = _pairs(self, value, ranking)
-        return QuestionChoice(kept, self.spec, *counts, rejected, copies)
-
-
-def questions_of(table: ScoreTable, request: ChoosesInQuestions) -> Questions | None:
-    """Return the questions that a request chooses within; None if it does not."""
-    if request.per_group is None and request.margin is None:
-        if request.group_by is not None:
+    read returns the questions that a field of the records tells apart, where the table does not know them.
+    """
+    if not selection.is_in_questions:
+        if selection.group_by is not None:
             raise SettingError("--group-by says what a question is: give --per-group, or choose pairs, with it")
-        return None
-    if request.per_group is not None and request.margin is not None:
+        return None, None
+    if selection.per_group is not None and selection.margin is not None:
         raise SettingError("pairs are one for each question: leave --per-group out")
-    if request.per_group is not None:
-        PerGroup.parse(request.per_group)
-    if request.margin is not None and not (math.isfinite(request.margin) and request.margin >= 0):
-        raise SettingError(f"margin {request.margin:g} is not a number from 0 on")
-    group, by = _questions(table, request)
-    per_group = None if request.per_group is None else str(request.per_group)
-    spec = {"per_group": per_group, "margin": request.margin, "group_by": by}
-    return Questions(table.row, group, spec, lambda rows: _responses(table, rows, request))
-
-
-def _questions(table: ScoreTable, request: ChoosesInQuestions) -> tuple[IntArray, str | None]:
-    """Return the question of each row of a table, by number, and the field that says it."""
-    scored = table.note.groups
-    if scored is not None and table.group is not None and request.group_by in (None, scored.by):
+    if selection.per_group is not None:
+        PerGroup.parse(selection.per_group)
+    if selection.margin is not None and not (math.isfinite(selection.margin) and selection.margin >= 0):
+        raise SettingError(f"margin {selection.margin:g} is not a number from 0 on")
+    scored, by = table.note.groups, selection.group_by
+    if scored is not None and table.group is not None and by in (None, scored.by):
         # Numbered again from 0: a table from elsewhere may have any number there.
         return np.unique(table.group, return_inverse=True)[1], scored.by
-    store = open_store_of(table, request.store)
-    return question_groups(store, request.group_by, request.data, store.positions_of(table.row)), request.group_by
+    return read(by), by
 
 
-def _pairs(questions: Questions, value: FloatArray, ranking: IntArray) -> tuple[FloatArray, IntArray, str]:
+Responses = Callable[[IntArray], BitArray]
+"""From some rows of a table to a number for each row of it, which those share whose responses are the same text."""
+
+
+def choose_in_questions(
+    table: ScoreTable,
+    selection: Selection,
+    question: IntArray,
+    value: FloatArray,
+    responses: Responses,
+    listener: Listener,
+) -> tuple[FloatArray, IntArray | None, str]:
+    """Choose within questions, if the rows of the table have these values.
+
+    Returns the values that are left, NaN for what is not chosen (of pairs, how far the best trace is above the worst);
+    of pairs, the row of the table that each row is preferred to, or -1; and in words what was chosen.
+    """
+    ranking = rank(value, table.row)
+    num_questions = len(np.unique(question[ranking]))
+    pool = f"{counted(len(ranking), 'trace')} of {counted(num_questions, 'question')}"
+    if len(ranking) == num_questions:
+        listener(
+            Warned("No question has two traces with a value: there is nothing to choose between within questions.")
+        )
+    if selection.per_group is not None:
+        kept = np.full(len(value), np.nan)
+        best = best_of_groups(ranking, question, PerGroup.parse(selection.per_group))
+        kept[best] = value[best]
+        return kept, None, f"at most {selection.per_group} of the traces of a question: {len(best)} of {pool}"
+    kept, rejected, copies = _pairs(question, value, ranking, selection.margin or 0.0, responses)
+    least = f" by at least {selection.margin:g}" if selection.margin else ""
+    what = f"{counted(int(np.isfinite(kept).sum()), 'pair')} of the best and the worst trace of a question"
+    return kept, rejected, f"{what} whose values differ{least}, from {pool}{copies}"
+
+
+def _pairs(
+    group: IntArray, value: FloatArray, ranking: IntArray, least: float, responses: Responses
+) -> tuple[FloatArray, IntArray, str]:
     """Return the margin of each pair and the row that is rejected, both at the chosen row, and what copies cost."""
-    group, least = questions.group, questions.spec["margin"] or 0.0
     best, worst = best_and_worst(ranking, group)
     is_wide = _is_wide(value[best] - value[worst], least)
     # Where values are too close, it makes no difference what the traces say: those are not read.
     ranking = ranking[np.isin(group[ranking], group[best[is_wide]])]
-    said = questions.responses(ranking)
+    said = responses(ranking)
     num_copies = int((said[best[is_wide]] == said[worst[is_wide]]).sum())
     num_questions = int(is_wide.sum())
     best, worst = best_and_worst(ranking, group, said)
@@ -163,12 +115,3 @@ def _is_wide(margin: FloatArray, least: float, also: str = "") -> BoolArray:
         by = f"by {least:g}" if least else "at all"
         raise DataError(f"no question has two traces whose values differ {by}{also}, so there are no pairs{found}.")
     return is_wide
-
-
-def _responses(table: ScoreTable, rows: IntArray, request: ChoosesInQuestions) -> BitArray:
-    """Return a number for each row of a table that those of some rows share whose responses are the same text."""
-    store = open_store_of(table, request.store)
-    positions, place = np.unique(store.positions_of(table.row[rows]), return_inverse=True)
-    said = np.zeros(len(table), dtype=np.uint64)
-    said[rows] = response_digests(store, request.data, positions)[place]
-    return said

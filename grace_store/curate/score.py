@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast, overload
@@ -12,17 +12,17 @@ from typing import cast, overload
 import numpy as np
 import pyarrow as pa
 
-from grace_store.artifacts.arrow_arrays import numpy_numbers
-from grace_store.artifacts.filtered_scores import where_note
 from grace_store.artifacts.made_from import (
     check_made_from,
-    check_plan_of,
+    check_outputs,
     check_signals_of,
     open_made_from,
     scores_note,
+    sources_of,
+    where_note,
 )
-from grace_store.artifacts.notes import CustomHistory, ScoresNote
-from grace_store.artifacts.outputs import Source, check_outputs, sources_of
+from grace_store.artifacts.notes import CustomHistory, ScoresNote, check_plan_of
+from grace_store.artifacts.parquet_columns import numpy_numbers
 from grace_store.artifacts.score_table import (
     ScoreRows,
     ScoreTable,
@@ -34,26 +34,29 @@ from grace_store.artifacts.score_table import (
 from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
-from grace_store.base.flags import ABOUT, flag_counts
+from grace_store.base.states import ABOUT, flag_counts
 from grace_store.curate.conclusions import conclude_scores
-from grace_store.curate.group_target import GroupAlignment, align_with_groups
-from grace_store.curate.grouped_scoring import GroupedBy, GroupedScoring, Scoring, planned_groups
-from grace_store.curate.influence import InfluenceRequest, prepare_influence
-from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
+from grace_store.curate.grouped_scoring import (
+    GroupAlignment,
+    Scoring,
+    align_with_groups,
+    are_whole_responses,
+    heuristic_flags,
+    planned_groups,
+    score_in_groups,
+    score_responses,
+)
 from grace_store.curate.targets import Targets
 from grace_store.read.blocks import BlockReader, SampleBlock
-from grace_store.read.kept_samples import Kept, keep_planned
 from grace_store.read.parallel import Threads
-from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
+from grace_store.read.pool import Pool, Signals, SignalWeights
 from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import Store, StoreLike
-from grace_store.values.combine import combine_scores, combine_signals, placed
-from grace_store.values.history import History
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.grace import RaggedScores, score_ragged
-from grace_store.values.methods.method import Heuristic, InfluenceMethod, Responses
-from grace_store.values.methods.method_spec import InfluenceSpec, MethodSpec
+from grace_store.values.methods.grace import RaggedScores, combine_scores, combine_signals, placed, score_ragged
+from grace_store.values.methods.method import Heuristic, InfluenceMethod, InfluenceSpec, MethodSpec, Responses
 from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.step_rules import History
 from grace_store.values.within_groups import Within
 
 
@@ -155,44 +158,34 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
 
 def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
     """Return the scoring that a request needs, or say why it cannot be."""
-    kept = None if request.where is None else keep_planned(store, request.where, request.data)
+    pool = Pool(store, request.signals, request.where, request.group_by, request.partial, request.data, threads)
     if not request.has_groups:
         if request.group_by is not None:
             raise SettingError("--group-by says what a question is: give --within group or --target group with it")
-        return _prepare_method(store, request, kept, None, threads, listener)
-    group = planned_groups(store, request.group_by, request.data, kept)
-    scoring = _prepare_method(store, request, kept, group, threads, listener)
-    return GroupedScoring.of(scoring, store, GroupedBy(group, request.group_by, request.within), threads)
+        return _prepare_method(pool, request, None, listener)
+    group = planned_groups(store, request.group_by, request.data, pool.kept)
+    scoring = _prepare_method(pool, request, group, listener)
+    return score_in_groups(scoring, store, group, request.group_by, request.within, threads)
 
 
-def _prepare_method(
-    store: Store,
-    request: ScoreRequest,
-    kept: Kept | None,
-    group: IntArray | None,
-    threads: Threads,
-    listener: Listener,
-) -> Scoring:
+def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, listener: Listener) -> Scoring:
     """Return the scoring that a method needs, or say why it cannot be."""
     spec, method = request.spec, METHODS[request.spec.method]
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
         raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
     if isinstance(method, InfluenceMethod):
-        wanted = InfluenceRequest(cast(InfluenceSpec, spec), request.targets, request.signals, request.partial, kept)
-        return prepare_influence(store, wanted, threads, listener)
+        from grace_store.curate.influence import (
+            prepare_influence,
+        )  # the reading of targets, which no other method needs
+
+        pool.kept  # noqa: B018  a filter that keeps nothing is refused before the targets are read
+        return prepare_influence(pool, cast(InfluenceSpec, spec), request.targets, listener)
     if request.targets is not None:
         takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
         raise SettingError(f"a target set is for the methods {', '.join(takers)}: leave it out")
-    weights = resolve_signals(store, request.signals)
-    if isinstance(method, Heuristic) and are_whole_responses(store, weights):
-        return ResponseScoring.of(store, spec, weights, partial=request.partial, kept=kept)
-    scoring = _BlockScoring.of(store, weights, request, kept)
-    if group is None or not isinstance(spec, ScoreSpec) or spec.target != "group":
-        return scoring
-    reader = VectorReader(store, weights.names)
-    return replace(
-        scoring, others=tuple(align_with_groups(reader, each, group, threads) for each in range(len(reader.names)))
-    )
+    if isinstance(method, Heuristic) and are_whole_responses(pool.store, pool.weights):
+        return score_responses(pool.store, spec, pool.weights, pool.kept, listener, partial=pool.partial)
+    return _score_steps(pool, spec, request.custom_history, group, listener)
 
 
 def replay(
@@ -252,56 +245,56 @@ def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
     return Targets(store, names, then.subtasks_by, data)
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockScoring:
-    """Scores signals that have steps: from their Grams, or from token counts and losses."""
+def _score_steps(
+    pool: Pool, spec: MethodSpec, history: History | None, group: IntArray | None, listener: Listener
+) -> Scoring:
+    """Return the scoring of signals that have steps: from their Grams, or from token counts and losses."""
+    reads, weights = METHODS[spec.method].reads, pool.weights
+    reader = BlockReader(pool.store, weights.names, wanted=pool.wanted, gram=reads == "grams", loss=reads == "losses")
+    reader.check_complete(partial=pool.partial)
+    described = None if history is None else _described(history)
+    note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept))
+    others = None
+    if group is not None and isinstance(spec, ScoreSpec) and spec.target == "group":
+        vectors = VectorReader(pool.store, weights.names)
+        others = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
 
-    reader: BlockReader
-    weights: SignalWeights
-    history: History | None
-    note: ScoresNote
-    others: tuple[GroupAlignment, ...] | None = None
-    """For each signal, how steps are aligned with the answers of other traces; for the target group alone."""
+    def table(block: SampleBlock) -> tuple[pa.Table, Array]:
+        rows = _block_rows(reader, block, note, weights, history, others)
+        return rows.to_table(note), rows.all_flags
 
-    @property
-    def sources(self) -> list[Source]:
-        return sources_of(self.reader.store)
+    return Scoring(note, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
 
-    @classmethod
-    def of(cls, store: Store, weights: SignalWeights, request: ScoreRequest, kept: Kept | None) -> _BlockScoring:
-        reads, wanted = METHODS[request.spec.method].reads, None if kept is None else kept.is_kept
-        reader = BlockReader(store, weights.names, gram=reads == "grams", loss=reads == "losses", wanted=wanted)
-        reader.check_complete(partial=request.partial)
-        history = request.custom_history
-        described = None if history is None else _described(history)
-        note = scores_note(reader, request.spec, weights, custom_history=described, where=where_note(kept))
-        return cls(reader, weights, history, note)
 
-    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
-        return self.reader.map(self._table, threads)
-
-    def _table(self, block: SampleBlock) -> tuple[pa.Table, Array]:
-        steps, method = None, self.note.method
-        if isinstance(method, Heuristic):
-            value, flags = _heuristic(block, method, self.note.spec, self.weights)
-        else:
-            scores = score_signals(block, cast(ScoreSpec, self.note.spec), self.weights, self.history, self.others)
-            steps = (scores.step_score, scores.answer_alignment, scores.history_alignment)
-            value, flags = scores.value, scores.flags
-        is_answer = np.zeros(len(block.segment_tokens), dtype=np.bool_)
-        is_answer[np.cumsum(block.num_steps + 1) - 1] = True
-        rows = ScoreRows(
-            sample_id=self.reader.ids(block),
-            row=block.row,
-            num_steps=block.num_steps,
-            num_tokens=block.num_tokens,
-            value=value,
-            flags=flags,
-            text_flags=self.reader.text_flags(block),
-            steps=steps,
-            step_tokens=block.segment_tokens[~is_answer],
-        )
-        return rows.to_table(self.note), rows.all_flags
+def _block_rows(
+    reader: BlockReader,
+    block: SampleBlock,
+    note: ScoresNote,
+    weights: SignalWeights,
+    history: History | None,
+    others: Sequence[GroupAlignment] | None,
+) -> ScoreRows:
+    """Return the rows of a block; others say, for each signal, how steps are aligned with other traces' answers."""
+    steps, method = None, note.method
+    if isinstance(method, Heuristic):
+        value, flags = _heuristic(block, method, note.spec, weights)
+    else:
+        scores = score_signals(block, cast(ScoreSpec, note.spec), weights, history, others)
+        steps = (scores.step_score, scores.answer_alignment, scores.history_alignment)
+        value, flags = scores.value, scores.flags
+    is_answer = np.zeros(len(block.segment_tokens), dtype=np.bool_)
+    is_answer[np.cumsum(block.num_steps + 1) - 1] = True
+    return ScoreRows(
+        sample_id=reader.ids(block),
+        row=block.row,
+        num_steps=block.num_steps,
+        num_tokens=block.num_tokens,
+        value=value,
+        flags=flags,
+        text_flags=reader.text_flags(block),
+        steps=steps,
+        step_tokens=block.segment_tokens[~is_answer],
+    )
 
 
 def score_signals(

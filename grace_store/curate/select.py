@@ -1,4 +1,4 @@
-"""From a scores table to subsets: rank, then keep the beginning of the ranking."""
+"""From a scores table to subsets: a selection is applied to the table, samples are ranked, the best are kept."""
 
 from __future__ import annotations
 
@@ -8,203 +8,119 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 
-from grace_store.artifacts.against_table import AgainstLike
-from grace_store.artifacts.arrow_arrays import arrow_numbers
-from grace_store.artifacts.filtered_scores import filter_scores, groups_of
-from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec, WhereNote
+from grace_store.artifacts.against_table import AgainstTable
+from grace_store.artifacts.made_from import filter_scores, groups_of, open_store_of
+from grace_store.artifacts.notes import AgainstNote
 from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
+from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.files import sidecar_of
+from grace_store.base.finding import WhereNote
+from grace_store.base.row_places import find_rows
 from grace_store.base.text import counted
-from grace_store.curate.conclusions import SubsetChoice, conclude_choice
+from grace_store.curate.conclusions import conclude_choice
 from grace_store.curate.exclusions import Excluded, exclude
 from grace_store.curate.group_counts import GroupCount, group_sizes, rise_and_fall
-from grace_store.curate.question_choice import QuestionChoice, Questions, questions_of
-from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
-from grace_store.values.length_bias import LENGTHS, Length, residuals
-from grace_store.values.ranking import Ratio, at_least, budget, rank, stratified_rank
-
-DiversityChoice = DiversityMethod | DiversitySpec
-DEFAULT_RATIO = "0.2"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Subset:
-    """The samples chosen from a table."""
-
-    scores: ScoreTable
-    ranked: IntArray
-    """Rows of the table, the best first."""
-    num_with_value: int
-    """Samples that it was chosen from: those with a value, without what was excluded."""
-    threshold: float
-    """The smallest value that was kept, of those ranked by."""
-    spec: SubsetSpec
-    """How it was chosen."""
-    notes: tuple[str, ...] = ()
-    """What the user should know."""
-    groups: tuple[GroupCount, ...] = ()
-    """With strata or a filter, how many samples of each group were chosen."""
-    excluded: Excluded | None = None
-    """What was left out for its flags, or for items of benchmarks."""
-    conclusion: str = ""
-    """What was chosen, in a sentence or two."""
-    rejected: IntArray | None = None
-    """Of pairs, the row of the table that each of the ranked ones is preferred to."""
-
-    @property
-    def chosen(self) -> IntArray:
-        """Rows of the table in the order of the records."""
-        return self.ranked[np.argsort(self.scores.row[self.ranked])]
-
-    @property
-    def row(self) -> IntArray:
-        """The chosen samples' rows in the dataset, ascending."""
-        return self.scores.row[self.chosen]
-
-    @property
-    def rejected_row(self) -> IntArray | None:
-        """Of pairs, the rows in the dataset of what each of the chosen samples, by ascending row, is preferred to."""
-        if self.rejected is None:
-            return None
-        row = self.scores.row
-        return row[self.rejected[np.argsort(row[self.ranked])]]
-
-    @property
-    def sample_id(self) -> list[str]:
-        """The chosen samples' ids, in the order of the records."""
-        chosen = arrow_numbers(self.chosen, pa.int64())
-        ids: list[str] = self.scores.table["sample_id"].take(chosen).to_pylist()
-        return ids
-
-    def to_pandas(self) -> Any:
-        """Return the chosen rows of the table, the best first, as a pandas DataFrame."""
-        return self.scores.table.take(self.ranked).to_pandas()
-
-    def __len__(self) -> int:
-        return len(self.ranked)
-
-    def __repr__(self) -> str:
-        return f"<Subset: {len(self)} of {counted(self.num_with_value, 'sample')} by {self.scores.method}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Diversified:
-    """What made a ranking diverse."""
-
-    choice: ChosenDiversity
-    """The method and its settings."""
-    by_value: IntArray
-    """Rows of the table in the order of value alone."""
-    num_distinct: int | None = None
-    """How many samples are left without near-duplicates, if those were looked for."""
+from grace_store.curate.question_choice import choose_in_questions, questions_of
+from grace_store.curate.selection import SIZES, Selection, Subset, SubsetNote
+from grace_store.read.records import question_groups, response_digests
+from grace_store.values.length_bias import LENGTHS, residuals
+from grace_store.values.methods.random import random_values
+from grace_store.values.ranking import Length, Ratio, at_least, budget, rank, stratified_rank
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """All samples of a table that have a value, in the order they would be chosen."""
 
-    scores: ScoreTable
+    rules: Rules
     value: FloatArray
-    """What is ranked by: the values, or what is left of them after a control."""
+    """What is ranked by: the values, what is left of them after a control, or the margins of pairs."""
     ranked: IntArray
-    by: str | None
-    control: tuple[Length, ...]
-    excluded: Excluded | None = None
-    diversified: Diversified | None = None
-    is_balanced: bool = False
-    """Whether every beginning of the ranking has the table's capabilities in equal numbers, as far as they go."""
-    where: WhereNote | None = None
-    """What the samples had to pass."""
-    groups: Sequence[object] | None = None
-    """With strata, that of every row of the table."""
-    questions: QuestionChoice | None = None
-    """What was chosen within questions first."""
+    in_questions: str = ""
+    """What was chosen within questions first, in words."""
+    rejected: IntArray | None = None
+    """Of pairs, the row of the table that each row is preferred to; -1 for what is not chosen."""
+    by_value: IntArray | None = None
+    """Of a diverse ranking, rows of the table in the order of value alone."""
+    num_distinct: int | None = None
+    """How many samples are left without near-duplicates, if those were looked for."""
 
     @property
-    def default_ratio(self) -> str:
-        """The share that is kept where nothing else is said: all of what was chosen within questions."""
-        return DEFAULT_RATIO if self.questions is None else "1"
+    def scores(self) -> ScoreTable:
+        """The rows of the table that the filter keeps."""
+        return self.rules.scores
+
+    @property
+    def selection(self) -> Selection:
+        """How samples are chosen, with all names resolved."""
+        return self.rules.selection
 
     def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
-        """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
-        said = (ratio, count, threshold)
-        if sum(each is not None for each in said) != 1:
-            raise SettingError("give one of ratio, count and threshold")
-        if ratio is not None:
-            kept = self.ranked[: budget(ratio, len(self.ranked))]
-        elif count is not None:
-            if not 1 <= count <= len(self.ranked):
-                raise SettingError(
-                    f"count {count} is not between 1 and {len(self.ranked)}, the number of samples that have a value"
-                )
-            kept = self.ranked[:count]
-        else:
-            assert threshold is not None  # since one of the three is given
-            kept = self._reaching(threshold)
-        spec = SubsetSpec(
-            ratio=None if ratio is None else str(ratio),
-            count=count,
-            threshold=threshold,
-            exclude_flagged=() if self.excluded is None else self.excluded.flags,
-            exclude_contaminated=None if self.excluded is None else self.excluded.against,
-            by=self.by,
-            control=self.control,
-            diversity=None if self.diversified is None else self.diversified.choice,
-            balanced="capability" if self.is_balanced else None,
-            where=self.where,
-            **({} if self.questions is None else self.questions.spec),
-        )
+        """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three.
+
+        Without any of them, the size is that of the selection.
+        """
+        sizes = {"ratio": None if ratio is None else str(ratio), "count": count, "threshold": threshold}
+        is_said = any(size is not None for size in sizes.values())
+        spec = (self.selection.model_copy(update=sizes) if is_said else self.selection).sized
+        kept = self._kept(spec)
         least = float(self.value[kept].min())
         counts = self._counts(kept)
-        told = conclude_choice(SubsetChoice(self.scores, kept, self._pool(), spec), self._told(counts))
-        notes = self._notes(kept)
-        rejected = None if self.questions is None else self.questions.rejected_by(kept)
-        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, self.excluded, told, rejected)
+        told = conclude_choice(self.scores, kept, self._pool(), spec, self._told(counts))
+        notes, excluded = self._notes(kept), self.rules.excluded
+        rejected = None if self.rejected is None else self.rejected[kept]
+        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, excluded, told, rejected)
+
+    def _kept(self, spec: Selection) -> IntArray:
+        """Return the beginning of the ranking that has the size of a selection."""
+        if spec.threshold is not None:
+            return self._reaching(spec.threshold)
+        if spec.count is None:
+            return self.ranked[: budget(spec.ratio or "", len(self.ranked))]
+        if not 1 <= spec.count <= len(self.ranked):
+            raise SettingError(
+                f"count {spec.count} is not between 1 and {len(self.ranked)}, the number of samples that have a value"
+            )
+        return self.ranked[: spec.count]
 
     def _pool(self) -> IntArray:
         """Return the rows that there were to choose from; of questions, those that others of them were chosen over."""
-        if self.questions is None:
+        if not self.selection.is_in_questions:
             return self.ranked
         ranked = self.scores.ranked()
-        return ranked if self.excluded is None else ranked[~self.excluded.is_out[ranked]]
+        return ranked[self.rules.is_possible[ranked]]
 
     def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
         """Return how many samples of each group were chosen, the largest group first."""
-        if self.groups is not None:
+        groups, where, excluded = self.rules.groups, self.selection.where, self.rules.excluded
+        if groups is not None:
             best = rank(self.value, self.scores.row)[: len(kept)]
-            pool, chosen, by_value = (group_sizes(self.groups, rows) for rows in (self.ranked, kept, best))
+            pool, chosen, by_value = (group_sizes(groups, rows) for rows in (self.ranked, kept, best))
             return tuple(GroupCount(name, size, chosen[name], by_value[name]) for name, size in pool.most_common())
-        if self.where is None:
+        if not isinstance(where, WhereNote):
             return ()
-        left_out = self.where.num_samples - self.where.num_kept
-        also = "" if self.excluded is None else ", not excluded" if self.excluded.against else ", not flagged"
-        return (
-            GroupCount(
-                f"kept by --where{also}",
-                len(self.ranked),
-                len(kept),
-                len(kept),
-            ),
-            GroupCount("left out by it", left_out, 0, 0),
-        )
+        left_out = where.num_samples - where.num_kept
+        also = "" if excluded is None else ", not excluded" if excluded.against else ", not flagged"
+        inside = GroupCount(f"kept by --where{also}", len(self.ranked), len(kept), len(kept))
+        return inside, GroupCount("left out by it", left_out, 0, 0)
 
     def _told(self, counts: Sequence[GroupCount]) -> list[str]:
         """Say which groups would rise and fall if value alone decided."""
-        if self.by is None:
+        if (by := self.selection.by) is None:
             return []
-        told = rise_and_fall(self.by, {each.group: (each.by_value, each.pool) for each in counts}, would=True)
-        return [f"Every {self.by} keeps its share of the pool. {told}"]
+        told = rise_and_fall(by, {each.group: (each.by_value, each.pool) for each in counts}, would=True)
+        return [f"Every {by} keeps its share of the pool. {told}"]
 
     def _reaching(self, threshold: float) -> IntArray:
-        if self.by is not None:
+        if self.selection.by is not None:
             raise SettingError("a threshold has no meaning inside strata: give --ratio or --count with --by")
-        if self.diversified is not None:
+        if self.selection.diversity is not None:
             raise SettingError("a threshold leaves no choice to diversity: give --ratio or --count")
-        if self.is_balanced:
+        if self.scores.capability is not None:
             raise SettingError("a threshold has no meaning where capabilities are balanced: give --ratio or --count")
         kept = at_least(self.value, threshold, self.ranked)
         if not len(kept):
@@ -214,52 +130,29 @@ class Ranking:
 
     def _notes(self, kept: IntArray) -> tuple[str, ...]:
         """Say what was excluded, what diversity cost, and where it could not be had."""
-        left = f"ratios are shares of the {len(self.ranked)} that remain"
-        reasons = [str(each) for each in (self.excluded, self.questions) if each is not None]
+        reasons = [] if self.rules.excluded is None else [str(self.rules.excluded)]
+        reasons += [self.in_questions] if self.in_questions else []
         if reasons:
-            reasons[-1] += f"; {left}"
+            reasons[-1] += f"; ratios are shares of the {len(self.ranked)} that remain"
         return (*reasons, *self._diversity_notes(kept))
 
     def _diversity_notes(self, kept: IntArray) -> tuple[str, ...]:
-        if self.diversified is None or not len(kept):
+        diversity = self.selection.diversity
+        if diversity is None or self.by_value is None or not len(kept):
             return ()
-        best = self.diversified.by_value[: len(kept)]
+        best = self.by_value[: len(kept)]
         num_both = len(np.intersect1d(kept, best, assume_unique=True))
         mean, most = float(self.value[kept].mean()), float(self.value[best].mean())
         notes = [
-            f"diversity by {self.diversified.choice.method}: mean value {mean:.4f}, {most:.4f} for the best "
+            f"diversity by {diversity.method}: mean value {mean:.4f}, {most:.4f} for the best "
             f"{len(best)} by value alone, of which {num_both} are here"
         ]
-        num_distinct = self.diversified.num_distinct
-        if num_distinct is not None and num_distinct < len(kept):
+        if self.num_distinct is not None and self.num_distinct < len(kept):
             notes.append(
-                f"{num_distinct} samples are left without near-duplicates, so {len(kept) - num_distinct} of those "
-                "fill the budget, the best first"
+                f"{self.num_distinct} samples are left without near-duplicates, so {len(kept) - self.num_distinct} of "
+                "those fill the budget, the best first"
             )
         return tuple(notes)
-
-
-@dataclass(frozen=True, slots=True)
-class SubsetSizes:
-    """Shares, numbers of samples, or a least value: one of the three. With none of them, the ranking's default."""
-
-    ratios: tuple[str, ...] = ()
-    counts: tuple[int, ...] = ()
-    threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        if sum(map(bool, (self.ratios, self.counts, self.threshold is not None))) > 1:
-            raise SettingError("give one of --ratio, --count and --threshold")
-        if any(len(set(each)) < len(each) for each in (self.ratios, self.counts)):
-            raise SettingError("the same ratio or count is given twice")
-
-    def take(self, ranking: Ranking) -> dict[str, Subset]:
-        """Return the subset of each size, by the size as it is written."""
-        if self.threshold is not None:
-            return {str(self.threshold): ranking.take(threshold=self.threshold)}
-        if self.counts:
-            return {str(count): ranking.take(count=count) for count in self.counts}
-        return {ratio: ranking.take(ratio=ratio) for ratio in self.ratios or (ranking.default_ratio,)}
 
 
 def subset_paths(out: Path, sizes: Sequence[str]) -> list[Path]:
@@ -275,73 +168,48 @@ def subset_paths(out: Path, sizes: Sequence[str]) -> list[Path]:
     return [out.with_name(f"{out.stem}-{size}{out.suffix}") for size in sizes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRequest:
-    """In which order samples are chosen."""
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A selection as it applies to one table: what may be chosen, and in which order once samples have values."""
 
-    by: str | None = None
-    """A field of the records (dots lead inside), num_steps, or several that commas join: every subset has the strata
-    that their values make in their natural shares."""
-    exclude_flagged: Sequence[str] = ()
-    """Names of flags; samples with one of them are left out before anything else. "hygiene" is all flags of traces."""
-    exclude_contaminated: AgainstLike | None = None
-    """A table by ``grace-store duplicates --against``; samples that have items of benchmarks in them are left out."""
-    control: Sequence[str] = ()
-    """Lengths that are taken out of the values first; "length" is all three."""
-    diversity: DiversityChoice | None = None
-    """dedup, clusters, facility, mmr, or a spec: an order that trades value against redundancy."""
-    duplicates: str | Path | None = None
-    """A table by ``grace-store duplicates`` whose groups dedup takes, in place of a search of its own."""
-    per_group: str | int | None = None
-    """At most this number of each question's traces, the best of them, or this share (a text or number with a point):
-    1 is the best of each question."""
-    margin: float | None = None
-    """Choose pairs: the best trace of each question, with the worst one that has another response as rejected, if their
-    values differ by at least this, and at all. Pairs are ranked by that difference."""
-    group_by: str | None = None
-    """For both, the field of the records that names the question; None for what the table was scored by, or else the
-    same prompt and images."""
-    where: str | None = None
-    """Rank only what this keeps: a condition in SQL over fields of the records, id, row, num_steps, num_tokens, value
-    and flags. A share is then a share of what is kept."""
+    selection: Selection
+    """With all names resolved, as far as that is known before samples are ranked."""
+    scores: ScoreTable
+    """The rows that the filter keeps."""
+    excluded: Excluded | None
+    groups: Sequence[object] | None = None
+    """With strata, that of every row of the table."""
+    question: IntArray | None = None
+    """Where traces are chosen within questions, the question of every row of the table, by number."""
     store: str | None = None
     """Where the store is now, if it moved."""
     data: Sequence[str] | None = None
     """Where the dataset is now, if it moved."""
 
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """A request as it applies to one table: what may be chosen, and in which order once samples have values."""
-
-    request: RankRequest
-    scores: ScoreTable
-    """The rows that the filter keeps."""
-    where: WhereNote | None
-    control: tuple[Length, ...]
-    excluded: Excluded | None
-    questions: Questions | None
-    groups: Sequence[object] | None
-    """With strata, that of every row of the table."""
-
     @classmethod
-    def of(cls, scores: ScoreTable, request: RankRequest) -> Self:
-        """Apply a request to a table; raise if it has no meaning there, or leaves nothing to choose."""
-        table, where = filter_scores(scores, request.where, request.store, request.data)
-        control = _controls(request.control, table)
-        excluded = exclude(table, request.exclude_flagged, request.exclude_contaminated)
-        by = request.by
-        if table.capability is not None and (by is not None or request.diversity is not None):
+    def of(
+        cls, scores: ScoreTable, selection: Selection, store: str | None = None, data: Sequence[str] | None = None
+    ) -> Self:
+        """Apply a selection to a table; raise if it has no meaning there, or leaves nothing to choose."""
+        where, by = selection.where, selection.by
+        table, kept = filter_scores(scores, where.sql if isinstance(where, WhereNote) else where, store, data)
+        if table.capability is not None and (by is not None or selection.diversity is not None):
             raise SettingError(
                 f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
                 "out, or take a table of another method"
             )
-        rules = cls(request, table, where, control, excluded, None, None)
+        control = _controls(selection.control, table)
+        excluded = exclude(table, selection.exclude_flagged, selection.exclude_contaminated)
+        resolved: dict[str, Any] = {"where": kept, "control": control}
+        if excluded is not None:
+            resolved |= {"exclude_flagged": excluded.flags, "exclude_contaminated": excluded.against}
+        rules = cls(selection, table, excluded, store=store, data=data)
         if not rules.is_possible.any():
             place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
             raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
-        groups = None if by is None else groups_of(table, by, request.store, request.data)
-        return replace(rules, questions=questions_of(table, request), groups=groups)
+        question, resolved["group_by"] = questions_of(table, selection, rules._questions)
+        groups = None if by is None else groups_of(table, by, store, data)
+        return replace(rules, selection=selection.model_copy(update=resolved), groups=groups, question=question)
 
     @property
     def is_possible(self) -> BoolArray:
@@ -355,68 +223,104 @@ class Rules:
         value = self.scores.value
         if self.excluded is not None:
             value = np.where(self.excluded.is_out, np.nan, value)
-        return residuals(value, self.scores.lengths, self.control) if self.control else value
+        lengths = [name for name in LENGTHS if name in self.selection.control]
+        return residuals(value, self.scores.lengths, lengths) if lengths else value
 
-    def rank(self, value: FloatArray, *, threads: int | None = None, listener: Listener = ignore) -> Ranking:
-        """Rank the samples as if these were their values, NaN for a sample that may not be chosen."""
-        table, groups, by = self.scores, self.groups, self.request.by
-        questions = None if self.questions is None else self.questions.choose(value, listener)
-        value = value if questions is None else questions.value
+    @property
+    def stratum(self) -> IntArray:
+        """The number of the stratum, or of the capability, of each row of the table; 0 where there are none."""
+        kinds = self.groups if self.groups is not None else self.scores.capability
+        if kinds is None:
+            return np.zeros(len(self.scores), dtype=np.int64)
+        codes: dict[object, int] = {}
+        return np.array([codes.setdefault(kind, len(codes)) for kind in kinds], dtype=np.int64)
+
+    def rank(
+        self, value: FloatArray | None = None, *, threads: int | None = None, listener: Listener = ignore
+    ) -> Ranking:
+        """Rank the samples by their values, or as if these were their values; NaN for what may not be chosen."""
+        table, groups = self.scores, self.groups
+        value, told, rejected = self.value if value is None else value, "", None
+        if self.question is not None:
+            value, rejected, told = choose_in_questions(
+                table, self.selection, self.question, value, self._responses, listener
+            )
         ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
         if groups is not None and len(set(groups)) == len(groups) > 1:
+            by = self.selection.by
             listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
-        ranking = Ranking(
-            table,
-            value,
-            ranked,
-            by,
-            self.control,
-            self.excluded,
-            is_balanced=table.capability is not None,
-            where=self.where,
-            groups=groups,
-            questions=questions,
-        )
-        diversity = self.request.diversity
-        if diversity is None:
+        ranking = Ranking(self, value, ranked, told, rejected)
+        if self.selection.diversity is None:
             return ranking
-        from grace_store.curate.diversify import diversify  # needs faiss, which nothing else here does
+        from grace_store.curate.duplicates import diversify  # needs faiss, which nothing else here does
 
-        spec = diversity if isinstance(diversity, DiversitySpec) else DiversitySpec.parse(method=diversity)
-        return diversify(ranking, spec, self.request, threads=threads, listener=listener)
+        return diversify(ranking, self.selection.diversity, threads=threads, listener=listener)
+
+    def _questions(self, by: str | None) -> IntArray:
+        """Return the question of each row of the table, as a field of the records tells questions apart."""
+        opened = open_store_of(self.scores, self.store)
+        return question_groups(opened, by, self.data, opened.positions_of(self.scores.row))
+
+    def _responses(self, rows: IntArray) -> BitArray:
+        """Return a number for each row of the table that those of some rows share whose responses are the same text."""
+        row = self.scores.row
+        store = open_store_of(self.scores, self.store)
+        positions, place = np.unique(store.positions_of(row[rows]), return_inverse=True)
+        said = np.zeros(len(row), dtype=np.uint64)
+        said[rows] = response_digests(store, self.data, positions)[place]
+        return said
+
+    def random_like(self, seed: int, among: IntArray | None = None) -> IntArray:
+        """Return rows of the dataset in the order in which the rules choose them when values are random.
+
+        among are rows of the dataset that may be chosen, if not all. What the rules leave out, such as further traces
+        of a question, is not returned.
+        """
+        row, is_possible = self.scores.row, self.is_possible
+        if among is not None:
+            is_possible = is_possible & np.isin(row, among)
+        return row[self.rank(np.where(is_possible, random_values(seed, row), np.nan)).ranked]
 
 
 def rank_samples(
-    scores: ScoresLike, request: RankRequest | None = None, *, threads: int | None = None, listener: Listener = ignore
+    scores: ScoresLike,
+    selection: Selection | None = None,
+    *,
+    store: str | None = None,
+    data: Sequence[str] | None = None,
+    threads: int | None = None,
+    listener: Listener = ignore,
 ) -> Ranking:
     """Rank the samples of a table by value, ties to the earlier record; never one whose value is not finite.
 
     A table with capabilities is ranked in turns, the best of each one, then the second best, and so on: every subset
-    has equal numbers of them, and what one cannot fill goes to the others.
+    has equal numbers of them, and what one cannot fill goes to the others. store and data say where these are now, if
+    they moved.
     """
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
-    rules = Rules.of(table, request or RankRequest())
-    return rules.rank(rules.value, threads=threads, listener=listener)
+    rules = Rules.of(table, selection or Selection(), store, data)
+    return rules.rank(threads=threads, listener=listener)
 
 
 def select(
     scores: ScoresLike,
-    request: RankRequest | None = None,
+    selection: Selection | None = None,
     *,
-    ratio: Ratio | None = None,
-    count: int | None = None,
-    threshold: float | None = None,
+    store: str | None = None,
+    data: Sequence[str] | None = None,
     threads: int | None = None,
     listener: Listener = ignore,
+    **changes: Any,
 ) -> Subset:
-    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value.
+    """Choose samples of a table as a selection says; changes are fields of it, such as ratio, count or by.
 
-    Of what is chosen within questions (per_group, margin), all unless said otherwise.
+    >>> select("scores.parquet", ratio=0.2, by="source")  # doctest: +SKIP
     """
-    ranking = rank_samples(scores, request, threads=threads, listener=listener)
-    if ratio is None and count is None and threshold is None:
-        ratio = ranking.default_ratio
-    return ranking.take(ratio=ratio, count=count, threshold=threshold)
+    wanted = selection or Selection()
+    if not changes.keys().isdisjoint(SIZES):
+        changes = dict.fromkeys(SIZES) | changes
+    wanted = (wanted.changed(**changes) if changes else wanted).sized
+    return rank_samples(scores, wanted, store=store, data=data, threads=threads, listener=listener).take()
 
 
 def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
@@ -426,3 +330,71 @@ def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
     if missing := [name for name in control if name != "length" and name not in known]:
         raise SettingError(f"the table does not know the {missing[0]} of its samples, only {', '.join(known)}")
     return tuple(name for name in LENGTHS if name in known and (name in control or "length" in control))
+
+
+# ---------------------------------------------------------------- subsets read back, and chosen again by their rules
+
+
+def read_subset(path: Path, ratio: Ratio | None = None) -> Subset:
+    """Read a subset that ``select`` wrote, or choose the best of a scores table."""
+    sidecar = sidecar_of(path)
+    if not sidecar.is_file():
+        if path.is_file() and path.suffix != ".parquet":
+            raise DataError(
+                f"{path} has no {sidecar.name} beside it, so it is not known what made it; select it again."
+            )
+        return replace(select(read_scores(path, steps=False), ratio=ratio), path=path)
+    note = read_document(sidecar, SubsetNote)
+    scores = _table_of(path, note)
+    ranked, is_there = find_rows(scores.row, np.array(note.rows, dtype=np.int64))
+    rejected, is_known = find_rows(scores.row, np.array(note.rejected_rows or (), dtype=np.int64))
+    if not (is_there.all() and is_known.all() and len(np.unique(ranked)) == note.num_samples):
+        raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
+    return Subset(
+        scores,
+        ranked,
+        note.num_with_value,
+        note.smallest_value,
+        _rules_in(note),
+        conclusion=note.conclusion or "",
+        rejected=None if note.rejected_rows is None else rejected,
+        path=path,
+    )
+
+
+def _rules_in(note: SubsetNote) -> Selection:
+    """Return how a subset was chosen, with which samples were left out as contaminated, as far as its note knows."""
+    against = note.spec.exclude_contaminated
+    if not isinstance(against, AgainstNote) or note.contaminated_rows is None:
+        return note.spec
+    return note.spec.model_copy(update={"exclude_contaminated": AgainstTable.of_rows(note.contaminated_rows, against)})
+
+
+def replay_subset(subset: Subset, store: str | None = None, data: Sequence[str] | None = None) -> Rules:
+    """Return the rules that a subset was chosen by; raise DataError if they do not choose its samples any more.
+
+    store and data say where these are now, if they moved.
+    """
+    rules = Rules.of(subset.scores, subset.spec, store, data)
+    if num_others := len(np.setxor1d(rules.rank().take().row, subset.row)):
+        where = "The subset" if subset.path is None else f"{subset.path}"
+        remedy = ", without a table of --duplicates." if subset.spec.duplicates else "."
+        raise DataError(
+            f"{where} cannot be chosen again by the rules in its note: {counted(num_others, 'sample')} would enter or "
+            f"leave. So random subsets cannot follow its rules. Select it again{remedy}"
+        )
+    return rules
+
+
+def _table_of(path: Path, note: SubsetNote) -> ScoreTable:
+    if note.scores_path is None:
+        raise DataError(f"{path} was chosen from a table in memory; write the table, then select from it.")
+    where = Path(note.scores_path)
+    beside = path.parent / where.name
+    where = where if where.is_file() or not beside.is_file() else beside
+    if not where.is_file():
+        raise DataError(f"{path} was chosen from {where}, which is no longer there: put it back or score again.")
+    scores = read_scores(where, steps=False)
+    if scores.note != note.scores:
+        raise DataError(f"{where} was overwritten by other scores since {path} was chosen from it. Select it again.")
+    return scores

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from grace_store.artifacts.notes import WeightsFrom
 from grace_store.base.errors import SettingError, TargetMismatch, UnknownName
 from grace_store.base.settings import ExtractSpec, ModelIdentity, short
-from grace_store.read.signal_choice import Signals, SignalWeights, name_and_weight, resolve_signals
+from grace_store.read.pool import Signals, SignalWeights, name_and_weight, resolve_signals
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.methods.method import InfluenceMethod
 
@@ -176,7 +176,7 @@ def _check_comparable(pairs: Sequence[tuple[SignalView, SignalView]], method: In
         raise TargetMismatch(
             f"{method.name.upper()} cannot compare {first.store.location} with the targets in "
             f"{pairs[0][1].store.location}:\n  " + "\n  ".join(lines) + "\nExtract the targets again with the model, "
-            "adapter and projection of the pool (`grace-store info` shows them), or choose other signals."
+            "adapter and projection of the pool (`grace-store status` shows them), or choose other signals."
         )
 
 

@@ -4,17 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.arrow_arrays import arrow_numbers, arrow_texts
-from grace_store.artifacts.filtered_scores import keep_samples, where_note
-from grace_store.artifacts.made_from import check_plan_of, signal_notes, store_note
-from grace_store.artifacts.notes import SignalNote, SweepNote
-from grace_store.artifacts.pictures.heat_map import draw_heat_map
+from grace_store.artifacts.made_from import noted_pool
+from grace_store.artifacts.notes import SweepNote, check_plan_of
+from grace_store.artifacts.parquet_columns import arrow_numbers, arrow_texts
 from grace_store.artifacts.sweep_table import (
     OVERLAP,
     SUMMARY,
@@ -30,19 +28,20 @@ from grace_store.artifacts.sweep_table import (
     summary_table,
     write_sweep,
 )
-from grace_store.base.arrays import BitArray, BoolArray, FloatArray, Int32Array, IntArray
+from grace_store.base.arrays import BitArray, FloatArray, Int32Array, IntArray
 from grace_store.base.documents import document_metadata, read_document, write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.files import whole_folder
+from grace_store.base.finding import Column, Finding, PoolNote, Table
 from grace_store.base.row_places import ascend
 from grace_store.base.text import counted
-from grace_store.curate.setting_changes import WITH_DEFAULT, conclude_sweep, is_default
+from grace_store.curate.setting_changes import WITH_DEFAULT, conclude_sweep
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
 from grace_store.read.blocks import BlockReader, SampleBlock
-from grace_store.read.kept_samples import Kept
 from grace_store.read.parallel import Mapper, Threads, map_ordered
-from grace_store.store.opened import Store, StoreLike
+from grace_store.read.pool import Pool, PoolLike
+from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
@@ -58,13 +57,11 @@ MAX_RANKED = 1 << 17
 class Sweep:
     """The values of many settings, and how the settings differ. Arrays have settings in the order of ``settings``."""
 
-    settings: list[str]
     labels: list[str]
-    """What differs between the settings, for pictures."""
+    """What differs between the settings, for tables and figures."""
     summary: list[dict[str, Any]]
     """One row a setting: its parts, mean, spread, correlations with length and K, the command that scores by it, and
     how much of the best it shares with the default setting, at the first ratio."""
-    ratios: list[str]
     jaccard: FloatArray
     """(ratios, settings, settings): overlap of the best samples, as intersection over union."""
     rank_correlation: FloatArray
@@ -78,9 +75,46 @@ class Sweep:
     """Where it lies; None for one in memory."""
 
     @property
+    def settings(self) -> list[str]:
+        """The names of the settings."""
+        return list(self.note.settings)
+
+    @property
+    def ratios(self) -> list[str]:
+        """Shares of the samples whose overlap between settings was measured."""
+        return list(self.note.spec.ratio)
+
+    @property
     def conclusion(self) -> str:
         """How settings change what is chosen, against the default one, in a sentence or two."""
         return conclude_sweep(self.summary, self.labels, self.ratios[0])
+
+    def finding(self) -> Finding:
+        """Return how the settings differ."""
+        headings = {
+            "label": "setting",
+            "mean": "mean",
+            "standard_deviation": "sd",
+            "correlation_with_length": "length",
+            "correlation_with_num_steps": "K",
+            WITH_DEFAULT: f"overlap {self.ratios[0]}",
+        }
+        summary = Table(
+            title=f"{counted(len(self.settings), 'setting')} over {counted(self.num_samples, 'sample')}",
+            columns={name: Column(heading=heading) for name, heading in headings.items()},
+            rows=tuple({"label": label} | row for label, row in zip(self.labels, self.summary, strict=True)),
+            about="mean, sd: of the values. length, K: correlation of the value with the response's length and the "
+            "number of steps. overlap: of the best samples with those of the default setting (Jaccard).",
+        )
+        return Finding(
+            study="sweep",
+            pool=noted_pool(self.note, self.note.where),
+            settings=self.note.spec.model_dump(mode="json")
+            | ({} if self.folder is None else {"out": str(self.folder)}),
+            conclusion=self.conclusion,
+            numbers={"num_samples": self.num_samples, "num_ranked": self.num_ranked},
+            tables={"summary": summary},
+        )
 
     def __repr__(self) -> str:
         place = f", {self.folder}" if self.folder else ""
@@ -114,48 +148,37 @@ class Sweep:
         }
 
 
-def sweep(
-    store: StoreLike,
-    spec: SweepSpec,
-    *,
-    out: str | Path | None = None,
-    partial: bool = False,
-    where: str | Kept | None = None,
-    data: Sequence[str] | None = None,
-    threads: Threads = None,
-    listener: Listener = ignore,
-) -> Sweep:
+def sweep(pool: PoolLike, spec: SweepSpec, *, out: str | Path | None = None, listener: Listener = ignore) -> Sweep:
     """Score by every setting of a sweep in one pass, and say how the settings differ: in memory, or in the folder out.
-
-    where is a condition in SQL that samples have to meet, as in ScoreRequest, or what one kept; data says where the
-    dataset is now.
 
     The folder is a new one, or that of an earlier sweep, which is replaced. In it values.parquet has a row for each
     sample and a column for each setting, samples.parquet what else is known of the samples, summary.parquet a row for
-    each setting; overlap.parquet and the pictures are of pairs of settings.
+    each setting; overlap.parquet is of pairs of settings. `grace-store report --sweep` draws it.
     """
-    opened = store if isinstance(store, Store) else Store.open(store)
-    settings = resolve_settings(opened, spec, listener)
+    pool = Pool.of(pool)
+    settings = resolve_settings(pool.store, spec, listener, signals=pool.signals)
     for ratio in spec.ratio:
         budget(ratio, 0)
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
-    kept = keep_samples(opened, where, None, data)
-    reader = BlockReader(opened, names, wanted=None if kept is None else kept.is_kept)
-    reader.check_complete(partial=partial)
-    signals = {name: SignalNote(**note) for name, note in signal_notes(reader).items()}
-    names_of_settings = tuple(setting.name for setting in settings)
-    made_from = store_note(reader) | {"where": where_note(kept)}
-    note = SweepNote(spec=spec, settings=names_of_settings, signals=signals, **made_from)
+    reader = BlockReader(pool.store, names, wanted=pool.wanted)
+    reader.check_complete(partial=pool.partial)
+    made_from = pool.note(reader)
+    note = SweepNote(
+        spec=spec,
+        settings=tuple(setting.name for setting in settings),
+        **{name: getattr(made_from, name) for name in PoolNote.model_fields},
+    )
+    threads = pool.threads
     # What the driver has is compared here, wherever it was computed.
     here = None if isinstance(threads, Mapper) else threads
     if out is None:
         held = HeldTables(note)
-        pool = _add_values(reader, settings, held, threads)
-        return _compare(held.joined(), settings, note, pool, here)
+        beside = _add_values(reader, settings, held, threads)
+        return _compare(held.joined(), settings, note, beside, here)
     with whole_folder(Path(out), is_sweep) as folder:
         with write_sweep(folder, note) as writer:
-            pool = _add_values(reader, settings, writer, threads)
-        result = _compare(FolderTables(folder), settings, note, pool, here)
+            beside = _add_values(reader, settings, writer, threads)
+        result = _compare(FolderTables(folder), settings, note, beside, here)
         _write_comparison(folder, result)
         write_document(folder / SWEEP_NOTE, note)
     return replace(result, folder=Path(out), tables=FolderTables(Path(out)))
@@ -165,37 +188,24 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
     """Read a sweep from its folder, if it was made from the store's plan."""
     note = read_document(folder / SWEEP_NOTE, SweepNote)
     check_plan_of(note, store, f"sweep {folder}")
-    summary = read_sweep_table(folder, SUMMARY, SUMMARY_SCHEMA, later=[WITH_DEFAULT]).to_pylist()
-    overlap = read_sweep_table(folder, OVERLAP, _overlap_schema(note), later=["num_ranked"])
+    summary = read_sweep_table(folder, SUMMARY, SUMMARY_SCHEMA).to_pylist()
+    overlap = read_sweep_table(folder, OVERLAP, _overlap_schema(note))
     shape = (len(note.settings), len(note.settings))
     if [row["setting"] for row in summary] != list(note.settings) or len(overlap) != shape[0] ** 2:
         raise DataError(f"{folder} does not hold the {len(note.settings)} settings that its note names. Sweep again.")
     tables = FolderTables(folder)
-    num_samples = tables.samples().num_rows
-    num_ranked = overlap["num_ranked"][0].as_py()
     overlaps = np.stack([overlap[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio])
     return Sweep(
-        settings=list(note.settings),
         labels=_labels(store, note),
-        summary=_compared_with_default(summary, overlaps[0]),
-        ratios=list(note.spec.ratio),
+        summary=summary,
         jaccard=overlaps,
         rank_correlation=overlap["rank_correlation"].to_numpy().reshape(shape),
-        num_samples=num_samples,
-        # An older sweep does not say; it may have been fewer, where settings have no value.
-        num_ranked=len(range(0, num_samples, _stride(num_samples))) if num_ranked is None else num_ranked,
+        num_samples=tables.samples().num_rows,
+        num_ranked=overlap["num_ranked"][0].as_py(),
         note=note,
         tables=tables,
         folder=folder,
     )
-
-
-def _compared_with_default(summary: list[dict[str, Any]], overlap: FloatArray) -> list[dict[str, Any]]:
-    """Return the summary of an older sweep, which lacks the comparison, with it if the default is in the sweep."""
-    place = next((index for index, row in enumerate(summary) if is_default(row, summary[0]["signals"])), None)
-    if place is None:
-        return summary
-    return [row | {WITH_DEFAULT: float(shared)} for row, shared in zip(summary, overlap[place], strict=True)]
 
 
 def _overlap_schema(note: SweepNote) -> pa.Schema:
@@ -216,24 +226,19 @@ def _stride(num_samples: int) -> int:
     return max(1, -(-num_samples // MAX_RANKED))
 
 
-class _Pool(NamedTuple):
-    """What settings are compared with: the samples' lengths, and their values by the default setting."""
-
-    num_tokens: Int32Array
-    num_steps: Int32Array
-    default: FloatArray
-    row: IntArray
+Beside = tuple[Int32Array, Int32Array, FloatArray, IntArray]
+"""What settings are compared with: tokens and steps of the samples, their values by the default setting, their rows."""
 
 
 def _add_values(
     reader: BlockReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
-) -> _Pool:
+) -> Beside:
     """Add the values of all settings, and return what they are compared with; the default may be none of them."""
     default = Setting(ScoreSpec(), settings[0].weights)
     names = [setting.name for setting in settings]
     place = names.index(default.name) if default.name in names else len(names)
     values = SettingValues(settings if place < len(names) else [*settings, default], reader.names)
-    pools = [_Pool(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int64))]
+    parts: list[Beside] = [(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int64))]
 
     def work(block: SampleBlock) -> tuple[pa.Table, SampleBlock, FloatArray]:
         samples = samples_table(reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens)
@@ -244,26 +249,29 @@ def _add_values(
     for samples, block, found in reader.map(work, threads):
         out.add(samples, block.row, found[: len(names)])
         lengths = block.num_tokens.astype(np.int32), block.num_steps.astype(np.int32)
-        pools.append(_Pool(*lengths, found[place].copy(), block.row))
-    return _Pool(*map(np.concatenate, zip(*pools, strict=True)))
+        parts.append((*lengths, found[place].copy(), block.row))
+    num_tokens, num_steps, default_value, row = zip(*parts, strict=True)
+    lengths = np.concatenate(num_tokens), np.concatenate(num_steps)
+    return *lengths, np.concatenate(default_value), np.concatenate(row)
 
 
 def _compare(
-    tables: SweepTables, settings: Sequence[Setting], note: SweepNote, pool: _Pool, threads: int | None
+    tables: SweepTables, settings: Sequence[Setting], note: SweepNote, beside: Beside, threads: int | None
 ) -> Sweep:
     """Describe every setting and every pair of them, holding one setting's values at a time on each thread."""
-    ratios, num_samples = note.spec.ratio, len(pool.default)
-    covariates = [_Covariate.of(length.astype(np.float64)) for length in (pool.num_tokens, pool.num_steps)]
+    *lengths, default, row = beside
+    ratios, num_samples = note.spec.ratio, len(default)
+    covariates = [_Covariate(length.astype(np.float64)) for length in lengths]
     stride = _stride(num_samples)
-    row = None if ascend(pool.row) else pool.row
-    by_default = _Values.of(pool.default).best(ratios[0], row)
-    ranked = slice(None, None, stride) if row is None else np.argsort(row)[::stride]
-    sample = np.empty((len(settings), len(pool.default[ranked])))
+    order = None if ascend(row) else row
+    by_default = _Values(default).best(ratios[0], order)
+    ranked = slice(None, None, stride) if order is None else np.argsort(order)[::stride]
+    sample = np.empty((len(settings), len(default[ranked])))
 
     def look(index: int) -> tuple[dict[str, Any], list[BitArray]]:
-        value = _Values.of(tables.values(index))
+        value = _Values(tables.values(index))
         sample[index] = value.every[ranked]
-        chosen = [value.best(ratio, row) for ratio in ratios]
+        chosen = [value.best(ratio, order) for ratio in ratios]
         shared = float(_overlaps([by_default, chosen[0]])[0, 1])
         return _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}, chosen
 
@@ -272,10 +280,8 @@ def _compare(
     sample = sample if has_all.all() else sample[:, has_all]
     overlaps = [_overlaps([chosen[number] for _, chosen in looked]) for number in range(len(ratios))]
     return Sweep(
-        settings=[setting.name for setting in settings],
         labels=short_labels(settings),
         summary=[row for row, _ in looked],
-        ratios=list(ratios),
         jaccard=np.stack(overlaps),
         rank_correlation=_rank_correlations(sample, threads),
         num_samples=num_samples,
@@ -285,20 +291,14 @@ def _compare(
     )
 
 
-@dataclass(frozen=True, slots=True)
 class _Values:
     """The values of one setting, and those of them that are numbers."""
 
-    every: FloatArray
-    finite: FloatArray
-    is_finite: BoolArray
-    order: OrderStatistics
-
-    @classmethod
-    def of(cls, every: FloatArray) -> Self:
-        is_finite = np.isfinite(every)
-        finite = every if is_finite.all() else every[is_finite]
-        return cls(every, finite, is_finite, OrderStatistics(finite))
+    def __init__(self, every: FloatArray) -> None:
+        self.every = every
+        self.is_finite = np.isfinite(every)
+        self.finite = every if self.is_finite.all() else every[self.is_finite]
+        self.order = OrderStatistics(self.finite)
 
     def best(self, ratio: str, row: IntArray | None) -> BitArray:
         """Return which are the best share of those there are, as bits; ties by row (by place, without rows)."""
@@ -306,18 +306,13 @@ class _Values:
         return np.pad(bits, (0, -len(bits) % 8)).view(np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
 class _Covariate:
     """Something that values may go with, its centre and length known."""
 
-    raw: FloatArray
-    centred: FloatArray
-    norm: float
-
-    @classmethod
-    def of(cls, raw: FloatArray) -> Self:
-        centred = raw - raw.mean() if len(raw) else raw
-        return cls(raw, centred, math.sqrt(centred @ centred))
+    def __init__(self, raw: FloatArray) -> None:
+        self.raw = raw
+        self.centred = raw - raw.mean() if len(raw) else raw
+        self.norm = math.sqrt(self.centred @ self.centred)
 
     def correlation(self, value: _Values, deviation: float) -> float:
         """Return the correlation with values, whose standard deviation is known; NaN where there is no value."""
@@ -389,10 +384,3 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
     columns.append(arrow_numbers(np.full(num**2, sweep.num_ranked), pa.int64()))
     overlap = pa.Table.from_arrays(columns, schema=_overlap_schema(sweep.note))
     pq.write_table(overlap.replace_schema_metadata(metadata), folder / OVERLAP)
-    note = f"{sweep.num_samples} samples of {sweep.note.store}"
-    for r, ratio in enumerate(sweep.ratios):
-        title = f"Overlap (Jaccard) of the best {ratio}"
-        (folder / f"overlap-{ratio}.svg").write_text(draw_heat_map(sweep.jaccard[r], sweep.labels, title, note))
-    ranked = f"{sweep.num_ranked} of {note}"
-    picture = draw_heat_map(sweep.rank_correlation, sweep.labels, "Rank correlation (Spearman)", ranked)
-    (folder / "rank_correlation.svg").write_text(picture)

@@ -12,12 +12,11 @@ from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.read.blocks import SampleBlock, SampleGrams
-from grace_store.read.signal_choice import SignalWeights, resolve_signals
+from grace_store.read.pool import Signals, SignalWeights, resolve_signals
 from grace_store.store.opened import Store
 from grace_store.values.alignment import Target
-from grace_store.values.combine import combine_signals, placed
 from grace_store.values.grid import SweepSpec
-from grace_store.values.methods.grace import AlignmentMeans, alignment_means, score_ragged
+from grace_store.values.methods.grace import AlignmentMeans, alignment_means, combine_signals, placed, score_ragged
 from grace_store.values.score_spec import ScoreSpec
 
 MAX_SETTINGS = 2000
@@ -116,11 +115,13 @@ def _with_signals(spec: SweepSpec, signals: Sequence[str], grid: Path) -> SweepS
     return SweepSpec.parse(**spec.model_dump() | {"grid": grids})
 
 
-def resolve_settings(store: Store, sweep: SweepSpec, listener: Listener = ignore) -> list[Setting]:
+def resolve_settings(
+    store: Store, sweep: SweepSpec, listener: Listener = ignore, *, signals: Signals = None
+) -> list[Setting]:
     """Return every setting of a sweep once, in the order of its grids; say which signals each and all leave out."""
     found: dict[str, Setting] = {}
     for grid in sweep.grid:
-        for weights in _signal_choices(store, grid.signal, listener):
+        for weights in _signal_choices(store, grid.signal, listener, signals):
             for spec in grid.specs():
                 setting = Setting(spec, weights)
                 found.setdefault(setting.name, setting)
@@ -129,9 +130,9 @@ def resolve_settings(store: Store, sweep: SweepSpec, listener: Listener = ignore
     return list(found.values())
 
 
-def _signal_choices(store: Store, choices: Sequence[str], listener: Listener) -> list[SignalWeights]:
+def _signal_choices(store: Store, choices: Sequence[str], listener: Listener, signals: Signals) -> list[SignalWeights]:
     if not choices:
-        return [resolve_signals(store, None)]
+        return [resolve_signals(store, signals)]
     found: list[SignalWeights] = []
     for choice in choices:
         if choice in ("each", "all") and choice not in store.signal_names:

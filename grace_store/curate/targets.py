@@ -9,7 +9,7 @@ import numpy as np
 from grace_store.artifacts.notes import NamedSignal, Subtask, TargetsNote
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import Corrupt, SettingError
-from grace_store.base.flags import Flag
+from grace_store.base.states import Flag
 from grace_store.base.text import first_few, one_line
 from grace_store.data.folders import name_files
 from grace_store.read.records import read_field
@@ -156,7 +156,7 @@ def _add_unit(
         if (flags & np.uint8(Flag.NOT_FINITE)).any() or not np.isfinite(length).all():
             raise Corrupt(
                 f"{reader.store.location}: unit {unit} of signal {reader.names[number]} has gradients that are not "
-                "finite. Run `grace-store verify --deep`, then `grace-store repair`."
+                "finite. Run `grace-store verify --repair`."
             )
         sums.add(vectors * length[:, None] if restore_length else vectors, of_sample[rows])
         num_zero += int((flags & np.uint8(Flag.ZERO_VECTOR) > 0).sum())

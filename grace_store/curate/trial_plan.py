@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import Any
 
-from grace_store.artifacts.made_from import open_made_from
-from grace_store.artifacts.notes import SubsetNote
-from grace_store.artifacts.outputs import check_outputs, sources_of
-from grace_store.artifacts.subset_file import check_unchanged
-from grace_store.artifacts.trial_documents import OPTIONS, PLAN, TrialPlan, TrialSpec
+from grace_store.artifacts.made_from import check_outputs, open_made_from, sources_of
+from grace_store.artifacts.trial_documents import OPTIONS, PLAN, TrialPlan, TrialRequest, TrialSpec
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, DatasetChanged, GraceStoreError, ResumeMismatch, SettingError
-from grace_store.base.events import Listener
-from grace_store.base.files import sidecar_of
-from grace_store.base.fingerprint import file_sha256
-from grace_store.base.settings import DataRequest, canonical_json, wishes_in
-from grace_store.base.text import counted
+from grace_store.base.files import file_sha256, sidecar_of
+from grace_store.base.settings import DataSpec
+from grace_store.base.text import canonical_json, counted
+from grace_store.base.training_settings import TrainingSpec
 from grace_store.curate.benchmarks import as_store
-from grace_store.curate.trial_runs import RunFolder, TrialRunner
-from grace_store.curate.trial_samples import Arm, SubsetFile, TrialSamples, gather_samples, is_amount
+from grace_store.curate.selection import SubsetNote
+from grace_store.curate.subset_file import check_unchanged
+from grace_store.curate.trial_runs import TrialJob
+from grace_store.curate.trial_samples import SubsetFile, gather_samples, is_amount
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
-from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
 from grace_store.run.open_signal import describe_differences, software
 from grace_store.run.plan import plan
 from grace_store.store.backend import is_url
 from grace_store.store.opened import SignalView, Store
 
-HELD_OUT = "held-out.zarr"
-"""Where trials that do not say it planned their file of held-out traces, in OUT."""
 PLANNED_IN = "held_out_store"
 """What a trial's origin calls the store in OUT that its file of held-out traces is planned in."""
 SEEDS_ARE_FIXED = (
@@ -50,82 +43,6 @@ READING = ("rendering", "system", "max_length", "text_only", "images_as", "min_p
 """How samples are read: as the signal read them that the subsets were chosen by, unless said otherwise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRequest:
-    """What is tried, and how. What is not said comes from the trial that was begun, or else from the defaults."""
-
-    subsets: Sequence[str | Path] = ()
-    """Files that ``select`` wrote, or lists of ids."""
-    weighted: Sequence[tuple[str | Path, str | Path]] = ()
-    """Subsets that are trained with step weights, each with the table of them that ``weights`` wrote."""
-    store: str | None = None
-    """Where the store is now, if it moved, or if subsets are lists of ids."""
-    model: str | None = None
-    """None for the one that the scores' signal was extracted with."""
-    training: TrainingRequest = field(default_factory=TrainingRequest)
-    num_updates: int | None = None
-    num_random: int | None = None
-    num_seeds: int | None = None
-    held_out: str | None = None
-    format: str | None = None
-    """Of the records of a held-out file, if it is not recognised."""
-    map: Mapping[str, str] | None = None
-    """The fields of the held-out file's records, by the parts that they hold."""
-    by: str | None = None
-    generate: bool | None = None
-    max_new_tokens: int | None = None
-    data: Sequence[str] | None = None
-    """Where the dataset is now, if it moved."""
-    images: str | None = None
-    """The folder that relative image paths start from."""
-    options: WarmupOptions = field(default_factory=WarmupOptions)
-    devices: Sequence[str] = ()
-    """Devices that get a process each, "cpu" or as the machine names them; none for this process alone."""
-
-    def said(self) -> dict[str, Any]:
-        """Return the settings of a TrialSpec that are said."""
-        names = [name for name in TrialSpec.model_fields if name != "training"]
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class TrialJob:
-    """A trial with all that decides its numbers."""
-
-    folder: RunFolder
-    samples: TrialSamples
-    request: TrialRequest
-    is_begun: bool
-    remarks: tuple[str, ...] = ()
-    """What a user should know of the files that were given."""
-
-    @property
-    def plan(self) -> TrialPlan:
-        return self.folder.plan
-
-    def runner(self, listener: Listener, stop: Event) -> TrialRunner:
-        """Return what trains on this process's device."""
-        origin, request = self.plan.origin, self.request
-        return TrialRunner(
-            self.folder,
-            self.samples,
-            origin["model"],
-            request.options,
-            origin["images"],
-            request.data,
-            listener,
-            stop,
-        )
-
-    def arms(self, subsets: Sequence[int]) -> list[Arm]:
-        """Return the arms that some subsets, numbered from 0, need, each once."""
-        return list({arm.key: arm for subset in subsets for arm in self.samples.arms_of(subset)}.values())
-
-    @property
-    def num_most_runs(self) -> int:
-        return len(self.samples.arms) * self.plan.spec.num_seeds
-
-
 def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     """Return a trial as it would run now; raise ResumeMismatch if another one was begun in its folder."""
     require_peft()
@@ -134,9 +51,9 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     if not files:
         raise SettingError(f"{out} has no trial yet; give the subsets to try, as `grace-store select` writes them.")
     notes = _read_notes(files)
-    store, view = _open_store(files[0].path, notes, request, begun)
-    given = [(file.path, "a subset") for file in files]
-    given += [(file.weights, "a table of weights") for file in files if file.weights is not None]
+    store, view = _open_store(files[0][0], notes, request, begun)
+    given = [(path, "a subset") for path, _ in files]
+    given += [(weights, "a table of weights") for _, weights in files if weights is not None]
     check_outputs([out], [*sources_of(store), *given])
     spec, origin = _resolve(store, view, request, begun)
     other = _open_held_out(origin.get("held_out"), request)
@@ -147,40 +64,34 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     samples = gather_samples(store, files, spec, other, request.data)
     found = TrialPlan(
         spec=spec,
-        plan_sha256=_digest_of(store, begun),
+        plan_sha256=store.plan.content_digest(),
         num_pool=samples.num_pool,
         num_held_out_samples=samples.num_held_out_samples,
         subsets=samples.subsets,
-        held_out=samples.held_out.refs,
-        held_out_sha256=samples.held_out.store.plan.samples_sha256,
+        held_out=samples.held_out_refs,
+        held_out_sha256=samples.held_out_store.plan.samples_sha256,
         origin=origin,
     )
     if begun is not None:
         check_same_trial(begun, found, out)
         found = begun.model_copy(update={"origin": origin})
-    return TrialJob(RunFolder(out, found), samples, request, begun is not None, tuple(remarks))
-
-
-def _digest_of(store: Store, begun: TrialPlan | None) -> str:
-    """Return what a trial knows its store by; early ones took the whole plan, with the places of its files."""
-    whole = store.plan.digest()
-    return whole if begun is not None and begun.plan_sha256 == whole else store.plan.content_digest()
+    return TrialJob(out, found, samples, request, begun is not None, tuple(remarks))
 
 
 def _files(request: TrialRequest, begun: TrialPlan | None) -> list[SubsetFile]:
     """Return the subsets that are asked for, or else those of the trial that was begun."""
-    said = [SubsetFile(Path(path).absolute()) for path in request.subsets]
-    said += [SubsetFile(Path(path).absolute(), Path(weights).absolute()) for path, weights in request.weighted]
+    said: list[SubsetFile] = [(Path(path).absolute(), None) for path in request.subsets]
+    said += [(Path(path).absolute(), Path(weights).absolute()) for path, weights in request.weighted]
     if said or begun is None:
         return said
-    return [SubsetFile(Path(each.path), Path(each.weights) if each.weights else None) for each in begun.subsets]
+    return [(Path(each.path), Path(each.weights) if each.weights else None) for each in begun.subsets]
 
 
 def _read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
     """Return the notes that lie beside subsets; raise DataError if one is missing, changed, a table or of pairs."""
-    if missing := [str(file.path) for file in files if not file.path.exists()]:
+    if missing := [str(path) for path, _ in files if not path.exists()]:
         raise DataError(f"There is no {missing[0]}. Give subsets that `grace-store select` wrote, or lists of ids.")
-    paths = dict.fromkeys(file.path for file in files)
+    paths = dict.fromkeys(path for path, _ in files)
     notes = {path: read_document(sidecar_of(path), SubsetNote) for path in paths if sidecar_of(path).is_file()}
     for path in paths:
         if path.suffix == ".parquet" and path not in notes:
@@ -197,7 +108,7 @@ def _read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
 
 def _unused_weights(files: Sequence[SubsetFile], notes: Mapping[Path, SubsetNote]) -> Iterator[str]:
     """Say of which subsets the step weights that they were written with are not tried."""
-    weighted = {file.path for file in files if file.weights is not None}
+    weighted = {path for path, weights in files if weights is not None}
     for path, note in notes.items():
         if note.weights is not None and path not in weighted:
             yield (
@@ -222,10 +133,10 @@ def _open_store(
     moved = request.store or (begun.origin["store"] if begun else None)
     if not notes:
         if moved is None:
-            raise SettingError(f"{path} does not say which store it was chosen from; give it with --store.")
+            raise SettingError(f"{path} does not say which store it was chosen from; give that store, too.")
         return Store.open(moved), None
     noted, note = next(iter(notes.items()))
-    store = open_made_from(note.scores, moved, f"subset {noted}", "--store")
+    store = open_made_from(note.scores, moved, f"subset {noted}", "STORE")
     name = next(iter(note.scores.signals))
     return store, store.signal(name) if name in store.signal_names else None
 
@@ -255,8 +166,9 @@ def _plan_held_out(
         wishes["ignore_key"] = ignore_key
     then = begun.origin if begun else {}
     try:
-        name = then.get(PLANNED_IN, HELD_OUT) if "held_out" in then else _name_held_out(file, wishes)
-        return name, plan([file], out / name, DataRequest(min_steps=1, **wishes))
+        name = then.get(PLANNED_IN) or _name_held_out(file, wishes)
+        given = {name: value for name, value in wishes.items() if value is not None}
+        return name, plan([file], out / name, DataSpec(min_steps=1, **given))
     except GraceStoreError as error:
         if begun is not None and isinstance(error, DatasetChanged | ResumeMismatch):
             raise _other_held_out(file, out, error) from error
@@ -287,25 +199,28 @@ def _resolve(
     store: Store, view: SignalView | None, request: TrialRequest, begun: TrialPlan | None
 ) -> tuple[TrialSpec, dict[str, str]]:
     """Return the spec as it would be now, and where things are."""
-    from grace_store.model.lora.trainer import resolve_training
+    from grace_store.train.training import resolve_training
 
     then = begun.origin if begun else {}
     model = request.model or then.get("model") or (view.signal.origin["model"] if view else None)
     if model is None:
         raise SettingError("Say which --model to train: the subsets do not name one.")
-    read = {name: getattr(view.signal.spec, name) for name in READING} if view else {}
-    unsaid = begun.spec.training.model_dump(include=set(TrainingRequest.model_fields)) if begun else read
-    training = resolve_training(model, TrainingRequest(**{**unsaid, **wishes_in(request.training)}), request.options)
-    said = {**(begun.spec.model_dump(exclude={"training"}) if begun else {}), **request.said()}
+    if begun:
+        wanted = request.spec.over(begun.spec)
+    else:
+        read = view.signal.spec.model_dump(include=set(READING), exclude_none=True) if view else {}
+        training = TrainingSpec(**{**read, **request.spec.training.given()})
+        wanted = request.spec.model_copy(update={"training": training})
+    said = wanted.given() | {"training": resolve_training(model, wanted.training, request.options)}
     images = request.images or then.get("images") or (view.signal.origin.get("images") if view else None)
     files = request.data or [file.path for file in store.plan.files]
     origin = {**software(), "model": str(Path(model).resolve()), "store": _absolute(store.location)}
     origin["images"] = images or default_image_folder(files)
-    if (held_out := request.held_out) is not None and not is_amount(held_out):
+    if (held_out := request.spec.given().get("held_out")) is not None and not is_amount(held_out):
         origin["held_out"], said["held_out"] = _absolute(held_out), Path(held_out).name
     elif held_out is None and "held_out" in then:
         origin["held_out"] = then["held_out"]
-    return TrialSpec(training=training, **said), origin
+    return TrialSpec.parse(**said), origin
 
 
 def _absolute(place: str) -> str:

@@ -11,27 +11,34 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from grace_store.artifacts.trial_documents import RUNS, TrialItem, TrialPlan, TrialRun
+from grace_store.artifacts.trial_documents import (
+    RUNS,
+    Arm,
+    TrialItem,
+    TrialPlan,
+    TrialRequest,
+    TrialRun,
+    TrialSamples,
+)
 from grace_store.base import events
 from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import DataError, Interrupted, NothingUsable, ResumeMismatch
 from grace_store.base.events import Listener, Note, StepTaken
-from grace_store.base.file_lock import try_lock
+from grace_store.base.files import try_lock
 from grace_store.base.states import SetAside
 from grace_store.base.text import counted, duration
+from grace_store.base.training_settings import WarmupOptions
 from grace_store.base.watch import Watch
-from grace_store.data.final_answers import is_same_result, result_of
+from grace_store.data.answers import is_same_result, result_of
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
-from grace_store.model.lora.recipe import LOSSES, WarmupOptions
 from grace_store.read.records import UnitLoader, open_dataset
-from grace_store.run.warmup_recipe import order_updates
 from grace_store.store.opened import Store
+from grace_store.train.recipe import order_updates
 from grace_store.values.subset_trial import FEWEST_ITEMS
 
 if TYPE_CHECKING:
-    from grace_store.curate.trial_samples import Arm, TrialSamples
-    from grace_store.model.lora.trainer import Training, TrainingSample
+    from grace_store.train.training import Training, TrainingSample
 
 UNDER_WAY = "under-way"
 """Folder in OUT with the state of trainings that are not over; gone in the end."""
@@ -56,11 +63,28 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
-    """Where trainings are written when they are over."""
+class TrialJob:
+    """A trial with all that decides its numbers, and the folder where trainings are written when they are over."""
 
     out: Path
     plan: TrialPlan
+    samples: TrialSamples
+    request: TrialRequest
+    is_begun: bool
+    remarks: tuple[str, ...] = ()
+    """What a user should know of the files that were given."""
+
+    def runner(self, listener: Listener, stop: Event) -> TrialRunner:
+        """Return what trains on this process's device."""
+        return TrialRunner(self, listener, stop)
+
+    def arms(self, subsets: Sequence[int]) -> list[Arm]:
+        """Return the arms that some subsets, numbered from 0, need, each once."""
+        return list({arm.key: arm for subset in subsets for arm in self.samples.arms_of(subset)}.values())
+
+    @property
+    def num_most_runs(self) -> int:
+        return len(self.samples.arms) * self.plan.spec.num_seeds
 
     def planned(self, arms: Sequence[Arm], round: int) -> list[PlannedRun]:
         """Return the trainings of some arms in a round."""
@@ -121,34 +145,11 @@ class RunFolder:
         return self.out / UNDER_WAY / run.name
 
 
-@dataclass(frozen=True, slots=True)
-class TrialCost:
-    """What trainings take on one device."""
-
-    update_seconds: float
-    item_seconds: float
-    """To measure one held-out item, and to let the model answer it, if that is asked for."""
-    num_updates: int
-    num_items: int
-
-    @property
-    def run_seconds(self) -> float:
-        return self.num_updates * self.update_seconds + self.num_items * self.item_seconds
-
-    def __str__(self) -> str:
-        return f"an update takes {self.update_seconds:.2g} s, a training {duration(self.run_seconds)}"
-
-
 @dataclass(slots=True)
 class TrialRunner:
     """Does trainings that nobody else does, one after the other, with one model on one device."""
 
-    folder: RunFolder
-    samples: TrialSamples
-    model: str
-    options: WarmupOptions
-    images: str
-    data: Sequence[str] | None
+    job: TrialJob
     listener: Listener
     stop: Event
     _training: Training | None = None
@@ -156,6 +157,23 @@ class TrialRunner:
     _item_ids: list[str] = field(default_factory=list)
     _item_answers: list[str] = field(default_factory=list)
     _encoded: dict[int, TrainingSample | SetAside] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> TrialSamples:
+        return self.job.samples
+
+    @property
+    def options(self) -> WarmupOptions:
+        return self.job.request.options
+
+    @property
+    def images(self) -> str:
+        """The folder that relative image paths of the pool start from."""
+        return self.job.plan.origin["images"]
+
+    @property
+    def model(self) -> str:
+        return self.job.plan.origin["model"]
 
     def finish(self, runs: Sequence[PlannedRun], tell: Callable[[PlannedRun, TrialRun], None]) -> None:
         """Return when all these trainings are over, done here or by others; raise Interrupted if asked to stop."""
@@ -174,21 +192,21 @@ class TrialRunner:
 
     def _take(self, run: PlannedRun, tell: Callable[[PlannedRun, TrialRun], None]) -> tuple[bool, bool]:
         """Do a training unless it is over or somebody else's; return whether it is over, and was done here."""
-        if self.folder.read(run) is not None:
+        if self.job.read(run) is not None:
             return True, False
-        with try_lock(self.folder.lock(run)) as is_mine:
-            if not is_mine or self.folder.read(run) is not None:
-                return self.folder.read(run) is not None, False
+        with try_lock(self.job.lock(run)) as is_mine:
+            if not is_mine or self.job.read(run) is not None:
+                return self.job.read(run) is not None, False
             if self.stop.is_set():
                 raise Interrupted("Stopped between two trainings; run the same command again to go on.")
             found = self._train(run)
-            self.folder.finish(run, found)
+            self.job.finish(run, found)
         tell(run, found)
         return True, True
 
-    def cost(self, arm: Arm) -> TrialCost:
-        """Return how long an update takes, and a held-out item, timed on a few samples."""
-        training, spec = self.training(), self.folder.plan.spec
+    def cost(self, arm: Arm) -> tuple[float, float]:
+        """Return the seconds that an update and a whole training take on this device, timed on a few samples."""
+        training, spec = self.training(), self.job.plan.spec
         usable = self._usable(arm.positions[: 4 * spec.training.batch_size].tolist())
         batch = [each for each, _ in usable][: spec.training.batch_size]
         with Watch(self.options.patience, self.listener) as watch, watch.over("the first update"):
@@ -198,24 +216,25 @@ class TrialRunner:
             training.losses(timed)
             if spec.generate:
                 training.answers(timed, spec.max_new_tokens)
-        return TrialCost(seconds, (time.perf_counter() - began) / len(timed), spec.num_updates, len(self._items))
+        measuring = (time.perf_counter() - began) / len(timed) * len(self._items)
+        return seconds, spec.num_updates * seconds + measuring
 
     def training(self) -> Training:
         """Load the model, and make the held-out items ready, when they are first needed."""
         if self._training is None:
-            from grace_store.model.lora.trainer import Training
+            from grace_store.train.training import Training
 
             self.listener(Note(f"Loading {Path(self.model).name}."))
-            spec = self.folder.plan.spec.training
+            spec = self.job.plan.spec.training
             self._training = Training(self.model, spec, self.options)
             self._read_items(self._training)
         return self._training
 
     def _read_items(self, training: Training) -> None:
-        held_out = self.samples.held_out
-        is_of_pool = held_out.store is self.samples.store
-        samples = _read(held_out.store, self.data if is_of_pool else None, held_out.positions.tolist())
-        images = self.images if is_of_pool else default_image_folder([file.path for file in held_out.store.plan.files])
+        store = self.samples.held_out_store
+        is_of_pool = store is self.samples.store
+        samples = _read(store, self.job.request.data if is_of_pool else None, self.samples.held_out.tolist())
+        images = self.images if is_of_pool else default_image_folder([file.path for file in store.plan.files])
         for sample, made in zip(samples, training.encode(samples, images), strict=True):
             if not isinstance(made, SetAside):
                 self._items.append(made)
@@ -231,7 +250,7 @@ class TrialRunner:
         """Return the samples at some positions that can be trained on, each with its row."""
         new = [int(place) for place in positions if int(place) not in self._encoded]
         if new:
-            samples = _read(self.samples.store, self.data, new)
+            samples = _read(self.samples.store, self.job.request.data, new)
             self._encoded |= dict(zip(new, self.training().encode(samples, self.images), strict=True))
         rows = self.samples.store.column("sample_row")
         found = ((self._encoded[int(place)], int(rows[int(place)])) for place in positions)
@@ -242,7 +261,7 @@ class TrialRunner:
 
         They are the first of its first epoch, so no others need to be read; all that are usable if it has several.
         """
-        spec, positions = self.folder.plan.spec, run.arm.positions
+        spec, positions = self.job.plan.spec, run.arm.positions
         rows = self.samples.store.column("sample_row")[positions].astype("int64").tolist()
         order = order_updates(rows, run.seed, len(rows), 1)[0]
         num_wanted, num_seen = spec.training.batch_size * spec.num_updates, 0
@@ -254,9 +273,9 @@ class TrialRunner:
         return used, num_seen - len(used)
 
     def _train(self, run: PlannedRun) -> TrialRun:
-        from grace_store.model.lora.trainer import TrainingSet, weigh
+        from grace_store.train.training import TrainingSet, weigh
 
-        training, spec = self.training(), self.folder.plan.spec
+        training, spec = self.training(), self.job.plan.spec
         usable, num_left_out = self._used(run)
         if not usable:
             raise NothingUsable(f"None of the {len(run.arm.positions)} samples of {run.arm.name} can be trained on.")
@@ -265,7 +284,7 @@ class TrialRunner:
         weights = run.arm.weights
         weighed = [weigh(made, weights[row]) if row in weights else made for made, row in usable]
         data = TrainingSet(weighed, steps, ())
-        place, sha256 = self.folder.under_way(run), self.folder.plan.fingerprint()
+        place, sha256 = self.job.under_way(run), self.job.plan.fingerprint()
         place.mkdir(parents=True, exist_ok=True)
         identity = hashlib.sha256(f"{sha256}/{run.name}".encode()).hexdigest()
         training.train(data, place, identity, self._hear, self.stop, seed=run.seed)
@@ -290,7 +309,7 @@ class TrialRunner:
     def _answer(self, training: Training) -> list[bool | None]:
         """Return whether the model's own answer to each item is right; None where what is right is not clear."""
         with Watch(self.options.patience, self.listener) as watch, watch.over("the answers"):
-            answers = training.answers(self._items, self.folder.plan.spec.max_new_tokens)
+            answers = training.answers(self._items, self.job.plan.spec.max_new_tokens)
         return [_is_right(answer, meant) for answer, meant in zip(answers, self._item_answers, strict=True)]
 
     def _hear(self, event: events.Event) -> None:
@@ -314,18 +333,24 @@ def _read(store: Store, data: Sequence[str] | None, positions: Sequence[int]) ->
 
 def _last_loss(place: Path, num_updates: int) -> float:
     """Return the mean loss over the tokens, as they count, of the last tenth of the updates."""
-    from grace_store.model.lora.loss_log import read_entries
+    from grace_store.train.loss_log import LOSSES, read_entries
 
     last = [entry for entry in read_entries(place / LOSSES) if entry["step"] > num_updates - max(1, num_updates // 10)]
     weights = [each.get("weight", each["num_tokens"]) for each in last]
     return float(sum(each["loss"] * weight for each, weight in zip(last, weights, strict=True)) / sum(weights))
 
 
-def say_cost(cost: TrialCost, num_runs: int, num_devices: int) -> str:
-    """Return what is to be done and how long it takes, in a sentence."""
-    seconds = cost.run_seconds * -(-num_runs // num_devices)
+def all_seconds(run_seconds: float, num_runs: int, num_devices: int) -> float:
+    """Return how long some trainings take on all devices at once."""
+    return run_seconds * -(-num_runs // num_devices)
+
+
+def say_cost(cost: tuple[float, float], num_updates: int, num_runs: int, num_devices: int) -> str:
+    """Return what is to be done and how long it takes, in a sentence; cost is that of an update and of a training."""
+    update_seconds, run_seconds = cost
     on = f" on {counted(num_devices, 'device')}" if num_devices > 1 else ""
     return (
-        f"{counted(num_runs, 'training')} of {cost.num_updates} updates to do: {cost}, all of them "
-        f"{duration(seconds)}{on}, less if the answer is clear early."
+        f"{counted(num_runs, 'training')} of {num_updates} updates to do: an update takes {update_seconds:.2g} s, a "
+        f"training {duration(run_seconds)}, all of them {duration(all_seconds(run_seconds, num_runs, num_devices))}"
+        f"{on}, less if the answer is clear early."
     )

@@ -8,33 +8,33 @@ at random is like its random subsets in every respect.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.artifacts.made_from import check_plan_of
-from grace_store.artifacts.trial_documents import TrialSpec, TrialSubset
+from grace_store.artifacts.notes import check_plan_of
+from grace_store.artifacts.trial_documents import Arm, TrialSamples, TrialSpec, TrialSubset
 from grace_store.artifacts.weight_table import read_weights
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
+from grace_store.base.files import sidecar_of
+from grace_store.base.row_places import find_rows
 from grace_store.base.text import counted
-from grace_store.model.lora.recipe import SampleRef
-from grace_store.read.kept_samples import planned_columns, read_groups
-from grace_store.read.question_groups import question_digests, wording_digests
-from grace_store.read.records import SampleRecords
+from grace_store.curate.subset_file import samples_named
+from grace_store.read.records import question_digests, wording_digests
 from grace_store.store.opened import Store
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
 from grace_store.values.subset_trial import FEWEST_ITEMS
 
 if TYPE_CHECKING:
-    from grace_store.curate.random_like import DrawSource
+    from grace_store.curate.select import Rules
 
 MOST_ITEMS = 256
 """Held-out items of a share or a file: more would cost more time than they narrow an interval."""
@@ -44,66 +44,8 @@ _ITEM_STREAM, _DRAW_STREAM = 0x7472616974656D, 0x74726169647261
 _DRAWS_PER_SEED = 2**16
 
 Digests = npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """What one training is on."""
-
-    key: str
-    """Its name in files: subset-1, or random-1-3 for the third random subset of the first set of them."""
-    name: str
-    """For people."""
-    positions: IntArray
-    """In the plan, ascending, without held-out questions."""
-    weights: Mapping[int, FloatArray] = field(default_factory=dict)
-    """By row, how much the loss of each of a sample's segments counts, the answer last; those of other rows count 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """The items that models are measured on."""
-
-    store: Store
-    positions: IntArray
-    """In that store's plan, ascending, one for each question."""
-    questions: Digests
-    """What samples of the pool with such a question have: of prompts, or of their words if the store is another."""
-
-    @property
-    def refs(self) -> tuple[SampleRef, ...]:
-        """Return the items by id and row."""
-        ids, rows = (self.store.column(name) for name in ("sample_id", "sample_row"))
-        return tuple(SampleRef(sample_id=str(ids[i]), row=int(rows[i])) for i in self.positions.tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class TrialSamples:
-    """All samples of a trial."""
-
-    store: Store
-    subsets: tuple[TrialSubset, ...]
-    arms: dict[str, Arm]
-    """By key."""
-    num_questions: dict[str, int]
-    """Of how many questions the traces of each arm are, by its key, held-out ones included."""
-    held_out: HeldOut
-    num_pool: int
-    num_held_out_samples: int
-
-    def arms_of(self, subset: int) -> list[Arm]:
-        """Return a subset, numbered from 0, and then its random ones."""
-        randoms = f"random-{self.subsets[subset].random}-"
-        return [self.arms[f"subset-{subset + 1}"]] + [arm for key, arm in self.arms.items() if key.startswith(randoms)]
-
-
-@dataclass(frozen=True, slots=True)
-class SubsetFile:
-    """A subset as it was given."""
-
-    path: Path
-    weights: Path | None = None
-    """A table of step weights that it is trained with."""
+SubsetFile = tuple[Path, Path | None]
+"""A subset as it was given, and the table of step weights that it is trained with, if any."""
 
 
 def gather_samples(
@@ -113,29 +55,27 @@ def gather_samples(
 
     other holds the traces that models are measured on, if these are not to be of the pool.
     """
-    from grace_store.curate.random_like import DrawSource  # all that select needs, too
-
-    known = {path: DrawSource.read(store, path, data) for path in dict.fromkeys(file.path for file in files)}
-    sources = [known[file.path] for file in files]
+    known = {path: DrawSource.read(store, path, data) for path in dict.fromkeys(path for path, _ in files)}
+    sources = [known[path] for path, _ in files]
     pool = reduce(np.intersect1d, (each.possible for each in sources))
     _check_one_pool(files, sources, pool)
     if other is None:
         digests = question_digests(store, None, data, pool)
-        held = _hold_out(store, pool, digests, spec)
+        held, asked = _hold_out(store, pool, digests, spec)
     else:
-        digests, held = wording_digests(store, data, pool), _all_of(other, spec)
-    _check_enough(held, spec.held_out)
-    is_held = np.isin(digests, held.questions)
-    group = _group_of(store, pool, spec.by, data)
-    draws = _Draws(pool, group, spec)
+        digests = wording_digests(store, data, pool)
+        held, asked = _all_of(other, spec)
+    _check_enough(len(held), spec.held_out)
+    is_held = np.isin(digests, asked)
+    draws = _Draws(pool, spec)
     names = _names(files)
     arms: dict[str, Arm] = {}
     questions: dict[str, int] = {}
     subsets = []
-    for number, (file, name, source) in enumerate(zip(files, names, sources, strict=True), start=1):
+    for number, ((path, weights), name, source) in enumerate(zip(files, names, sources, strict=True), start=1):
         is_chosen = np.isin(pool, source.positions)
         kept = _kept(pool, is_chosen, is_held, name)
-        mine = [Arm(f"subset-{number}", name, kept, _weights_of(store, file, kept))]
+        mine = [Arm(f"subset-{number}", name, kept, _weights_of(store, weights, kept))]
         control, randoms = draws.like(source, name)
         for draw, is_drawn in enumerate(randoms, start=1):
             shown = f"random {draw}" if control == 1 else f"random {control}.{draw}"
@@ -145,17 +85,18 @@ def gather_samples(
         arms |= {arm.key: arm for arm in mine}
         sizes = {"num_samples": len(source.positions), "num_trained": len(mine[0].positions)}
         digest = _digest(store, mine)
-        places = {"path": str(file.path), "weights": None if file.weights is None else str(file.weights)}
+        places = {"path": str(path), "weights": None if weights is None else str(weights)}
         subsets.append(TrialSubset(name=name, random=control, samples_sha256=digest, **places, **sizes))
-    return TrialSamples(store, tuple(subsets), arms, questions, held, len(pool), int(is_held.sum()))
+    measured_in = store if other is None else other
+    return TrialSamples(store, tuple(subsets), arms, questions, measured_in, held, len(pool), int(is_held.sum()))
 
 
 def _check_one_pool(files: Sequence[SubsetFile], sources: Sequence[DrawSource], pool: IntArray) -> None:
     """Raise if a subset has samples that another could not have had: one of them would be tried without some."""
-    for file, source in zip(files, sources, strict=True):
+    for (path, _), source in zip(files, sources, strict=True):
         if num_outside := int((~np.isin(source.positions, pool)).sum()):
             raise SettingError(
-                f"{file.path.name} has {counted(num_outside, 'sample')} that not all subsets could be chosen from "
+                f"{path.name} has {counted(num_outside, 'sample')} that not all subsets could be chosen from "
                 "(filters, flags and contamination count). Try it in a trial of its own."
             )
 
@@ -164,21 +105,21 @@ def _names(files: Sequence[SubsetFile]) -> list[str]:
     if len(set(files)) < len(files):
         raise SettingError("the same subset is given twice")
     for named in (lambda path: path.name, str):
-        names = [named(each.path) + (f" with {named(each.weights)}" if each.weights else "") for each in files]
+        names = [named(path) + (f" with {named(weights)}" if weights else "") for path, weights in files]
         if len(set(names)) == len(names):
             break
     return names
 
 
-def _weights_of(store: Store, file: SubsetFile, positions: IntArray) -> dict[int, FloatArray]:
+def _weights_of(store: Store, weights: Path | None, positions: IntArray) -> dict[int, FloatArray]:
     """Return by row how much each segment of the samples counts; nothing for those without weights of their own."""
-    if file.weights is None:
+    if weights is None:
         return {}
-    table = read_weights(file.weights)
+    table = read_weights(weights)
     check_plan_of(table.note, store, table.what)
     rows = store.column("sample_row")[positions].astype(np.int64)
     found = zip(rows.tolist(), table.segment_weights(rows), strict=True)
-    return {row: weights for row, weights in found if weights is not None}
+    return {row: each for row, each in found if each is not None}
 
 
 def _kept(pool: IntArray, is_chosen: BoolArray, is_held: BoolArray, name: str) -> IntArray:
@@ -203,21 +144,56 @@ def _digest(store: Store, arms: Sequence[Arm]) -> str:
 # ---------------------------------------------------------------- random subsets
 
 
-def _group_of(store: Store, pool: IntArray, by: str | None, data: Sequence[str] | None) -> IntArray:
-    """Return the number of each sample's group: all are in one unless a field is named."""
-    if by is None:
-        return np.zeros(len(pool), dtype=np.int64)
-    num = store.plan.num_samples
-    values = read_groups(by, planned_columns(store), num, lambda: SampleRecords(store, data))
-    codes: dict[object, int] = {}
-    return np.array([codes.setdefault(values[place], len(codes)) for place in pool.tolist()], dtype=np.int64)
+@dataclass(frozen=True, slots=True)
+class DrawSource:
+    """A subset, and what random subsets like it are drawn from by the same rules."""
+
+    store: Store
+    positions: IntArray
+    """In the plan, ascending, of the samples of the subset."""
+    rules: Rules | None = None
+    """How it was chosen; None for a list of ids, which any samples may be in."""
+
+    @classmethod
+    def read(cls, store: Store, path: Path, data: Sequence[str] | None) -> Self:
+        """Read a subset that ``select`` wrote, or a list of ids."""
+        from grace_store.curate.select import read_subset, replay_subset  # all that select needs, too
+
+        positions = samples_named(store, path)
+        if not sidecar_of(path).is_file():
+            return cls(store, positions)
+        return cls(store, positions, replay_subset(read_subset(path), store.location, data))
+
+    @property
+    def possible(self) -> IntArray:
+        """Positions, ascending, of all samples that could have been chosen."""
+        if self.rules is None:
+            return np.arange(self.store.plan.num_samples)
+        return np.sort(self.store.positions_of(self.rules.scores.row[self.rules.is_possible]))
+
+    def stratum_of(self, pool: IntArray) -> IntArray:
+        """Return the number of the stratum or capability that the subset keeps in balance, of some possible samples."""
+        if self.rules is None:
+            return np.zeros(len(pool), dtype=np.int64)
+        place, _ = find_rows(self.rules.scores.row, self._rows_of(pool))
+        return np.unique(self.rules.stratum[place], return_inverse=True)[1]
+
+    def random_order(self, seed: int, pool: IntArray) -> IntArray:
+        """Return positions of a pool in the order in which the rules choose them when values are random."""
+        row = self._rows_of(pool)
+        if self.rules is None:
+            return pool[rank(random_values(seed, row), row)]
+        return self.store.positions_of(self.rules.random_like(seed, row))
+
+    def _rows_of(self, positions: IntArray) -> IntArray:
+        return self.store.column("sample_row").astype(np.int64)[positions]
 
 
 class _Draws:
     """Random subsets; subsets that are like the same random ones share theirs."""
 
-    def __init__(self, pool: IntArray, group: IntArray, spec: TrialSpec) -> None:
-        self._pool, self._group = pool, group
+    def __init__(self, pool: IntArray, spec: TrialSpec) -> None:
+        self._pool = pool
         first = _DRAW_STREAM + spec.training.seed * _DRAWS_PER_SEED
         self._seeds = range(first, first + spec.num_random)
         self._known: dict[bytes, int] = {}
@@ -225,13 +201,12 @@ class _Draws:
     def like(self, source: DrawSource, name: str) -> tuple[int, list[BoolArray]]:
         """Return the number of the set of random subsets of a subset's rules and make-up, and who is in each."""
         is_chosen = np.isin(self._pool, source.positions)
-        stratum = source.stratum[np.searchsorted(source.possible, self._pool)]
-        _, group = np.unique(self._group * (int(stratum.max()) + 1) + stratum, return_inverse=True)
+        group = source.stratum_of(self._pool)
         counts = np.bincount(group[is_chosen], minlength=int(group.max()) + 1)
         orders = (np.searchsorted(self._pool, source.random_order(seed, self._pool)) for seed in self._seeds)
         drawn = [_first_of_groups(order, group, counts, name) for order in orders]
         if all(np.array_equal(each, is_chosen) for each in drawn):
-            each = "" if len(counts) == 1 else ", or all or none of each value of --by"
+            each = "" if len(counts) == 1 else ", or all or none of each of its strata"
             raise SettingError(
                 f"{name} holds all samples that its rules could choose{each}, so random subsets of its size would be "
                 "the same. Try a smaller subset."
@@ -245,7 +220,7 @@ def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: s
     if lacking := np.flatnonzero(there < counts).tolist():
         of, remedy = "", "Try it in a trial of its own."
         if len(counts) > 1:
-            of, remedy = " of one value of --by", "Try or select it without --by, which traces of a question differ in."
+            of, remedy = " of one stratum", "Select it without --by, in which traces of a question differ."
         raise SettingError(
             f"{name} has {counted(int(counts[lacking[0]]), 'sample')}{of}, and a random subset by its rules only has "
             f"{there[lacking[0]]} to take from. {remedy}"
@@ -269,29 +244,29 @@ def is_amount(held_out: str) -> bool:
     return amount.is_finite() and amount > 0
 
 
-def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -> HeldOut:
-    """Return some questions of the pool."""
+def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -> tuple[IntArray, Digests]:
+    """Return positions of one trace of each of some questions of the pool, and digests of these questions."""
     row = store.column("sample_row").astype(np.int64)[pool]
     first = _first_of_each(digests, row, spec.training.seed)
     taken = first[: _num_held_out(spec.held_out, len(first))]
-    return HeldOut(store, np.sort(pool[taken]), digests[taken])
+    return np.sort(pool[taken]), digests[taken]
 
 
-def _all_of(other: Store, spec: TrialSpec) -> HeldOut:
-    """Return the questions of another store; none of them is trained on, whether it is an item or not.
+def _all_of(other: Store, spec: TrialSpec) -> tuple[IntArray, Digests]:
+    """Return positions of items in another store, and digests of all its questions: none of them is trained on.
 
     Other files may write a question with other spaces or another system prompt: what is trained on has other words.
     """
     positions = np.arange(other.plan.num_samples)
     digests = question_digests(other, None, None, positions)
     first = _first_of_each(digests, other.column("sample_row").astype(np.int64), spec.training.seed)
-    return HeldOut(other, np.sort(first[:MOST_ITEMS]), wording_digests(other, None, positions))
+    return np.sort(first[:MOST_ITEMS]), wording_digests(other, None, positions)
 
 
-def _check_enough(held: HeldOut, held_out: str) -> None:
-    if len(held.positions) < FEWEST_ITEMS:
+def _check_enough(num_items: int, held_out: str) -> None:
+    if num_items < FEWEST_ITEMS:
         raise SettingError(
-            f"--held-out {held_out} holds {counted(len(held.positions), 'question')} out; at least {FEWEST_ITEMS} are "
+            f"--held-out {held_out} holds {counted(num_items, 'question')} out; at least {FEWEST_ITEMS} are "
             f"wanted to measure models on. Give --held-out {FEWEST_ITEMS} or more, or a file."
         )
 

@@ -1,47 +1,53 @@
-"""What the trainings of a trial come to: each subset against its random ones, after each round, and in words."""
+"""What the trainings of a trial come to: each subset against its random ones, after each round, as a finding."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 
-from grace_store.artifacts.trial_documents import SubsetPair, TrialItem, TrialPlan, TrialRun, TriedSubset
+from grace_store.artifacts.trial_documents import TrialItem, TrialPlan, TrialRun, TrialSamples
 from grace_store.base.arrays import FloatArray
+from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
 from grace_store.base.text import counted
-from grace_store.curate.trial_samples import TrialSamples
 from grace_store.values.subset_trial import (
     FEWEST_ITEMS,
-    SubsetDifference,
+    Compared,
     compare_subsets,
     compare_with_draws,
+    difference_text,
     error_of_look,
+    is_clear,
+    shown,
 )
 
 FEW_QUESTIONS = 0.9
 """Below this share of the fewest questions that a random subset has, a subset is said to have few."""
+ABOUT_SUBSETS = (
+    "Loss per token of held-out responses, mean over seeds; below 0 the subset trains better models. Intervals hold "
+    "95 % for all subsets and looks together, over held-out items, seeds and random draws, the subset itself counting "
+    "as one draw of its way of choosing."
+)
+ABOUT_PAIRS = (
+    "Below 0 the first trains better models. These comparisons are not part of the error rate that the looks above "
+    "keep; their own intervals hold 95 % for all pairs together, over the seeds that both have, each subset counting "
+    "as one draw of its way of choosing."
+)
 
 Results = Mapping[tuple[int, str], TrialRun]
 """What is over, by round and the arm's key."""
+Row = dict[str, Cell]
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """One subset after some rounds."""
+def standing(
+    plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, num_rounds: int
+) -> tuple[FloatArray, Compared]:
+    """Return the held-out losses of a subset, numbered from 0, and of its random ones after some rounds, compared.
 
-    num_rounds: int
-    subset: FloatArray
-    """For each item, the mean over rounds."""
-    draws: FloatArray
-    """The same of each random subset, shape (D, I)."""
-    difference: SubsetDifference
-
-
-def standing(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> Standing:
-    """Return how a subset, numbered from 0, stands after some rounds, by its held-out losses."""
+    Losses are those of each item, means over rounds: the subset's first, then those of its random ones.
+    """
     values, share = _losses(samples, results, subset, num_rounds)
     error = error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
-    return Standing(num_rounds, values[0], values[1:], compare_with_draws(values[0], values[1:], share, error))
+    return values, compare_with_draws(values[0], values[1:], share, error)
 
 
 def _losses(samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> tuple[FloatArray, FloatArray]:
@@ -49,15 +55,6 @@ def _losses(samples: TrialSamples, results: Results, subset: int, num_rounds: in
     losses, weight = _means(samples, results, subset, num_rounds, lambda item: item.loss * item.num_tokens)
     # Sums of losses over the mean number of tokens: their mean over items is the mean over all tokens.
     return losses / weight.mean(), weight / weight.mean()
-
-
-def last_standing(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> Standing:
-    """Return how a subset stood when its answer was clear, or after all of these rounds."""
-    for round in range(1, num_rounds + 1):
-        found = standing(plan, samples, results, subset, round)
-        if found.difference.is_clear:
-            break
-    return found
 
 
 def _means(
@@ -71,67 +68,168 @@ def _means(
     return found.mean(axis=0), tokens
 
 
-def tried_subset(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, found: Standing) -> TriedSubset:
-    """Return what a subset came to, as its document has it."""
-    planned = plan.subsets[subset]
-    num_questions, *random = (samples.num_questions[arm.key] for arm in samples.arms_of(subset))
-    answers = _answers(plan, samples, results, subset, found) if plan.spec.generate else {}
-    return TriedSubset(
-        name=planned.name,
-        num_samples=planned.num_samples,
-        num_trained=planned.num_trained,
-        num_questions=num_questions,
-        random_num_questions=tuple(random),
-        num_rounds=found.num_rounds,
-        heldout_loss=float(found.subset.mean()),
-        random_losses=tuple(found.draws.mean(axis=1).tolist()),
-        difference=found.difference,
-        conclusion=conclude_subset(planned.name, found, plan.spec.num_seeds),
-        **answers,
+def conclude_trial(plan: TrialPlan, samples: TrialSamples, results: Results, num_most_runs: int) -> Finding:
+    """Return what a trial found, from all its trainings."""
+    store, spec = samples.store, plan.spec
+    rows, arms, right = [], [], []
+    for subset in range(len(plan.subsets)):
+        row, mine = _tried(plan, samples, results, subset)
+        rows.append(row)
+        arms += mine
+        right += [_answers(plan, samples, results, subset, row, mine)] if spec.generate else []
+    pairs = list(_pairs(plan, samples, results))
+    told = [row["conclusion"] for some in zip(rows, right or rows, strict=True) for row in some]
+    told += [conclude_questions(rows, arms), *(pair["conclusion"] for pair in pairs)]
+    numbers: Row = {
+        "num_pool": plan.num_pool,
+        "num_held_out_samples": plan.num_held_out_samples,
+        "num_items": len(next(iter(results.values())).items),
+        "num_runs": len(results),
+        "num_most_runs": num_most_runs,
+    }
+    tables = {"subsets": _subsets_table(plan, rows, numbers), "arms": _arms_table(arms)}
+    if pairs:
+        tables["pairs"] = _pairs_table(pairs)
+    if any("share_right" in row for row in right):
+        tables["answers"] = _answers_table([row for row in right if "share_right" in row])
+    return Finding(
+        study="trial",
+        pool=PoolNote(store=store.location, plan_sha256=store.plan.digest(), num_units=store.plan.num_units),
+        settings=spec.model_dump(mode="json"),
+        conclusion=" ".join(dict.fromkeys(str(sentence) for sentence in told if sentence)),
+        numbers=numbers,
+        tables=tables,
     )
 
 
+def _tried(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int) -> tuple[Row, list[Row]]:
+    """Return what a subset came to when its answer was clear, or after all its rounds; and each arm of it."""
+    for num_rounds in range(1, num_rounds_of(results, subset) + 1):
+        values, (difference, detectable) = standing(plan, samples, results, subset, num_rounds)
+        if is_clear(difference):
+            break
+    planned, keys = plan.subsets[subset], [arm.key for arm in samples.arms_of(subset)]
+    losses = values.mean(axis=1).tolist()
+    arms: list[Row] = [
+        {"subset": planned.name, "arm": key, "heldout_loss": loss, "num_questions": samples.num_questions[key]}
+        for key, loss in zip(keys, losses, strict=True)
+    ]
+    row: Row = {
+        "subset": planned.name,
+        "num_samples": planned.num_samples,
+        "num_trained": planned.num_trained,
+        "num_questions": arms[0]["num_questions"],
+        "num_rounds": num_rounds,
+        "heldout_loss": losses[0],
+        "random_losses": f"{min(losses[1:]):.4f} to {max(losses[1:]):.4f}",
+        "difference": difference,
+        "detectable": detectable,
+        "conclusion": conclude_subset(planned.name, num_rounds, plan.spec.num_seeds, (difference, detectable)),
+    }
+    return row, arms
+
+
 def _answers(
-    plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, found: Standing
-) -> dict[str, float | tuple[float, ...] | SubsetDifference | str]:
-    right, _ = _means(samples, results, subset, found.num_rounds, lambda item: float(bool(item.is_right)))
+    plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, tried: Row, arms: Sequence[Row]
+) -> Row:
+    """Return how many of the models' own answers are right, if enough items say what is right; arms get theirs."""
+    name, num_rounds = plan.subsets[subset].name, int(str(tried["num_rounds"]))
+    right, _ = _means(samples, results, subset, num_rounds, lambda item: float(bool(item.is_right)))
     first = next(iter(results.values()))
     right = right[:, [item.is_right is not None for item in first.items]]
     if right.shape[1] < FEWEST_ITEMS:
-        return {"right_conclusion": _too_few_clear(right.shape[1], len(first.items))}
-    error = error_of_look(found.num_rounds, plan.spec.num_seeds, len(plan.subsets))
-    difference = compare_with_draws(right[0], right[1:], np.ones(right.shape[1]), error)
+        return {"subset": name, "conclusion": _too_few_clear(right.shape[1], len(first.items))}
+    error = error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
+    difference, detectable = compare_with_draws(right[0], right[1:], np.ones(right.shape[1]), error)
+    shares = right.mean(axis=1).tolist()
+    for arm, share in zip(arms, shares, strict=True):
+        arm["share_right"] = share
     return {
-        "share_right": float(right[0].mean()),
-        "random_shares_right": tuple(right[1:].mean(axis=1).tolist()),
-        "right_difference": difference,
-        "right_conclusion": conclude_answers(plan.subsets[subset].name, right, difference),
+        "subset": name,
+        "share_right": shares[0],
+        "random_shares": f"{min(shares[1:]):.3f} to {max(shares[1:]):.3f}",
+        "difference": difference,
+        "detectable": detectable,
+        "conclusion": conclude_answers(name, right, (difference, detectable)),
     }
 
 
-def compare_pairs(plan: TrialPlan, samples: TrialSamples, results: Results) -> tuple[SubsetPair, ...] | None:
-    """Return each two of the subsets against each other; None for a single subset."""
+def _pairs(plan: TrialPlan, samples: TrialSamples, results: Results) -> Iterator[Row]:
+    """Yield each two of the subsets against each other, over the seeds that both have."""
     pairs = list(combinations(range(len(plan.subsets)), 2))
-    return tuple(_pair(plan, samples, results, *pair, num_pairs=len(pairs)) for pair in pairs) or None
-
-
-def _pair(
-    plan: TrialPlan, samples: TrialSamples, results: Results, first: int, second: int, *, num_pairs: int
-) -> SubsetPair:
-    """Compare two subsets, numbered from 0, over the seeds that both have."""
-    num_rounds = min(num_rounds_of(results, each) for each in (first, second))
-    (ours, share), (theirs, _) = (_losses(samples, results, each, num_rounds) for each in (first, second))
-    one, other = plan.subsets[first], plan.subsets[second]
-    draws = [ours[1:]] if one.random == other.random else [ours[1:], theirs[1:]]
-    error = error_of_look(num_rounds, plan.spec.num_seeds, num_pairs)
-    difference = compare_subsets(ours[0], theirs[0], draws, share, error)
-    told = conclude_pair(one.name, other.name, difference)
-    return SubsetPair(first=one.name, second=other.name, num_rounds=num_rounds, difference=difference, conclusion=told)
+    for first, second in pairs:
+        num_rounds = min(num_rounds_of(results, each) for each in (first, second))
+        (ours, share), (theirs, _) = (_losses(samples, results, each, num_rounds) for each in (first, second))
+        one, other = plan.subsets[first], plan.subsets[second]
+        draws = [ours[1:]] if one.random == other.random else [ours[1:], theirs[1:]]
+        error = error_of_look(num_rounds, plan.spec.num_seeds, len(pairs))
+        difference, detectable = compare_subsets(ours[0], theirs[0], draws, share, error)
+        yield {
+            "first": one.name,
+            "second": other.name,
+            "num_rounds": num_rounds,
+            "difference": difference,
+            "detectable": detectable,
+            "conclusion": conclude_pair(one.name, other.name, difference),
+        }
 
 
 def num_rounds_of(results: Results, subset: int) -> int:
     """Return how many seeds a subset, numbered from 0, was trained with."""
     return max(round for round, key in results if key == f"subset-{subset + 1}")
+
+
+# ---------------------------------------------------------------- tables
+
+DIFFERENCE = Column(heading="difference, 95 %", digits=4, chance=0.0)
+
+
+def _subsets_table(plan: TrialPlan, rows: Sequence[Row], numbers: Row) -> Table:
+    runs, most = int(str(numbers["num_runs"])), int(str(numbers["num_most_runs"]))
+    early = f", {most - runs} not needed" if runs < most else ""
+    amount = f"{counted(runs, 'training')} of {plan.spec.num_updates} updates{early}"
+    columns = {
+        "subset": Column(heading="subset"),
+        "num_trained": Column(heading="trained on"),
+        "num_questions": Column(heading="questions"),
+        "num_rounds": Column(heading="seeds"),
+        "heldout_loss": Column(heading="loss", digits=4),
+        "random_losses": Column(heading="random subsets"),
+        "difference": DIFFERENCE,
+        "detectable": Column(heading="found in 4 of 5 trials", digits=4),
+    }
+    title = f"Against random subsets: {amount}; {counted(int(str(numbers['num_items'])), 'held-out item')}"
+    about = f"{ABOUT_SUBSETS} {say_held_out(plan)}"
+    return Table(title=title, columns=columns, rows=tuple(rows), about=about, is_drawn=True)
+
+
+def _arms_table(arms: Sequence[Row]) -> Table:
+    """Return what every subset and random subset came to, for pictures and programs."""
+    columns = {"subset": Column(heading="subset"), "arm": Column(heading="trained on")}
+    columns |= {"heldout_loss": Column(heading="loss", digits=4), "num_questions": Column(heading="questions")}
+    if any("share_right" in arm for arm in arms):
+        columns["share_right"] = Column(heading="right answers")
+    return Table(title="Every subset and its random ones", columns=columns, rows=tuple(arms), is_shown=False)
+
+
+def _pairs_table(pairs: Sequence[Row]) -> Table:
+    columns = {
+        "first": Column(heading="subset"),
+        "second": Column(heading="against"),
+        "num_rounds": Column(heading="seeds of both"),
+        "difference": DIFFERENCE,
+    }
+    return Table(title="The subsets against each other", columns=columns, rows=tuple(pairs), about=ABOUT_PAIRS)
+
+
+def _answers_table(rows: Sequence[Row]) -> Table:
+    columns = {
+        "subset": Column(heading="subset"),
+        "share_right": Column(heading="right"),
+        "random_shares": Column(heading="random subsets"),
+        "difference": DIFFERENCE,
+    }
+    return Table(title="Right answers", columns=columns, rows=tuple(rows))
 
 
 # ---------------------------------------------------------------- in words
@@ -148,26 +246,31 @@ def say_held_out(plan: TrialPlan) -> str:
     )
 
 
-def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:
+def conclude_subset(name: str, num_rounds: int, num_seeds: int, found: Compared) -> str:
     """Return whether a subset trains better models than random ones, or what would have been found."""
-    each = found.difference
-    shown = f"held-out loss {each}"
-    after = f", clear after {found.num_rounds} of {num_seeds} seeds" if found.num_rounds < num_seeds else ""
-    if each.is_clear and each.difference > 0:
-        return f"Random subsets train better models than {name}: {shown}{after}."
-    if each.is_clear:
-        return f"{name} trains better models than random subsets: {shown}{after}."
-    return f"No difference was found between {name} and random subsets: {shown}.{_would_be_found(each)}"
+    difference, _ = found
+    loss = f"held-out loss {difference_text(difference)}"
+    after = f", clear after {num_rounds} of {num_seeds} seeds" if num_rounds < num_seeds else ""
+    if is_clear(difference) and difference.value > 0:
+        return f"Random subsets train better models than {name}: {loss}{after}."
+    if is_clear(difference):
+        return f"{name} trains better models than random subsets: {loss}{after}."
+    return f"No difference was found between {name} and random subsets: {loss}.{_would_be_found(found)}"
 
 
-def conclude_questions(tried: Sequence[TriedSubset]) -> str | None:
-    """Return which subsets have few questions, where that may be why they train no better models."""
-    few = [each for each in tried if each.difference.difference >= 0 and _has_few_questions(each)]
-    if not few:
-        return None
+def conclude_questions(tried: Sequence[Row], arms: Sequence[Row]) -> str | None:
+    """Return which subsets have few questions, where that may be why they train no better models.
+
+    tried has a row for each subset, and arms one for each subset and then for each of its random ones.
+    """
     alike: dict[tuple[int, ...], list[str]] = {}
-    for each in few:
-        alike.setdefault(each.random_num_questions or (), []).append(f"{each.name} of {each.num_questions}")
+    for row in tried:
+        of, *random = (int(str(arm["num_questions"])) for arm in arms if arm["subset"] == row["subset"])
+        difference = row["difference"]
+        if isinstance(difference, Estimate) and difference.value >= 0 and of < FEW_QUESTIONS * min(random):
+            alike.setdefault(tuple(random), []).append(f"{row['subset']} of {of}")
+    if not alike:
+        return None
     told = [f"random subsets have traces of {_span(random)} questions, {', '.join(of)}" for random, of in alike.items()]
     sentence = "; ".join(told)
     return f"{sentence[0].upper()}{sentence[1:]}: to choose within questions, select with --per-group."
@@ -178,37 +281,33 @@ def _span(numbers: Sequence[int]) -> str:
     return f"{low} to {high}" if low < high else str(low)
 
 
-def _has_few_questions(each: TriedSubset) -> bool:
-    random = each.random_num_questions
-    return bool(random and each.num_questions is not None and each.num_questions < FEW_QUESTIONS * min(random))
-
-
-def conclude_pair(first: str, second: str, difference: SubsetDifference) -> str | None:
+def conclude_pair(first: str, second: str, difference: Estimate) -> str | None:
     """Return which of two subsets trains better models; nothing if that is not clear."""
-    if not difference.is_clear:
+    if not is_clear(difference):
         return None
-    better, worse = (first, second) if difference.difference < 0 else (second, first)
+    better, worse = (first, second) if difference.value < 0 else (second, first)
     ends = sorted(abs(each) for each in (difference.low, difference.high))
-    amount, low, high = (difference.shown(each) for each in (abs(difference.difference), *ends))
+    amount, low, high = (shown(difference, each) for each in (abs(difference.value), *ends))
     return f"{better} trains better models than {worse}: held-out loss lower by {amount}, {low} to {high}."
 
 
-def conclude_answers(name: str, right: FloatArray, difference: SubsetDifference) -> str:
+def conclude_answers(name: str, right: FloatArray, found: Compared) -> str:
     """Return whether a subset's models answer more questions right; right has its share of each item, then draws'."""
+    difference, _ = found
     ours, random = f"{right[0].mean():.3f}", f"{right[1:].mean():.3f}"
-    shown = f"{ours} of them, of random subsets {random} (difference {difference})"
-    if difference.is_clear:
-        more = "more" if difference.difference > 0 else "fewer"
-        return f"Models trained on {name} answer {more} questions right: {shown}."
+    shares = f"{ours} of them, of random subsets {random} (difference {difference_text(difference)})"
+    if is_clear(difference):
+        more = "more" if difference.value > 0 else "fewer"
+        return f"Models trained on {name} answer {more} questions right: {shares}."
     if not right.any():
         return f"No model answered a question right, so answers say nothing of {name}."
     none = f"No difference was found in how many questions models trained on {name} answer right"
-    return f"{none}: {shown}.{_would_be_found(difference)}"
+    return f"{none}: {shares}.{_would_be_found(found)}"
 
 
-def _would_be_found(difference: SubsetDifference) -> str:
+def _would_be_found(found: Compared) -> str:
     """Say which difference a trial finds; nothing where it rounds to 0, as all models do the same then."""
-    amount = difference.shown(difference.detectable)
+    amount = shown(*found)
     return f" A difference of {amount} or more would have been found in 4 of 5 such trials." if float(amount) else ""
 
 

@@ -1,11 +1,10 @@
 """Are subsets more or less varied than random ones of their size? Said in a sentence or two."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grace_store.artifacts.measures import Diversity, SubsetDiversity
+from grace_store.base.finding import Estimate
 from grace_store.base.text import counted, enumerated, percent
-from grace_store.likeness.coverage import RandomInterval
 
 MOST_TOLD = 3
 """Subsets that have sentences of their own."""
@@ -14,45 +13,53 @@ NUMBERS_TOLD = 2
 FEWEST_MEASURES = 2
 """Of four measures, one may well lie outside where nine in ten random subsets lie."""
 
-Beside = tuple[float, RandomInterval]
+Beside = tuple[float, Estimate]
 """A measure of a subset, and where random ones lie."""
 
 
-def conclude_diversity(found: Diversity) -> str:
-    """Return what every subset is against random ones, and how many near-duplicates it holds."""
-    if not found.subsets:
-        return _of_pool(found)
-    told = [_of_subset(each) for each in found.subsets[:MOST_TOLD]]
-    rest = len(found.subsets) - MOST_TOLD
+def conclude_diversity(
+    measured: Sequence[tuple[str, Mapping[str, float]]],
+    random: Mapping[int, Mapping[str, Estimate | float]],
+    num_clusters: int,
+) -> str:
+    """Return what every subset is against random ones, and how many near-duplicates it holds; the pool comes first."""
+    (_, pool), *subsets = measured
+    if not subsets:
+        samples, inside = counted(int(pool["num_samples"]), "sample"), counted(num_clusters, "cluster")
+        return f"No subset is compared: the {samples} of the pool lie in {inside}. {_alike(pool, 'them')}".strip()
+    told = []
+    for name, each in subsets[:MOST_TOLD]:
+        size = int(each["num_samples"] - each["num_without_direction"])
+        is_pool = each["num_samples"] == pool["num_samples"]
+        told.append(f"{_named(name)} {_of_subset(each, None if is_pool else random[size])}")
+    rest = len(subsets) - MOST_TOLD
     return " ".join([*told, *([f"{counted(rest, 'more subset')} in the table."] if rest > 0 else [])])
 
 
-def _of_pool(found: Diversity) -> str:
-    pool = found.pool
-    told = f"No subset is compared: the {counted(pool.num_samples, 'sample')} of the pool lie in {found.num_clusters}"
-    return f"{told} {'cluster' if found.num_clusters == 1 else 'clusters'}. {_alike(pool, 'them')}".strip()
-
-
-def _of_subset(subset: SubsetDiversity) -> str:
-    if subset.random is None:
-        return f"{_named(subset)} is the whole pool. {_alike(subset, 'it')}".strip()
-    random = subset.random
-    measured = {
-        "clusters touched": (subset.share_touched, random.share_touched),
-        "evenness": (subset.entropy, random.entropy),
-        "Vendi score": (subset.vendi, random.vendi),
-        "distance to the nearest": (subset.nearest_distance, random.nearest_distance),
+def _of_subset(subset: Mapping[str, float], random: Mapping[str, Estimate | float] | None) -> str:
+    if random is None:
+        return f"is the whole pool. {_alike(subset, 'it')}".strip()
+    names = {
+        "clusters touched": "share_touched",
+        "evenness": "entropy",
+        "Vendi score": "vendi",
+        "distance to the nearest": "nearest_distance",
     }
-    known = {name: each for name, each in measured.items() if each[0] == each[0] and each[1].mean == each[1].mean}
+    beside = {words: (subset[name], random[name]) for words, name in names.items()}
+    known = {
+        words: (mine, others)
+        for words, (mine, others) in beside.items()
+        if mine == mine and isinstance(others, Estimate) and others.value == others.value
+    }
     if not known:
-        return f"{_named(subset)} is too small to be compared with random subsets."
-    below = {name: each for name, each in known.items() if each[0] < each[1].low}
-    above = {name: each for name, each in known.items() if each[0] > each[1].high}
-    return f"{_named(subset)} {_against_random(below, above)} {_alike(subset, 'it')}".strip()
+        return "is too small to be compared with random subsets."
+    below = {words: each for words, each in known.items() if each[0] < each[1].low}
+    above = {words: each for words, each in known.items() if each[0] > each[1].high}
+    return f"{_against_random(below, above)} {_alike(subset, 'it')}".strip()
 
 
-def _named(subset: SubsetDiversity) -> str:
-    name = Path(subset.name).name
+def _named(name: str) -> str:
+    name = Path(name).name
     return name[:1].upper() + name[1:] if name.startswith("subset ") else f"The subset {name}"
 
 
@@ -70,24 +77,23 @@ def _beside(outside: Mapping[str, Beside]) -> str:
     """Return the first measures beside what random subsets have, and the names of others."""
     told = []
     for name, (value, random) in list(outside.items())[:NUMBERS_TOLD]:
-        told.append(
-            f"{name} {shown_measure(value)} (random {shown_measure(random.low)} to {shown_measure(random.high)})"
-        )
+        told.append(f"{name} {_shown(value)} (random {_shown(random.low)} to {_shown(random.high)})")
     return enumerated([*told, *list(outside)[NUMBERS_TOLD:]])
 
 
-def shown_measure(number: float) -> str:
-    """Return a measure as it stands in tables and sentences; nothing for one that is not known.
+def _shown(number: float) -> str:
+    """Return a measure as it stands in sentences.
 
-    >>> shown_measure(11.52), shown_measure(0.44), shown_measure(float("nan"))
-    ('11.5', '0.440', '')
+    >>> _shown(11.52), _shown(0.44)
+    ('11.5', '0.440')
     """
-    return "" if number != number else f"{number:.1f}" if abs(number) >= 10 else f"{number:.3f}"
+    return f"{number:.1f}" if abs(number) >= 10 else f"{number:.3f}"
 
 
-def _alike(subset: SubsetDiversity, where: str) -> str:
-    if subset.share_alike is None:
+def _alike(subset: Mapping[str, float], where: str) -> str:
+    share = subset["share_alike"]
+    if share != share:
         return ""
-    if not subset.share_alike:
+    if not share:
         return f"No two samples in {where} are near-duplicates."
-    return f"{percent(subset.share_alike)} of the samples in {where} have a near-duplicate there."
+    return f"{percent(share)} of the samples in {where} have a near-duplicate there."

@@ -1,136 +1,79 @@
-"""Weigh the steps of a store: a table out, block by block, from Grams alone."""
+"""Weigh the steps of a store: a table out, block by block, from Grams alone, and what the weights do on the whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 import pyarrow as pa
 
-from grace_store.artifacts.filtered_scores import where_note
-from grace_store.artifacts.made_from import store_note, weighted_signals
+from grace_store.artifacts.made_from import check_outputs, sources_of, store_note, weighted_signals, where_note
 from grace_store.artifacts.notes import WeightsNote
-from grace_store.artifacts.outputs import check_outputs, sources_of
 from grace_store.artifacts.weight_table import WeightTable, weight_rows, weights_schema, write_weights
-from grace_store.base.arrays import BoolArray, IntArray
-from grace_store.base.events import Listener, SamplesScored, ignore
-from grace_store.base.flags import Flag
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.events import Listener, ignore
+from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
+from grace_store.base.states import Flag, flag_counts
+from grace_store.base.text import counted, percent
 from grace_store.curate.score import score_signals
-from grace_store.curate.weight_summary import WeightSummary
 from grace_store.read.blocks import BlockReader, SampleBlock, SampleGrams
-from grace_store.read.kept_samples import keep_planned
-from grace_store.read.parallel import Threads
-from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
-from grace_store.store.opened import Store, StoreLike
+from grace_store.read.pool import Pool, PoolLike, SignalWeights
 from grace_store.store.storages import num_packed
+from grace_store.values.length_bias import z_for
 from grace_store.values.ragged_weights import RaggedWeights
 from grace_store.values.step_weights import SignalGrams, weigh_ragged
 from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weights_spec import WeightsSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsRequest:
-    """Which steps are weighed, and how."""
-
-    spec: WeightsSpec = field(default_factory=WeightsSpec)
-    signals: Signals = None
-    """A name, several, or {name: weight}; None for the only one. Several are weighed as one."""
-    where: str | None = None
-    """Weigh only what this keeps: a condition in SQL over fields of the records, id, row and num_steps."""
-    data: Sequence[str] | None = None
-    """Where the dataset is now, if it moved; where reads it."""
-    partial: bool = False
-    """Weigh what is there of unfinished signals."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsRun:
-    """What was written."""
-
-    out: Path
-    note: WeightsNote
-    summary: WeightSummary
-
-    @property
-    def conclusion(self) -> str:
-        """What the weights do, in a sentence or two."""
-        return self.summary.conclusion
-
-
-Wanted = WeightsRequest | WeightsSpec | None
+from grace_store.values.weightings.weighting import WeightsSpec
 
 
 @overload
 def weights(
-    store: StoreLike, request: Wanted = None, *, out: None = None, threads: Threads = None, listener: Listener = ignore
+    pool: PoolLike, spec: WeightsSpec | None = None, *, out: None = None, listener: Listener = ignore
 ) -> WeightTable: ...
 
 
 @overload
 def weights(
-    store: StoreLike, request: Wanted = None, *, out: str | Path, threads: Threads = None, listener: Listener = ignore
-) -> WeightsRun: ...
+    pool: PoolLike, spec: WeightsSpec | None = None, *, out: str | Path, listener: Listener = ignore
+) -> Finding: ...
 
 
 def weights(
-    store: StoreLike,
-    request: Wanted = None,
-    *,
-    out: str | Path | None = None,
-    threads: Threads = None,
-    listener: Listener = ignore,
-) -> WeightTable | WeightsRun:
-    """Return the step weights of all done samples, or write them to out; a spec alone is for the only signal."""
-    if not isinstance(request, WeightsRequest):
-        request = WeightsRequest() if request is None else WeightsRequest(spec=request)
-    weighing = _Weighing.of(store if isinstance(store, Store) else Store.open(store), request)
+    pool: PoolLike, spec: WeightsSpec | None = None, *, out: str | Path | None = None, listener: Listener = ignore
+) -> WeightTable | Finding:
+    """Return the step weights of all done samples; or write them to out, and return what they do.
+
+    Several signals of the pool are weighed as one.
+    """
+    pool = Pool.of(pool)
+    reader = BlockReader(pool.store, pool.weights.names, wanted=pool.wanted)
+    reader.check_complete(partial=pool.partial)
+    signals, where = weighted_signals(reader, pool.weights), where_note(pool.kept)
+    note = WeightsNote(spec=spec or WeightsSpec(), signals=signals, **store_note(reader), where=where)
     summary = WeightSummary()
-    tables = _counted(weighing, summary, threads, listener)
+
+    def weigh(block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:
+        found = weigh_block(block, note.spec, pool.weights)
+        return weight_rows(block, reader.ids(block), found), found
+
+    def tables() -> Iterator[pa.Table]:
+        for table, found in reader.map(weigh, pool.threads, listener):
+            summary.add(found)
+            yield table
+
     if out is None:
-        schema = weights_schema(weighing.note)
-        return WeightTable(pa.concat_tables([schema.empty_table(), *tables]), weighing.note)
+        return WeightTable(pa.concat_tables([weights_schema(note).empty_table(), *tables()]), note)
     out = Path(out)
-    check_outputs([out], sources_of(weighing.reader.store))
-    with write_weights(out, weighing.note) as writer:
-        for table in tables:
+    check_outputs([out], sources_of(pool.store))
+    with write_weights(out, note) as writer:
+        for table in tables():
             writer.write_table(table)
-    return WeightsRun(out, weighing.note, summary)
-
-
-def _counted(weighing: _Weighing, summary: WeightSummary, threads: Threads, listener: Listener) -> Iterator[pa.Table]:
-    """Yield the tables of all blocks, adding what they hold to the summary."""
-    num_samples = weighing.reader.store.plan.num_samples
-    for table, found in weighing.reader.map(weighing, threads):
-        summary.add(found)
-        listener(SamplesScored(summary.num_samples, num_samples))
-        yield table
-
-
-@dataclass(frozen=True, slots=True)
-class _Weighing:
-    """Weighs the samples of one block after the other."""
-
-    reader: BlockReader
-    weights: SignalWeights
-    note: WeightsNote
-
-    @classmethod
-    def of(cls, store: Store, request: WeightsRequest) -> _Weighing:
-        signals = resolve_signals(store, request.signals)
-        kept = None if request.where is None else keep_planned(store, request.where, request.data)
-        reader = BlockReader(store, signals.names, wanted=None if kept is None else kept.is_kept)
-        reader.check_complete(partial=request.partial)
-        scored = weighted_signals(reader, signals)
-        note = WeightsNote(spec=request.spec, signals=scored, **store_note(reader), where=where_note(kept))
-        return cls(reader, signals, note)
-
-    def __call__(self, block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:
-        found = weigh_block(block, self.note.spec, self.weights)
-        return weight_rows(block, self.reader.ids(block), found), found
+    return summary.finding(pool.note(reader), note, out)
 
 
 def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -> RaggedWeights:
@@ -163,3 +106,139 @@ def _taken(signal: SampleGrams, chosen: BoolArray, share: float) -> SignalGrams:
     num_segments: IntArray = signal.num_steps + 1
     gram = signal.gram[np.repeat(chosen, num_packed(num_segments))]
     return SignalGrams(gram, signal.num_tokens[np.repeat(chosen, num_segments)], share)
+
+
+# ---------------------------------------------------------------- what weights do
+
+
+class RunningMean:
+    """A mean with its 95 % interval over samples, from sums alone."""
+
+    def __init__(self) -> None:
+        self._num, self._total, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: FloatArray) -> None:
+        self._num += len(values)
+        self._total += float(values.sum())
+        self._squares += float((values**2).sum())
+
+    def estimate(self) -> Estimate:
+        """Return the mean of all that was added."""
+        mean = self._total / self._num if self._num else math.nan
+        if self._num < 2:
+            return Estimate(value=mean, num=self._num)
+        half_width = z_for() * math.sqrt(max(0.0, self._squares / self._num - mean**2) / (self._num - 1))
+        return Estimate(value=mean, low=mean - half_width, high=mean + half_width, num=self._num)
+
+
+def residual(cosine: FloatArray) -> FloatArray:
+    """Return the share of the answer's squared length that the best multiple of a sum leaves.
+
+    >>> residual(np.array([0.6, -0.6]))
+    array([0.64, 1.  ])
+    """
+    left: FloatArray = 1.0 - np.maximum(cosine, 0.0) ** 2
+    return left
+
+
+MEANS = {
+    "cosine": "cosine of the weighted sum of the steps with the answer",
+    "equal_cosine": "the same with equal weights",
+    "gain": "difference of the two, sample by sample",
+    "residual": "share of the answer's direction that the weighted sum leaves uncovered",
+    "equal_residual": "the same with equal weights",
+}
+"""What is averaged over samples, in words."""
+
+
+class WeightSummary:
+    """Counts and means over all samples that were weighed; memory does not grow with them.
+
+    num_samples; num_weighed, samples that have weights; num_all_zero, samples with weights that are all 0; num_steps,
+    steps that have a weight; num_zero, steps whose weight is 0.
+    """
+
+    def __init__(self) -> None:
+        names = ("num_samples", "num_weighed", "num_all_zero", "num_steps", "num_zero")
+        self.counts: Counter[str] = Counter(dict.fromkeys(names, 0))
+        self.flags: Counter[str] = Counter()
+        self.largest = 0.0
+        self._means = {name: RunningMean() for name in MEANS}
+
+    def add(self, found: RaggedWeights) -> None:
+        """Count the samples of a block."""
+        has = np.isfinite(found.cosine)
+        weight = found.weight[np.repeat(has, np.diff(found.offsets))]
+        self.counts.update(num_samples=len(has), num_weighed=int(has.sum()), num_steps=len(weight))
+        self.counts.update(num_zero=int((weight == 0).sum()))
+        self.largest = max(self.largest, float(weight.max(initial=0.0)))
+        if len(has):
+            is_zero = np.maximum.reduceat(found.weight, found.offsets[:-1]) == 0
+            self.counts.update(num_all_zero=int(is_zero.sum()))
+        self.flags.update(flag_counts(found.flags.astype(np.uint32)))
+        cosine, equal = found.cosine[has], found.equal_cosine[has]
+        values = (cosine, equal, cosine - equal, residual(cosine), residual(equal))
+        for mean, each in zip(self._means.values(), values, strict=True):
+            mean.add(each)
+
+    def finding(self, pool: PoolNote | None, note: WeightsNote, out: Path) -> Finding:
+        """Return what the weights do, and where they were written."""
+        means = {name: mean.estimate() for name, mean in self._means.items()}
+        rows: list[dict[str, Cell]] = [{"name": MEANS[name], "mean": each} for name, each in means.items()]
+        columns = {"name": Column(heading="mean over samples"), "mean": Column(heading="95 %")}
+        notes = [f"{out}: weights of {counted(self.counts['num_weighed'], 'sample')}, the largest {self.largest:.3g}."]
+        notes += [f"{count} flagged {name}." for name, count in self.flags.items() if count]
+        flagged: dict[str, Cell] = {f"num_{name}": count for name, count in self.flags.items() if count}
+        if self.counts["num_weighed"]:
+            trial = f"grace-store trial SUBSET --weighted SUBSET {shlex.quote(str(out))} --out trial"
+            notes.append(f"Do they train better models? {trial}")
+        return Finding(
+            study="weights",
+            pool=pool,
+            settings={
+                "out": str(out),
+                "spec": note.spec.model_dump(mode="json"),
+                "signals": {name: each.weight for name, each in note.signals.items()},
+            },
+            conclusion=self.conclusion,
+            numbers={**self.counts, "largest": self.largest, **means, **flagged},
+            tables={"means": Table(columns=columns, rows=tuple(rows))} if self.counts["num_weighed"] else {},
+            notes=tuple(notes),
+        )
+
+    @property
+    def conclusion(self) -> str:
+        """What the weights do, in a sentence or two."""
+        if not self.counts["num_weighed"]:
+            flagged = ", ".join(f"{count} {name}" for name, count in self.flags.items() if count)
+            why = f": the flags say why ({flagged})" if flagged else ""
+            return f"None of {counted(self.counts['num_samples'], 'sample')} has weights{why}."
+        return f"{self._closer()} {self._zeros()}"
+
+    def _closer(self) -> str:
+        cosine, equal, gain, left, equal_left = (mean.estimate() for mean in self._means.values())
+        between = ""
+        if gain.is_known:
+            between = f" ({gain.value:+.3f} a sample, 95 % interval {gain.low:.3f} to {gain.high:.3f})"
+        if gain.low <= 0 <= gain.high:
+            what = "Weights change little: the sum of the steps is about as close to the answer as with equal ones"
+        elif not gain.value < 0:
+            what = "Weights bring the sum of the steps closer to the answer"
+        else:
+            what = "Weights take the sum of the steps further from the answer"
+        return (
+            f"{what}: mean cosine {cosine.value:.3f}, {equal.value:.3f} with equal weights{between}; "
+            f"the sum leaves {percent(left.value)} of the answer's direction uncovered, "
+            f"{percent(equal_left.value)} with equal weights."
+        )
+
+    def _zeros(self) -> str:
+        counts = self.counts
+        told = f"{percent(counts['num_zero'] / counts['num_steps'])} of {counted(counts['num_steps'], 'step')} "
+        told += "get weight 0"
+        if counts["num_all_zero"]:
+            told += (
+                f"; in {counted(counts['num_all_zero'], 'sample')} all do, since no step points the way of the answer"
+            )
+        without = counts["num_samples"] - counts["num_weighed"]
+        return f"{told}.{f' {without} have no weights.' if without else ''}"

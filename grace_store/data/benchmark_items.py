@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -20,81 +19,72 @@ from grace_store.data.formats import FORMATS
 from grace_store.data.formats.conversation import read_prompt
 from grace_store.data.formats.trace import Format, shown_keys
 from grace_store.data.mapping import MAPPED, check_part_names, names_trace, usual_parts, value_at
+from grace_store.data.parse_records import detect_format, sample_id
 from grace_store.data.record import Record
 from grace_store.data.text_matches import Item
-from grace_store.data.understand import detect_format, sample_id
 
 RECORDS_LOOKED_AT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
-    """What a benchmark's files hold."""
-
-    items: list[Item]
-    set_aside: Counter[str] = field(default_factory=Counter)
-    """Records without a question, by the reason."""
-
-
-def read_items(dataset: Dataset, format: str | None = None, mapping: Mapping[str, str] | None = None) -> Items:
-    """Return the items of a dataset; raise a DataError if no record has a question."""
-    reading = _Reading.of(dataset, format, mapping or {})
-    found, first = Items([]), None
+def read_items(
+    dataset: Dataset, format: str | None = None, mapping: Mapping[str, str] | None = None
+) -> tuple[list[Item], Counter[str]]:
+    """Return the items of a dataset, and its records without a question by the reason; raise a DataError if all are."""
+    mapping = mapping or {}
+    read = _choose_format(dataset, format, mapping)
+    items: list[Item] = []
+    set_aside: Counter[str] = Counter()
+    first = None
     for record in dataset.scan():
         try:
-            found.items.append(reading.item(record, dataset.files[record.file].name))
+            items.append(_item(record, dataset.files[record.file].name, read, mapping))
         except Unusable as why:
-            found.set_aside[why.reason] += 1
+            set_aside[why.reason] += 1
             first = first or why
-    if not found.items:
+    if not items:
         names = ", ".join(str(file.path) for file in dataset.files)
         raise NothingUsable(
             f"No record of {names} has a question ({first or 'there are none'}). Name the field that has it: --map "
             "prompt=FIELD, and --map response=FIELD for a solution."
         )
-    return found
+    return items, set_aside
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """How records become items: by a format, by fields that were named, or by usual names."""
+def _choose_format(dataset: Dataset, format: str | None, mapping: Mapping[str, str]) -> Format | None:
+    """Return the format that items are read by; None if they are by fields that were named, or by usual names."""
+    check_part_names(mapping)
+    if names_trace(mapping):
+        if format not in (None, MAPPED):
+            raise SettingError(f"--format {format} finds questions in its own way: leave it or --map out")
+        if "prompt" not in mapping:
+            raise SettingError("--map says nothing of the question. Add --map prompt=FIELD.")
+        return None
+    if format is None:
+        return _recognised(dataset)
+    if format not in FORMATS:
+        raise UnknownFormat(f"--format {format!r} is none of {', '.join(FORMATS)}.")
+    return FORMATS[format]
 
-    format: Format | None
-    mapping: Mapping[str, str]
 
-    @classmethod
-    def of(cls, dataset: Dataset, format: str | None, mapping: Mapping[str, str]) -> _Reading:
-        check_part_names(mapping)
-        if names_trace(mapping):
-            if format not in (None, MAPPED):
-                raise SettingError(f"--format {format} finds questions in its own way: leave it or --map out")
-            if "prompt" not in mapping:
-                raise SettingError("--map says nothing of the question. Add --map prompt=FIELD.")
-            return cls(None, mapping)
-        if format is not None:
-            if format not in FORMATS:
-                raise UnknownFormat(f"--format {format!r} is none of {', '.join(FORMATS)}.")
-            return cls(FORMATS[format], mapping)
-        return cls(_recognised(dataset), mapping)
+def _item(record: Record, file_name: str, format: Format | None, mapping: Mapping[str, str]) -> Item:
+    """Return a record as an item, or raise Unusable."""
+    fields = record.parse()
+    # Half a surrogate pair is no character: it could not be shown or written.
+    question, solution = (text.encode(errors="replace").decode() for text in _texts(fields, format, mapping))
+    if not question.strip():
+        raise Unusable(Reason.NO_PROMPT, "the question is empty")
+    named = {**fields, "id": value_at(fields, mapping["id"])} if "id" in mapping else fields
+    return Item(sample_id(named, file_name, record.row_in_file), record.row, question, solution)
 
-    def item(self, record: Record, file_name: str) -> Item:
-        """Return a record as an item, or raise Unusable."""
-        fields = record.parse()
-        # Half a surrogate pair is no character: it could not be shown or written.
-        question, solution = (text.encode(errors="replace").decode() for text in self._texts(fields))
-        if not question.strip():
-            raise Unusable(Reason.NO_PROMPT, "the question is empty")
-        named = {**fields, "id": value_at(fields, self.mapping["id"])} if "id" in self.mapping else fields
-        return Item(sample_id(named, file_name, record.row_in_file), record.row, question, solution)
 
-    def _texts(self, fields: dict[str, Any]) -> tuple[str, str]:
-        if self.format is not None:
-            try:
-                trace = self.format.read(fields)
-            except Unusable:  # such as a test set whose answers are kept secret
-                return _texts_of(fields, usual_parts(fields))
-            return "\n".join(turn.text for turn in trace.turns if turn.role == "user"), trace.response
-        return _texts_of(fields, self.mapping if names_trace(self.mapping) else usual_parts(fields))
+def _texts(fields: dict[str, Any], format: Format | None, mapping: Mapping[str, str]) -> tuple[str, str]:
+    if format is None:
+        return _texts_of(fields, mapping if names_trace(mapping) else usual_parts(fields))
+    try:
+        trace = format.read(fields)
+    except Unusable:  # such as a test set whose answers are kept secret
+        return _texts_of(fields, usual_parts(fields))
+    return "\n".join(turn.text for turn in trace.turns if turn.role == "user"), trace.response
 
 
 def _recognised(dataset: Dataset) -> Format | None:

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from grace_store.base.flags import TEXT_FLAGS, text_mask
-from grace_store.data.answers import MARKED_ANSWERS, boxed_span
-from grace_store.data.final_answers import (
+from grace_store.base.states import TEXT_FLAGS, text_mask
+from grace_store.data.answers import (
+    MARKED_ANSWERS,
+    boxed_span,
     compact,
     final_value,
     number_alone,

@@ -16,7 +16,6 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -49,15 +48,6 @@ def upright_on_white(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A decoded image and the digest of the bytes it was decoded from."""
-
-    image: Image.Image
-    """RGB, without transparency."""
-    sha256: str
-
-
 class ImageFolder:
     """Opens the images of samples. Relative paths are looked up in the folder; no path leads out of it."""
 
@@ -67,10 +57,10 @@ class ImageFolder:
         if not self._root.is_dir():
             raise SettingError(f"--images {folder} is not a folder. Give the one that the image paths start from.")
 
-    def open(self, ref: ImageRef) -> Picture:
-        """Return the picture a reference stands for, or raise Unusable saying why there is none."""
+    def open(self, ref: ImageRef) -> tuple[Image.Image, str]:
+        """Return the picture a reference stands for, and the SHA-256 of its bytes; Unusable says why there is none."""
         content, name = self._read(ref.source)
-        return Picture(decode_image(content, name, self._to_rgb), hashlib.sha256(content).hexdigest())
+        return decode_image(content, name, self._to_rgb), hashlib.sha256(content).hexdigest()
 
     def _read(self, source: str | bytes) -> tuple[bytes, str]:
         if isinstance(source, bytes):

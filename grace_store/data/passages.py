@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,14 +40,6 @@ def runs_of(words: Words, length: int) -> list[Run]:
 
 
 # ---------------------------------------------------------------- finding
-
-
-class Candidate(NamedTuple):
-    """A text that seems to hold enough of a passage."""
-
-    text: int
-    """Its place in the block."""
-    passage: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +106,15 @@ class PassageIndex:
         self._is_taken = np.zeros(1 << bits, dtype=np.bool_)
         self._is_taken[self._run >> self._shift] = True
 
-    def candidates(self, texts: Sequence[Sequence[Words]]) -> Iterator[Candidate]:
-        """Yield what a block of texts, each in parts that no run crosses, seems to hold, by text and passage."""
+    def candidates(self, texts: Sequence[Sequence[Words]]) -> Iterator[tuple[int, int]]:
+        """Yield what a block of texts, each in parts that no run crosses, seems to hold: text and passage, in order."""
         parts = [part for text in texts for part in text]
         part_text = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
         found = {*self._found_by_runs(parts, part_text)}
         for part, text in zip(parts, part_text.tolist(), strict=True):
             if len(part) in self._whole_lengths and (whole := self._whole.get(tuple(part))) is not None:
                 found.add((text, whole))
-        yield from sorted(Candidate(text, place) for text, passage in found for place in self._places[passage])
+        yield from sorted((text, place) for text, passage in found for place in self._places[passage])
 
     def _found_by_runs(self, parts: Sequence[Words], part_text: IntArray) -> list[tuple[int, int]]:
         hashes, start = self._hashes(parts)

@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from grace_store.base.settings import canonical_json
+from grace_store.base.text import canonical_json
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.words import words_of
 

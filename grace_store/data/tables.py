@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from grace_store.base.errors import DataError
 from grace_store.base.text import without_nan
-from grace_store.data.cursors import CursorPool
+from grace_store.data.byte_streams import CursorPool
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 2**28
@@ -40,20 +40,7 @@ _NOT_UTF8 = b"\xff"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-class TableReader(Protocol):
-    """An open table file."""
-
-    num_rows: int
-
-    def rows(self) -> Iterator[bytes]:
-        """Yield every row in order, in flat memory."""
-
-    def row(self, index: int) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
-def open_table(path: Path, kind: str) -> TableReader:
+def open_table(path: Path, kind: str) -> "ParquetReader | ArrowReader":
     """Open a file of kind "parquet" or "arrow"."""
     with _explained(path):
         return ParquetReader(path) if kind == "parquet" else ArrowReader(path)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from grace_store.base.arrays import BoolArray
-from grace_store.data.final_answers import without_notes
+from grace_store.data.answers import without_notes
 from grace_store.data.passages import Overlap, PassageIndex, TextRuns, Threshold
 from grace_store.data.sample import Sample
 from grace_store.data.words import plain_text, word_spans, words_of
@@ -124,7 +124,7 @@ class TextMatcher:
         parts = [_parts_of(sample) for sample in samples]
         words = [[words_of(part) for part in each] for each in parts]
         found = self._index.candidates(words)
-        for place, passages in groupby(found, key=lambda each: each.text):
+        for place, passages in groupby(found, key=lambda each: each[0]):
             text = _SampleText(samples[place], parts[place], words[place], self.threshold.length)
             best: dict[int, TextMatch] = {}
             for _, passage in passages:

@@ -1,16 +1,169 @@
 """A text as the words that count when texts are compared: no case, punctuation, spacing or line breaks.
 
 Words are runs of letters; apostrophes inside them are dropped (don't, don’t and dont are one word). Numbers are words
-of their own, by value (`data.numerals`): 1,000 and 1000 are one, and so are two and 2. Characters of scripts without
+of their own, by value: 1,000 and 1000 are one, and so are two and 2. Characters of scripts without
 spaces (Chinese, Japanese) are a word each. Letters that only look different (fullwidth, ligatures) are the same, and
 what cannot be seen is left out. Knows no samples.
 """
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
-from grace_store.data.numerals import NOT_IN_NUMBERS, NUMERALS, digits_pattern, number_word, words_pattern
+_CARDINALS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen"""
+_TENS_IN_ORDER = "twenty thirty forty fifty sixty seventy eighty ninety"
+_NTHS_IN_ORDER = """first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth
+fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth"""
+_TENS = dict(zip(_TENS_IN_ORDER.split(), range(20, 100, 10), strict=True))
+_SMALL = {word: number for number, word in enumerate(_CARDINALS.split())} | _TENS
+_UNITS = {word: number for word, number in _SMALL.items() if 0 < number < 10}
+_LARGE = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
+_SCALES = {"dozen": 12, "hundred": 100, **_LARGE}
+_ORDINALS = {word: number for number, word in enumerate(_NTHS_IN_ORDER.split(), start=1)}
+_ORDINALS |= {f"{word[:-1]}ieth": number for word, number in _TENS.items()}
+_PARTS = {word: number for word, number in _ORDINALS.items() if number > 2} | {"half": 2, "quarter": 4}
+NUMERALS = frozenset({*_SMALL, *_SCALES, *_ORDINALS, "half"})
+"""The words that are numbers by themselves."""
+
+# ---------------------------------------------------------------- finding
+
+
+def _any(words: Iterable[str]) -> str:
+    """Return a pattern for any of some words: a tree of letters, which takes a look at each of them once."""
+    by_letter: dict[str, list[str]] = {}
+    for word in sorted(words):
+        by_letter.setdefault(word[:1], []).append(word[1:])
+    ends = by_letter.pop("", None) is not None
+    tree = "|".join(letter + (_any(rest) if any(rest) else "") for letter, rest in by_letter.items())
+    return f"(?:{tree}){'?' if ends else ''}"
+
+
+_SPACE, _HYPHEN = r"\s[\s>]{0,5}", r"[-\u2010]"
+"""A space may be the end of a line that is quoted, with the sign for that before the next."""
+_GAP = f"(?:{_SPACE}|{_HYPHEN})"
+_NO_COMPOUND = rf"(?!{_HYPHEN}\w)"
+"""Not before a hyphen: fifty one-dollar bills, one fifth-grader."""
+_AND_UNIT = f"(?:{_HYPHEN}{_any(_UNITS)}|{_SPACE}{_any(_UNITS)}{_NO_COMPOUND})"
+_TO_99 = f"(?:{_any(_TENS)}{_AND_UNIT}?|{_any(_SMALL.keys() - _TENS.keys())})"
+_TO_999 = f"{_TO_99}(?:{_GAP}hundred(?:{_GAP}(?:and{_GAP})?{_TO_99})?)?"
+_A_HUNDRED = f"a{_GAP}hundred(?:{_GAP}(?:and{_GAP})?{_TO_99})?|a(?={_GAP}{_any(_LARGE)})"
+_CARDINAL = f"(?:{_TO_999}|{_A_HUNDRED})(?:{_GAP}{_any(_LARGE)}(?:,?{_GAP}(?:and{_GAP})?{_TO_999})?)*"
+_AND_A_HALF = f"{_SPACE}and{_SPACE}a{_GAP}half"
+_MANY_PARTS = f"{_any(_PARTS.keys() - {'half', 'quarter'})}s"
+_IN_WORDS = (
+    rf"(?:one|a(?={_SPACE}\w+{_SPACE}of\b)){_GAP}{_any(_PARTS)}{_NO_COMPOUND}",
+    f"{_any(_UNITS.keys() - {'one'})}{_GAP}{_MANY_PARTS}",
+    f"(?:two|three){_GAP}quarters",
+    f"{_any(_TENS)}{_GAP}{_any(word for word, number in _ORDINALS.items() if number < 10)}",
+    f"{_CARDINAL}(?:{_AND_A_HALF}|{_GAP}dozen)?",
+    f"(?:half{_GAP})?(?:a{_GAP})?{_any(_SCALES)}",
+    _any([*_ORDINALS, "half"]),
+)
+_WHOLE = rf"(?:[1-9]\d{{0,3}}{_SPACE}(?!\S+{_SPACE}of\b))"
+"""Before a fraction, but for "... are 5. 1/4 of the ..." where the full stop is lost."""
+_BETWEEN = r"\s{0,2}\}?\s{0,2}\{?\s{0,2}"
+_FRACTIONS = (
+    rf"{_WHOLE}?\d{{1,4}}\s{{0,3}}[/÷⁄]\s{{0,3}}\d{{1,4}}(?![\d/]|\.\d)(?:(?:rd|th)s?\b)?",
+    rf"(?:\d{{1,4}}\s{{0,3}})?\\[dt]?frac{_BETWEEN}\d{{1,4}}{_BETWEEN}\d{{1,4}}(?:\s{{0,2}}\}})?",
+)
+_THOUSANDS = r"(?:,|\{,\}|\\,)"
+_PLAIN = rf"(?:(?:\d{{1,3}}(?:{_THOUSANDS}\d{{3}})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.,])\.\d+)"
+_AFTER_DIGITS = (
+    f"{_GAP}{_any(_SCALES)}",
+    rf"(?<=1)(?<![\d.,]1){_GAP}{_any(_PARTS)}{_NO_COMPOUND}",
+    rf"(?<=[2-9])(?<![\d.,].){_GAP}{_MANY_PARTS}",
+    rf"(?<=[23])(?<![\d.,].){_GAP}quarters",
+    _AND_A_HALF,
+    "st|nd|rd|th",
+)
+# Each look ahead says no to most places at once, which saves half the time.
+_MAYBE_IN_WORDS = rf"(?=a\s|{_any(NUMERALS)})"
+_MAYBE_FRACTION = rf"(?=\d{{0,4}}+(?:{_SPACE}+\d{{1,4}}+)?+\s{{0,3}}+[/÷⁄\\])"
+_MAYBE_MORE = r"(?=[-\s\u2010nrst])"
+NOT_IN_NUMBERS = r"[^\w\\.]*+(?:(?:\.(?!\d)|\\(?![dt]?frac))[^\w\\.]*+)*+"
+"""What stands before a word or number, gone through at once and only once."""
+
+
+def words_pattern(letter: str) -> str:
+    """Return a regular expression for a number in words, where a word begins; letter is one for a letter."""
+    return f"{_MAYBE_IN_WORDS}(?:{'|'.join(_IN_WORDS)})(?!['’]?{letter})"
+
+
+def digits_pattern(letter: str) -> str:
+    """Return a regular expression for a number in digits, and the words that belong to it."""
+    more = f"{_MAYBE_MORE}(?:{'|'.join(_AFTER_DIGITS)})(?!['’]?{letter})"
+    return rf"{_MAYBE_FRACTION}(?<![\d/.,:])(?:{'|'.join(_FRACTIONS)})|{_PLAIN}(?:{more})?"
+
+
+# ---------------------------------------------------------------- reading
+
+_MAX_CHARS = 200
+"""A longer number in words, or with a word after its digits, is read as it is written."""
+_SEPARATOR = re.compile(_THOUSANDS)
+_PIECE = re.compile(r"\d*\.?\d+|[a-z]+")
+_FRACTION = re.compile(r"(?:(\d+)[\s>]*)??(?:\\[dt]?frac\W*(\d+?)\W*|(\d+)\s*[/÷⁄]\s*)(\d+)\W*[a-z]*")
+
+
+def number_word(found: str) -> str:
+    """Return the word for a number that the pattern found, in small letters.
+
+    >>> [number_word(each) for each in ("3{,}650", "$4.00".strip("$"), "two and a half", "1/3rd", "third", "10 / 2")]
+    ['3650', '4', '2.5', '1/3', '3th', '10/2']
+    """
+    text = _SEPARATOR.sub("", found)
+    whole, _, rest = text.partition(".")
+    if (whole + rest).isdigit():
+        return ".".join(filter(None, (whole.lstrip("0") or "0", rest.rstrip("0"))))
+    if (fraction := _FRACTION.fullmatch(text)) is not None:
+        return _part_word([int(each) for each in fraction.groups() if each])
+    return _phrase_word(_PIECE.findall(text)) if len(text) <= _MAX_CHARS else text
+
+
+def _phrase_word(pieces: Sequence[str]) -> str:
+    *before, last = pieces
+    if last in ("st", "nd", "rd", "th"):
+        return f"{_in_digits(_value(before))}th"
+    if last in _ORDINALS and all(each in _TENS for each in before):
+        return f"{sum(_SMALL[each] for each in before) + _ORDINALS[last]}th"
+    part = _PARTS.get(last) or _PARTS.get(last.removesuffix("s"))
+    if part is not None and len(before) == 1:
+        return _part_word([1 if before[0] == "a" else int(_value(before)), part])
+    return _in_digits(_value(pieces))
+
+
+def _part_word(numbers: Sequence[int]) -> str:
+    """Return the word for a fraction, after a whole number or not; for a division as it is written."""
+    *whole, above, below = numbers
+    if above >= below:
+        return " ".join([*map(str, whole), f"{above}/{below}"])
+    return _in_digits(sum(whole) + Fraction(above, below))
+
+
+def _value(pieces: Sequence[str]) -> Fraction:
+    """Return what number words, and digits among them, come to."""
+    total, current = Fraction(0), Fraction(0)
+    for piece in pieces:
+        if piece in _LARGE:
+            total, current = total + (current or Fraction(1)) * _LARGE[piece], Fraction(0)
+        elif piece in _SCALES:
+            current = (current or Fraction(1)) * _SCALES[piece]
+        elif piece == "half":
+            current += Fraction(1, 2)
+        elif piece not in ("a", "and"):
+            current += _SMALL[piece] if piece in _SMALL else Fraction(piece)
+    return total + current
+
+
+def _in_digits(value: Fraction) -> str:
+    """Return a number in digits, or as a fraction if they have no end."""
+    places = next((n for n in range(20) if 10**n % value.denominator == 0), None)
+    if places is None:
+        return f"{value.numerator}/{value.denominator}"
+    digits = str(value.numerator * 10**places // value.denominator).rjust(places + 1, "0")
+    return f"{digits[:-places]}.{digits[-places:]}" if places else digits
+
 
 _UNSPACED = (
     r"\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"

@@ -15,11 +15,11 @@ import numpy as np
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.likeness.cell_tasks import (
     CellTask,
-    Centres,
     Int16Array,
     Range,
     Shelves,
     TaskResult,
+    cell_of,
     points_per_task,
     reorder,
     rounded,
@@ -47,7 +47,7 @@ class CellSearch(Searching):
 
     workers: Workers | None
     threads: int
-    _centres: Centres = field(init=False)
+    _centre: Float32Array = field(init=False)
     _row: Int16Array = field(init=False)
     _cell: list[IntArray] = field(default_factory=list, init=False)
     _num_rows: int = field(default=0, init=False)
@@ -56,15 +56,16 @@ class CellSearch(Searching):
         vector = self.sample()
         num_cells = max(1, min(self.plan.num_cells, len(vector)))
         centre = learn_centres(vector, num_cells, self.seed, CELL_ITERATIONS) if len(vector) else vector
-        self._centres = Centres.of(centre if len(vector) else np.zeros((1, self.source.size), np.float32))
-        # No memory yet, but for as many as come.
+        centre = centre if len(vector) else np.zeros((1, self.source.size), np.float32)
+        self._centre = rounded(centre).astype(np.float32)
+        # np.empty reserves address space; pages fill as rows arrive.
         self._row = np.empty((self.source.num_points, self.source.size), dtype=np.int16)
 
     def put(self, vector: Float32Array) -> None:
         row = rounded(vector)
         self._row[self._num_rows : self._num_rows + len(row)] = row
         self._num_rows += len(row)
-        self._cell.append(self._centres.cell_of(row))
+        self._cell.append(cell_of(self._centre, row))
 
     def search(self) -> None:
         if not self._num_rows:
@@ -89,7 +90,7 @@ class CellSearch(Searching):
     def _tasks(self) -> tuple[list[Range], CellTask]:
         """Return ranges of points, and what searches one; the vectors are handed over to it."""
         cell = np.concatenate(self._cell)
-        near = cells_in_order(self._centres.centre, self.seed)
+        near = cells_in_order(self._centre, self.seed)
         order = np.argsort(near[cell], kind="stable")
         row, self._row = self._row[: self._num_rows], np.zeros((0, 0), np.int16)
         reorder(row, order)
@@ -102,7 +103,7 @@ class CellSearch(Searching):
         floor, probed = self.floor - self.plan.tolerance, min(self.plan.num_probed, len(near))
         ranges = stop - counts[near], stop
         number = self.number[order]
-        return tasks, CellTask(shelves, self._centres, *ranges, number, probed, floor, self.truth.pairs)
+        return tasks, CellTask(shelves, self._centre, *ranges, number, probed, floor, self.truth.pairs)
 
 
 def _held(value: ItemT) -> Callable[[], ItemT]:

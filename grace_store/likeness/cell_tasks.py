@@ -64,34 +64,28 @@ def points_per_task(size: int) -> int:
     return max(1, TASK_BYTES // (4 * size))
 
 
-@dataclass(frozen=True, slots=True)
-class Centres:
-    """The centres of cells."""
+def cell_of(centre: Float32Array, vector: Int16Array) -> IntArray:
+    """Return the cell of every vector: that of the nearest centre, of equally near ones the first.
 
-    centre: Float32Array
-    """(cells, m), whole numbers."""
+    Centres, (cells, m), are whole numbers as the vectors are.
+    """
+    return np.concatenate([np.zeros(0, np.int64), *(near.argmax(axis=1) for near in _nearness(centre, vector))])
 
-    @classmethod
-    def of(cls, vector: Float32Array) -> Centres:
-        return cls(rounded(vector).astype(np.float32))
 
-    def cell_of(self, vector: Int16Array) -> IntArray:
-        """Return the cell of every vector: that of the nearest centre, of equally near ones the first."""
-        return np.concatenate([np.zeros(0, np.int64), *(near.argmax(axis=1) for near in self._nearness(vector))])
+def cells_probed(centre: Float32Array, vector: Int16Array | Float32Array, count: int) -> IntArray:
+    """Return the cells of the nearest centres of every vector, (n, count), in any order."""
+    cell = np.arange(len(centre))
+    found = [np.zeros((0, count), np.int64)]
+    for near in _nearness(centre, vector):
+        # No two alike, so that it is certain which are the nearest.
+        key = cell - near.astype(np.float64) * len(cell)
+        found.append(np.argpartition(key, count - 1, axis=1)[:, :count])
+    return np.concatenate(found)
 
-    def probed(self, vector: Int16Array | Float32Array, count: int) -> IntArray:
-        """Return the cells of the nearest centres of every vector, (n, count), in any order."""
-        cell = np.arange(len(self.centre))
-        found = [np.zeros((0, count), np.int64)]
-        for near in self._nearness(vector):
-            # No two alike, so that it is certain which are the nearest.
-            key = cell - near.astype(np.float64) * len(cell)
-            found.append(np.argpartition(key, count - 1, axis=1)[:, :count])
-        return np.concatenate(found)
 
-    def _nearness(self, vector: Int16Array | Float32Array) -> Iterator[Float32Array]:
-        for start in range(0, len(vector), ROWS_AT_ONCE):
-            yield vector[start : start + ROWS_AT_ONCE].astype(np.float32, copy=False) @ self.centre.T
+def _nearness(centre: Float32Array, vector: Int16Array | Float32Array) -> Iterator[Float32Array]:
+    for start in range(0, len(vector), ROWS_AT_ONCE):
+        yield vector[start : start + ROWS_AT_ONCE].astype(np.float32, copy=False) @ centre.T
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +124,8 @@ class CellTask:
     """Compares a range of points with those of the cells they probe. May be sent to another machine."""
 
     shelves: Shelves
-    centres: Centres
+    centre: Float32Array
+    """Of the cells, whole numbers."""
     cell_start: IntArray
     """Where each cell begins in the order, by its number."""
     cell_stop: IntArray
@@ -145,7 +140,7 @@ class CellTask:
         start, stop = task
         query = self.shelves.rows(start, stop).astype(np.float32)
         found = _Finding(self, start, query)
-        cell = self.centres.probed(query, self.num_probed).ravel()
+        cell = cells_probed(self.centre, query, self.num_probed).ravel()
         by_cell = np.argsort(cell, kind="stable")
         row = by_cell // self.num_probed
         probed, first = np.unique(cell[by_cell], return_index=True)

@@ -8,26 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.documents import Count, Number
-from grace_store.base.settings import Frozen
+from grace_store.base.finding import Estimate
 
 LOW, HIGH = 0.05, 0.95
 """An interval holds nine tenths of the random subsets."""
 
 
-class RandomInterval(Frozen):
-    """What random subsets of the same size have: their mean, and what 5 % are below and 5 % above."""
-
-    mean: Number
-    low: Number
-    high: Number
-    num_subsets: Count
-
-    @classmethod
-    def of(cls, found: Sequence[float] | FloatArray) -> RandomInterval:
-        values = np.asarray(found, dtype=np.float64)
-        low, high = np.quantile(values, [LOW, HIGH]).tolist()
-        return cls(mean=float(values.mean()), low=low, high=high, num_subsets=len(values))
+def random_interval(found: Sequence[float] | FloatArray) -> Estimate:
+    """Return what random subsets of the same size have: their mean, and what 5 % are below and 5 % above."""
+    values = np.asarray(found, dtype=np.float64)
+    low, high = np.quantile(values, [LOW, HIGH]).tolist()
+    return Estimate(value=float(values.mean()), low=low, high=high, num=len(values))
 
 
 def share_touched(counts: IntArray) -> float:

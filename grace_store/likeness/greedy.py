@@ -1,25 +1,30 @@
-"""Greedy orders over any number of samples, from their vectors. NumPy alone.
+"""Orders over any number of samples, from their vectors, that trade value against redundancy.
 
 All pairs of N samples are too many, so similarity counts inside cells of at most a few thousand neighbours. The order
-is then exactly the greedy one (select.diversity says why), for O(N c (m + log c)) work with cells of c samples and
+is then exactly the greedy one (values.diverse_orders says why), for O(N c (m + log c)) work with cells of c samples and
 memory for one cell's c x c similarities.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from grace_store.base.arrays import Float32Array, FloatArray, IntArray
-from grace_store.values.diverse_orders import GREEDY, Greedy, GreedyOrder, merge_cells, rank_utility
+from grace_store.likeness.clusters import cluster_vectors, make_cells
+from grace_store.values.diverse_orders import (
+    GREEDY,
+    Greedy,
+    GreedyOrder,
+    blended_order,
+    merge_cells,
+    rank_utility,
+)
+from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.ranking import balanced_order
 
-
-@dataclass(frozen=True, slots=True)
-class Trade:
-    """A greedy method and how it weighs diversity against value."""
-
-    method: Greedy
-    weight: float
+Trade = tuple[Greedy, float]
+"""A greedy method, and how it weighs diversity against value."""
 
 
 def greedy_orders(vectors: Float32Array, at: IntArray, cell: IntArray, trades: Sequence[Trade]) -> list[IntArray]:
@@ -30,8 +35,8 @@ def greedy_orders(vectors: Float32Array, at: IntArray, cell: IntArray, trades: S
     found: list[list[GreedyOrder]] = [[] for _ in trades]
     for mine in members:
         similarity = cell_similarity(vectors[at[mine]])
-        for orders, trade in zip(found, trades, strict=True):
-            orders.append(GREEDY[trade.method](similarity, utility[mine], trade.weight))
+        for orders, (method, weight) in zip(found, trades, strict=True):
+            orders.append(GREEDY[method](similarity, utility[mine], weight))
     return [merge_cells(members, orders) for orders in found]
 
 
@@ -40,3 +45,34 @@ def cell_similarity(vectors: Float32Array) -> FloatArray:
     wide = vectors.astype(np.float64)
     cosine = (wide @ wide.T).astype(np.float32).clip(0.0, 1.0)
     return np.asarray(np.maximum(cosine, cosine.T), dtype=np.float64)
+
+
+def pool_orders(
+    vector: Float32Array, at: IntArray, specs: Sequence[DiversitySpec], *, threads: int | None = None
+) -> list[IntArray]:
+    """Return an order by each spec over samples given the best first, at being their places among the vectors.
+
+    Specs of the methods clusters, facility and mmr that share a seed share clusters and similarities.
+    """
+    orders: dict[int, IntArray] = {}
+    for seed in dict.fromkeys(spec.seed or 0 for spec in specs):
+        mine = [i for i, spec in enumerate(specs) if (spec.seed or 0) == seed]
+        greedy = [i for i in mine if specs[i].method != "clusters"]
+        if greedy:
+            cell = make_cells(vector, seed=seed, threads=threads)[at]
+            trades = [(cast(Greedy, specs[i].method), _weight(specs[i])) for i in greedy]
+            orders |= dict(zip(greedy, greedy_orders(vector, at, cell, trades), strict=True))
+        for num_clusters in dict.fromkeys(specs[i].num_clusters for i in mine if i not in greedy):
+            label = cluster_vectors(vector, num_clusters, seed=seed, threads=threads).label[at]
+            # Samples that point nowhere are a cluster of their own.
+            stratum = np.unique(label, return_inverse=True)[1].astype(np.int64)
+            for i in mine:
+                if specs[i].method == "clusters" and specs[i].num_clusters == num_clusters:
+                    order = balanced_order(stratum, specs[i].balance or "equal")
+                    orders[i] = blended_order(order, _weight(specs[i]))
+    return [orders[i] for i in range(len(specs))]
+
+
+def _weight(spec: DiversitySpec) -> float:
+    assert spec.weight is not None
+    return spec.weight

@@ -11,7 +11,6 @@ Knows neither stores nor indexes. The inner product of two descriptors is their 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -31,34 +30,10 @@ _CANCELLED = 1e-6
 _PROJECTION_SEED = b"grace-store projection of %d numbers to %d, seed %d"
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
-    """The descriptors of some samples, in their order."""
-
-    vector: Float32Array
-    """(n, m), every row of length 1 but for those of zeros."""
-    is_zero: BoolArray
-    """(n,) samples that point nowhere: their row is all zeros, and so is every cosine with it."""
-    is_unweighted: BoolArray
-    """(n,) samples whose steps were to be weighted and have no weight above 0: all their steps weigh the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """A random projection: signs that depend on the sizes and the seed alone, on every machine and release."""
-
-    matrix: FloatArray
-
-    @classmethod
-    def of(cls, num_inputs: int, num_outputs: int, seed: int = 0) -> Projection:
-        text = _PROJECTION_SEED % (num_inputs, num_outputs, seed)
-        stream = hashlib.shake_256(text).digest(-(-num_inputs * num_outputs // 8))
-        bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8), count=num_inputs * num_outputs)
-        return cls((1.0 - 2.0 * bits).reshape(num_inputs, num_outputs) / np.sqrt(num_outputs))
-
-    def __call__(self, vectors: Float32Array) -> Float32Array:
-        # Summed in float64: a row's float32 then does not depend on how many rows are multiplied at once.
-        return np.asarray(vectors.astype(np.float64) @ self.matrix, dtype=np.float32)
+Described = tuple[Float32Array, BoolArray, BoolArray]
+"""The descriptors of n samples, (n, m), every row of length 1 but for those of zeros. Then, (n,), which samples point
+nowhere: their row is all zeros, and so is every cosine with it. Then, (n,), whose steps were to be weighted and have no
+weight above 0: all their steps weigh the same."""
 
 
 def descriptor_named(name: str) -> Descriptor:
@@ -68,12 +43,27 @@ def descriptor_named(name: str) -> Descriptor:
     return name
 
 
-def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0) -> Projection | None:
+def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0) -> FloatArray | None:
     """Return the projection of "projected" descriptors; None where answer and steps side by side fit in dimension."""
     dimension = PROJECTED_SIZE if dimension is None else dimension
     if dimension < 1:
         raise SettingError(f"dimension {dimension} is below 1: a descriptor needs at least one number")
-    return None if 2 * vector_size <= dimension else Projection.of(2 * vector_size, dimension, seed)
+    return None if 2 * vector_size <= dimension else random_projection(2 * vector_size, dimension, seed)
+
+
+def random_projection(num_inputs: int, num_outputs: int, seed: int = 0) -> FloatArray:
+    """Return a matrix of signs that depend on the sizes and the seed alone, on every machine and release."""
+    text = _PROJECTION_SEED % (num_inputs, num_outputs, seed)
+    stream = hashlib.shake_256(text).digest(-(-num_inputs * num_outputs // 8))
+    bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8), count=num_inputs * num_outputs)
+    matrix: FloatArray = (1.0 - 2.0 * bits).reshape(num_inputs, num_outputs) / np.sqrt(num_outputs)
+    return matrix
+
+
+def project(vectors: Float32Array, projection: FloatArray) -> Float32Array:
+    """Return projected vectors."""
+    # Summed in float64: a row's float32 then does not depend on how many rows are multiplied at once.
+    return np.asarray(vectors.astype(np.float64) @ projection, dtype=np.float32)
 
 
 def describe(
@@ -82,7 +72,7 @@ def describe(
     descriptor: Descriptor,
     *,
     step_score: npt.NDArray[np.floating[Any]] | None = None,
-    projection: Projection | None = None,
+    projection: FloatArray | None = None,
 ) -> Described:
     """Return the descriptors of samples whose vectors lie flat, K_i + 1 rows each, the answer last.
 
@@ -94,14 +84,14 @@ def describe(
     is_answer[np.cumsum(steps_of + 1) - 1] = True
     none = np.zeros(len(num_steps), dtype=np.bool_)
     if descriptor == "answer":
-        return Described(*normalised(vectors[is_answer]), none)
+        return (*normalised(vectors[is_answer]), none)
     weight, is_unweighted = _step_weights(steps_of, step_score if descriptor == "weighted" else None)
     steps, steps_zero = _mean_direction(vectors[~is_answer], weight, steps_of)
     if descriptor != "projected":
-        return Described(steps, steps_zero, is_unweighted)
+        return steps, steps_zero, is_unweighted
     answer, _ = normalised(vectors[is_answer])
     both = np.concatenate([answer, steps], axis=1)
-    return Described(*normalised(both if projection is None else projection(both)), none)
+    return (*normalised(both if projection is None else project(both, projection)), none)
 
 
 def normalised(vectors: Float32Array, shortest: float = 0.0) -> tuple[Float32Array, BoolArray]:

@@ -7,27 +7,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
+from grace_store.base.documents import Count
+from grace_store.base.settings import Frozen
 from grace_store.likeness.forest import Pairs
 
 MAX_PAIRS = 1 << 21
 """Most pairs that recall is measured by; were there more, fewer points are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(Frozen):
     """What an approximate search found of what an exact one does, for some points at random."""
 
-    num_queries: int
-    num_true: int
+    num_queries: Count
+    num_true: Count
     """Pairs of those points, with any other, that reach the floor."""
-    num_found: int
+    num_found: Count
     largest_error: float
     """Of a similarity in the index, among those found; what is reported is measured on the vectors themselves."""
-
-    @property
-    def share(self) -> float | None:
-        """Return the share found; None if there was nothing to find."""
-        return self.num_found / self.num_true if self.num_true else None
+    share: float | None = None
+    """Share of the true pairs that was found; None if there was nothing to find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +105,11 @@ class Truth:
         self._largest_error = max(self._largest_error, largest_error)
 
     def recall(self) -> Recall:
-        return Recall(len(self.query), len(self.pairs.key), int(self._is_found.sum()), self._largest_error)
+        num_true, num_found = len(self.pairs.key), int(self._is_found.sum())
+        return Recall(
+            num_queries=len(self.query),
+            num_true=num_true,
+            num_found=num_found,
+            largest_error=self._largest_error,
+            share=num_found / num_true if num_true else None,
+        )

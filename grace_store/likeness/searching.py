@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
-from grace_store.base.events import Listener, SamplesCompared, Warned
+from grace_store.base.events import Listener, Progressed, Warned
 from grace_store.likeness.cell_tasks import ROUNDING
 from grace_store.likeness.forest import ForestBuilder, Pairs
 from grace_store.likeness.recall import Recall, Truth
@@ -139,7 +139,8 @@ class Searching(ABC):
         """Take note of pairs that were found and points that were asked for."""
         self.num_pairs += num_pairs
         self.num_asked += num_asked
-        self.listener(SamplesCompared(self.num_asked, len(self.number)))
+        done, total = self.num_asked, len(self.number)
+        self.listener(Progressed(f"Searching: {done} of {total} samples compared.", done, total))
         if not self._has_warned and self.num_pairs > MANY_NEIGHBOURS * max(self.num_asked, FEWEST_ASKED):
             self._has_warned = True
             self.listener(

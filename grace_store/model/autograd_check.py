@@ -14,7 +14,7 @@ from grace_store.base.settings import ImagesAs
 from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.head.own_forward import backbones
-from grace_store.model.inputs.reading import ReadUnit, SampleReader
+from grace_store.model.inputs.encode_samples import PreparedUnit, SampleReader
 from grace_store.model.inputs.trainer_images import TRAINERS
 from grace_store.model.proxy import ProxyExtractor
 
@@ -99,11 +99,11 @@ def _readers(extractor: ProxyExtractor, own: ImagesAs) -> Iterator[tuple[ImagesA
                 yield name, extractor.reader.with_images_as(name)
 
 
-def _num_tokens(read: ReadUnit) -> int:
+def _num_tokens(read: PreparedUnit) -> int:
     return sum(tokens.num_tokens for tokens in read.tokens.values())
 
 
-def _shows_the_same(ours: ReadUnit, theirs: ReadUnit) -> bool:
+def _shows_the_same(ours: PreparedUnit, theirs: PreparedUnit) -> bool:
     if not ours.images or not theirs.images:
         return ours.images.keys() == theirs.images.keys()
     a, b = ours.images[0].inputs(), theirs.images[0].inputs()

@@ -16,7 +16,7 @@ _SIZE = 64
 
 
 def describe_devices() -> Iterator[dict[str, Any]]:
-    """Yield what torch is built for, then each device with its memory and how a trial on it went."""
+    """Yield what torch is built for, then each device with its memory and how a probe of it went."""
     built = {name: value for name, value in vars(torch.version).items() if isinstance(value, str) and name[0] != "_"}
     kind = devices.accelerator()
     yield {"torch": built, "kind": kind, "num_devices": devices.count(), "visible_by": devices.visible_variable()}
@@ -29,10 +29,10 @@ def _described(device: torch.device) -> dict[str, Any]:
     told: dict[str, Any] = {"device": device.index}
     try:
         told["name"] = _name(device)
-        told["trial"] = _trial(device)
+        told["probe"] = _probe(device)
         free_and_total = devices.memory(device)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is to be told
-        return {**told, "trial": devices.in_words(error)}
+        return {**told, "probe": devices.in_words(error)}
     return told | dict(zip(("free_bytes", "total_bytes"), free_and_total or (), strict=False))
 
 
@@ -41,7 +41,7 @@ def _name(device: torch.device) -> str:
     return "" if ask is None else str(ask(device))
 
 
-def _trial(device: torch.device) -> str:
+def _probe(device: torch.device) -> str:
     """Return "ok" if a product comes back right, in the two formats that models run in, as a unit's results do."""
     devices.make_current(device)
     for dtype in (torch.float32, torch.bfloat16):

@@ -1,6 +1,6 @@
 """What the vision tower makes of images, kept for as long as samples of a unit have them. Knows no samples.
 
-A model's own forward asks itself for the features of its images (get_image_features). Where a trial has shown that the
+A model's own forward asks itself for the features of its images (get_image_features). Where a probe has shown that the
 features of several images are those of each by itself, put together, or at least those of several samples, it is given
 what was made before.
 """

@@ -9,8 +9,9 @@ from grace_store.base.unit import UnitSignals
 from grace_store.model import devices
 from grace_store.model.head.closed_form import OutputHead, ResponseTokens, SegmentMeans
 from grace_store.model.inputs.collate import Batch
+from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.inputs.vision import ImageInputs
-from grace_store.model.unit_extractor import PendingSegments, PreparedUnit, SegmentRows, UnitExtractor
+from grace_store.model.unit_extractor import PendingSegments, UnitExtractor
 
 WHOLE_TOKENS = 512
 """Tokens of a segment that may be summed up as one."""
@@ -18,7 +19,7 @@ STRETCH_TOKENS = 64
 """Tokens of a longer one that are."""
 
 
-class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
+class ProxyExtractor(UnitExtractor[SegmentMeans, UnitSignals]):
     """Turns samples into proxy vectors: dL/dh at the output head, averaged over each segment."""
 
     @property
@@ -28,16 +29,12 @@ class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
     def _pending(self, prepared: PreparedUnit) -> PendingSegments:
         return PendingSegments(prepared, self.vector_size)
 
-    def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentRows:
+    def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentMeans:
         with torch.inference_mode():
             hidden = self.hidden_states(batch, image_inputs)
             tokens = batch.tokens_on(self._device)
-            # Signals of older versions of the format are finished with the sums they were begun with.
-            if self._spec.freezes_batches:
-                means = means_of_any_length(self.head, hidden, tokens, self._batching.head_tokens)
-            else:
-                means = self.head.segment_means(hidden, tokens, self._batching.head_tokens)
-            return SegmentRows(devices.to_host(means.vector), devices.to_host(means.statistics))
+            means = means_of_any_length(self.head, hidden, tokens, self._spec.head_tokens)
+            return SegmentMeans(devices.to_host(means.vector), devices.to_host(means.statistics))
 
 
 def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:

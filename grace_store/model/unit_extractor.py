@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, ResumeMismatch
+from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory
 from grace_store.base.metadata import Sharing
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
@@ -24,39 +24,23 @@ from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.devices import in_words
 from grace_store.model.head.choose_head import choose_head
-from grace_store.model.head.closed_form import OutputHead
+from grace_store.model.head.closed_form import OutputHead, SegmentMeans
 from grace_store.model.head.own_forward import response_states
 from grace_store.model.image_features import KeptFeatures, Shown, VisionTower
-from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs, form_passes, form_shared
-from grace_store.model.inputs.collate import Batch, collate, collate_shared
-from grace_store.model.inputs.packing import packed_positions
-from grace_store.model.inputs.prompt_groups import find_groups, prompt_lengths
-from grace_store.model.inputs.reading import ImageQueue, ReadUnit, SampleReader
+from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs, form_shared
+from grace_store.model.inputs.collate import Batch, collate, collate_shared, find_groups, prompt_lengths
+from grace_store.model.inputs.encode_samples import ImageQueue, PreparedUnit, SampleReader
 from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.inputs.vision import ImageInputs, SampleImages, join_images
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.shared_pass import places_after, shared_states
+from grace_store.model.shared_pass import packed_positions, places_after, shared_states
 
 _LOG = logging.getLogger(__name__)
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 OutcomeT = TypeVar("OutcomeT", bound=UnitOutcome)
-
-
-@dataclass(slots=True)
-class PreparedUnit:
-    """A unit's samples as tokens and batches, before the device."""
-
-    num_rows: tuple[int, ...]
-    """Segments of each sample, set aside or not."""
-    tokens: dict[int, TokenizedSample]
-    """By position in the unit."""
-    images: dict[int, SampleImages]
-    """Of a vision-language model, by position in the unit."""
-    set_aside: dict[int, SetAside]
-    batches: list[Batch]
 
 
 @dataclass(slots=True)
@@ -89,16 +73,7 @@ class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
         """Return what the batches made, with those samples set aside whose numbers cannot be kept."""
 
 
-@dataclass(slots=True)
-class SegmentRows:
-    """A batch's segments, float32 in main memory, in the order of its members."""
-
-    vector: Tensor
-    statistics: Tensor
-    """Columns: loss, entropy, hit rate."""
-
-
-class PendingSegments(UnitInFlight[SegmentRows, UnitSignals]):
+class PendingSegments(UnitInFlight[SegmentMeans, UnitSignals]):
     """A unit with a vector for each segment."""
 
     def gather(self) -> UnitSignals:
@@ -139,19 +114,14 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self.model: nn.Module = loaded.model
         self._device = loaded.device
         self.head = head or choose_head(loaded.model)
-        self._spec, self._batching = spec, spec.batching
+        self._spec = spec
         self._too_large: int | None = None
         """The smallest number of tokens that did not fit into memory as one batch."""
         self.sharing: Sharing | None = None
-        """Whether samples of one prompt run it once; only after a trial, as not every model can."""
+        """Whether samples of one prompt run it once; only after a probe, as not every model can."""
         self.tower: VisionTower | None = None
-        """What makes the features of an image once for all prompts of a unit that have it, after a trial too."""
+        """What makes the features of an image once for all prompts of a unit that have it, after a probe too."""
         self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
-        if self._rule != ANY_LENGTHS and not spec.freezes_batches:
-            raise ResumeMismatch(
-                "This signal was begun in an older version of the format, and this model's values of long samples "
-                "depended on their batch-mates in it. Plan the dataset into a new --store; nothing was written."
-            )
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
         self._reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
@@ -162,7 +132,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         return self._reader
 
     def share_as(self, sharing: Sharing) -> None:
-        """Have samples share prompts and images as a trial found that they can, or as their signal was begun."""
+        """Have samples share prompts and images as a probe found that they can, or as their signal was begun."""
         self.sharing = sharing
         can = sharing.images is not None
         self.tower = VisionTower(self.model, self._device, apart=sharing.images == "image") if can else None
@@ -198,24 +168,23 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             devices.make_current(self._device)  # of this thread, whichever it is
             shares = self.sharing is not None and self.sharing.prompts
             batches = self._shared_batches(read) if shares else self._batches(read, list(read.tokens))
-        num_rows = tuple(sample.num_segments for sample in samples)
-        return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
+        return replace(read, num_rows=tuple(sample.num_segments for sample in samples), batches=batches)
 
-    def _batches(self, read: ReadUnit, positions: Sequence[int]) -> list[Batch]:
+    def _batches(self, read: PreparedUnit, positions: Sequence[int]) -> list[Batch]:
         lengths = [read.tokens[position].num_tokens for position in positions]
-        form = form_packs if self._batching.packing else form_batches
-        groups = form(lengths, self._batching.batch_tokens, self._rule)
+        form = form_packs if self._spec.packing else form_batches
+        groups = form(lengths, self._spec.batch_tokens, self._rule)
         return [self._collate([positions[i] for i in group], read.tokens) for group in groups]
 
-    def groups_in(self, read: ReadUnit) -> list[list[int]]:
+    def groups_in(self, read: PreparedUnit) -> list[list[int]]:
         """Return the positions of samples that have the same prompt and images, group by group."""
         images = {position: each.digests for position, each in read.images.items()}
         return find_groups(read.tokens, images, self._reader.image_ids)
 
-    def _shared_batches(self, read: ReadUnit) -> list[Batch]:
+    def _shared_batches(self, read: PreparedUnit) -> list[Batch]:
         """Return batches of samples that share prompts, then those of all others."""
-        formed = form_shared(self.groups_in(read), prompt_lengths(read.tokens), self._batching.batch_tokens)
-        shared = [collate_shared(each, read.tokens, self._device) for each in formed]
+        formed = form_shared(self.groups_in(read), prompt_lengths(read.tokens), self._spec.batch_tokens)
+        shared = [collate_shared(each, read.tokens, self._spec.batch_tokens, self._device) for each in formed]
         together = {member for batch in shared for member in batch.members}
         return shared + self._batches(read, [position for position in read.tokens if position not in together])
 
@@ -256,7 +225,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
         samples = [tokens[member] for member in members]
-        return collate(members, samples, self._device, packed=self._batching.packing)
+        return collate(members, samples, self._device, packed=self._spec.packing)
 
     def _try(
         self, batch: Batch, images: ImageQueue, features: AbstractContextManager[None], upcoming: Sequence[int]
@@ -308,8 +277,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         first_places = places_after(self.model, {**batch.inputs, **image_inputs}, batch.shared.lengths)
         return shared_states(self.model, inputs, batch.shared, first_places, self._device)
 
-    def states_by_member(self, batch: Batch, unit: PreparedUnit | ReadUnit) -> dict[int, Tensor]:
-        """Return the same for each member of a batch, for trials."""
+    def states_by_member(self, batch: Batch, unit: PreparedUnit) -> dict[int, Tensor]:
+        """Return the same for each member of a batch, for probes."""
         images = join_images([unit.images[member].inputs() for member in batch.shown if member in unit.images])
         with torch.inference_mode():
             hidden = self.hidden_states(batch, images)
@@ -354,8 +323,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         members = [member for group in groups for member in group]
         if len(members) == 1:
             return self._collate(members, tokens)
-        lengths = prompt_lengths({member: tokens[member] for member in members})
-        return collate_shared(form_passes(groups, lengths, self._batching.batch_tokens), tokens, self._device)
+        return collate_shared(groups, tokens, self._spec.batch_tokens, self._device)
 
 
 def _in_halves(several: Sequence[ItemT]) -> list[list[ItemT]]:

@@ -9,16 +9,16 @@ import numpy as np
 
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray
-from grace_store.base.flags import ABOUT, HYGIENE_FLAGS
+from grace_store.base.states import ABOUT, HYGIENE_FLAGS
 from grace_store.curate.audit import audit
 from grace_store.curate.sweep import Sweep, sweep
 from grace_store.pages import figures
 from grace_store.pages.figures import MAX_POINTS, PlottedSamples
+from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.signal_choice import stepwise_signals
+from grace_store.read.pool import Pool, stepwise_signals
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec
-from grace_store.values.length_bias import LengthAudit
 from grace_store.values.score_spec import ScoreSpec
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ def _means(table: ScoreTable, name: str) -> FloatArray:
 def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Section:
     """Return how values go with length: pictures of all samples, and the audit's numbers."""
     section = Section("length", "Length", "Does the score just like long (or short) traces?")
-    found = audit(table, ratio=ratio)
-    if not found.num_samples:
+    num_samples = int(np.isfinite(table.value).sum())
+    if not num_samples:
         section.text("No sample has a value.", kind="note")
         return section
-    _audit(section, found)
+    add_finding(section, audit(table, ratio=ratio))
     for name, length in table.lengths.items():
         words = LENGTH_WORDS[name]
         if name == "num_steps":
@@ -122,37 +122,15 @@ def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Sec
             caption = figures.BOXES
         else:
             picture = figures.length_scatter(length, points, words)
-            caption = f"The line and band are of all samples.{_thinned(found.num_samples)}"
+            caption = f"The line and band are of all samples.{_thinned(num_samples)}"
         section.figure(f"value-against-{name.replace('_', '-')}", f"Value and {words}", picture, caption)
     return section
 
 
-def _audit(section: Section, audit: LengthAudit) -> None:
-    rows: list[dict[str, Cell]] = [
-        {
-            "value and": LENGTH_WORDS[name],
-            "Pearson (log)": bias.pearson,
-            "Spearman": bias.spearman,
-            "partial": bias.partial,
-            "Spearman, controlled": bias.spearman_after_control,
-            "kept / all": bias.kept_over_all,
-            "kept / all, controlled": bias.kept_over_all_after_control,
-        }
-        for name, bias in audit.lengths.items()
-    ]
-    steps, explained = audit.steps, audit.variance_explained
-    caption = f"Length explains {100 * explained:.1f} % of the variance of values." if explained == explained else ""
-    if steps is not None and steps.within_sample == steps.within_sample:
-        caption += f" Within one trace, the length of a step and its score correlate at {steps.within_sample:.3f} "
-        caption += f"({steps.num_steps:,} steps)."
-    caption += " Partial: after the other two lengths are taken out. Controlled: after all three are taken out of the "
-    caption += f"value, as `select --control length` does. Kept: mean length of the best {audit.ratio:g}."
-    section.records("Value and length", rows, caption)
-
-
 def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
     """Return how settings and signals spread values and overlap in what they choose: of a sweep, or a small one."""
-    store, given, ratio, partial = inputs.store, inputs.sweep, inputs.request.ratio, inputs.request.partial
+    store, given, ratio = inputs.store, inputs.sweep, inputs.request.ratio
+    pool = Pool(store, where=inputs.kept, partial=inputs.request.partial)
     section = Section("settings", "Settings", "What other settings would choose.")
     scored = {name: each for name, each in table.note.signals.items() if name in stepwise_signals(store)}
     if not scored:
@@ -161,7 +139,7 @@ def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
     together = ",".join(f"{name}={each.weight:g}" for name, each in scored.items())
     if given is None:
         spec = SweepSpec.parse(ratio=ratio, grid=[DEFAULT_GRID | {"signal": (together,)}])
-        swept = sweep(store, spec, partial=partial, where=inputs.kept)
+        swept = sweep(pool, spec)
         made = "A small sweep made for this page; `grace-store sweep` makes larger ones."
     else:
         swept, made = given, f"The sweep in {given.folder.name if given.folder else 'memory'}."
@@ -170,7 +148,7 @@ def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
     _boxes(section, "value-by-setting", "Values by setting", swept, "setting")
     if len(stepwise_signals(store)) > 1:
         spec = SweepSpec.parse(ratio=ratio, grid=[_same_settings(table) | {"signal": stepwise_signals(store)}])
-        signals = sweep(store, spec, partial=True, where=inputs.kept)
+        signals = sweep(Pool.of(pool, partial=True), spec)
         _boxes(section, "value-by-signal", "Values by signal", signals, "signal")
         names, caption = _signal_names(signals), "The same settings with each signal alone."
         picture = figures.matrix_map(signals.jaccard[0], names, "Jaccard")

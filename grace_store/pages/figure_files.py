@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 
-from grace_store.base.errors import MissingExtra
+from grace_store.base.errors import MissingExtra, how_to_install
 from grace_store.base.files import whole_file
 from grace_store.pages.sections import Figure
 
@@ -20,7 +20,7 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
         import kaleido  # noqa: F401 - the import is the question
         from choreographer.errors import ChromeNotFoundError
     except ModuleNotFoundError:
-        raise MissingExtra("Figures as files need kaleido. Run `pip install 'grace-store[report]'`.") from None
+        raise MissingExtra(f"Figures as files need kaleido, which is missing. {how_to_install('report')}") from None
     try:
         return asyncio.run(_write(figures, folder))
     except ChromeNotFoundError:

@@ -4,7 +4,8 @@ The colours can be told apart by the colour-blind and seen on white and on black
 position, symbol or number does not say too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from grace_store.pages.plain_text import plot_label
 from grace_store.pages.sections import Figure
 
 BLUE, ORANGE, GREY = "#3d7fc1", "#cc6b1f", "#8a8f98"
+COLOURS, DASHES = (BLUE, ORANGE, "#2f9e77", "#b5649a", GREY), ("solid", "dash", "dot", "dashdot")
 MOST_BINS = 60
 LINE_HEIGHT = 15
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -54,6 +56,17 @@ def boxes(values: Sequence[FloatArray], **more: Any) -> dict[str, Any]:
 
 def dots(x: list[Any], y: list[Any], name: str, **more: Any) -> dict[str, Any]:
     return {"type": "scatter", "mode": "markers", "x": x, "y": y, "name": name, **more}
+
+
+def interval_bars(value: FloatArray, low: FloatArray, high: FloatArray, colour: str, **look: Any) -> dict[str, Any]:
+    """Return the bars that show the intervals of dots, as their ``error_x`` or ``error_y``."""
+    ends = {"array": numbers(high - value), "arrayminus": numbers(value - low)}
+    return {"type": "data", "symmetric": False, **ends, "color": colour, **look}
+
+
+def line_looks() -> Iterator[tuple[str, str]]:
+    """Yield colours and dashes for lines without end; the first twenty pairs differ."""
+    return zip(cycle(COLOURS), cycle(DASHES), strict=False)
 
 
 def dashed_line(**ends: Any) -> dict[str, Any]:

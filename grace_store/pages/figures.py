@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.finding import Estimate
 from grace_store.pages import figure_parts as parts
 from grace_store.pages.plain_text import plot_label, wrapped_label
 from grace_store.pages.sections import Figure
@@ -18,6 +19,8 @@ MAX_NUMBERED = 20
 """Rows up to which the cells of a matrix have room for their numbers in a file; a page scrolls, and has more room."""
 FEW_POSITIONS, MANY_POSITIONS = 12, 24
 """Up to so many positions, counts are written above their bars; beyond the first number they are turned."""
+MAX_MARKED = 60
+"""Points up to which a line has a mark at each of them."""
 BANDS = ((0.1, 0.9), (0.25, 0.75))
 BOXES = "Median, quartiles, and whiskers at 5 % and 95 %."
 """What boxes show, for their captions."""
@@ -49,16 +52,6 @@ def thin(num: int, limit: int = MAX_POINTS) -> IntArray:
     return np.sort(np.random.default_rng(0).choice(num, limit, replace=False))
 
 
-@dataclass(frozen=True, slots=True)
-class NamedInterval:
-    """A number that was measured, under a name, and the interval that it lies in."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-
-
 # ---------------------------------------------------------------- distributions
 
 
@@ -86,29 +79,22 @@ def value_boxes(labels: Sequence[str], values: Sequence[FloatArray], what: str) 
 
 
 def intervals(
-    found: Sequence[NamedInterval], what: str, reference: tuple[float, str], *, tickformat: str = ""
+    found: Mapping[str, Estimate], what: str, reference: tuple[float, str] | None, *, tickformat: str = ""
 ) -> Figure:
     """Draw a dot and its interval for each name, and a dashed line at what they are held against, with its name."""
-    names = [wrapped_label(each.name) for each in found]
-    value, low, high = (np.array([getattr(each, name) for each in found]) for name in ("value", "low", "high"))
-    spread = {
-        "type": "data",
-        "symmetric": False,
-        "array": parts.numbers(high - value),
-        "arrayminus": parts.numbers(value - low),
-    }
-    dots = parts.dots(
-        parts.numbers(value), names, "", error_x=spread | {"color": parts.BLUE, "thickness": 2, "width": 4}
-    )
+    names = [wrapped_label(name) for name in found]
+    ends = ("value", "low", "high")
+    value, low, high = (np.array([getattr(each, name) for each in found.values()]) for name in ends)
+    spread = parts.interval_bars(value, low, high, parts.BLUE, thickness=2, width=4)
+    dots = parts.dots(parts.numbers(value), names, "", error_x=spread)
     dots |= {"marker": {"color": parts.BLUE, "size": 9}, "showlegend": False}
     dots["customdata"] = [
         [one, other] for one, other in zip(parts.numbers(low, 3), parts.numbers(high, 3), strict=True)
     ]
     dots["hovertemplate"] = "%{y}<br>%{x:.3f} (%{customdata[0]} to %{customdata[1]})<extra></extra>"
-    at, words = reference
     layout: dict[str, Any] = {"height": parts.rows_height(names) + parts.LINE_HEIGHT}
-    if at == at:
-        layout |= parts.guide(at, words)
+    if reference is not None and reference[0] == reference[0]:
+        layout |= parts.guide(*reference)
     return parts.figure([dots], parts.axis(what, tickformat=tickformat), parts.rows_axis(names), **layout)
 
 
@@ -126,19 +112,20 @@ def subset_losses(found: Mapping[str, tuple[float, Sequence[float]]]) -> Figure:
     return parts.figure([random, chosen], parts.axis("held-out loss per token"), parts.rows_axis(names), height=height)
 
 
-def proxy_scatter(proxy: FloatArray, true: FloatArray, sample_id: Sequence[str]) -> Figure:
-    """Draw values by the proxy against values by whole gradients, and where both would be equal."""
-    shown = np.flatnonzero(np.isfinite(proxy) & np.isfinite(true))
+def proxy_scatter(points: Sequence[tuple[str, float, float]], what: str) -> Figure:
+    """Draw named points: numbers by the proxy against those by whole gradients, and where both are equal."""
+    proxy, true = np.array([point[1:] for point in points], dtype=np.float64).reshape(-1, 2).T
+    usable = np.flatnonzero(np.isfinite(proxy) & np.isfinite(true))
+    shown = usable[thin(len(usable))]
     dots = parts.dots(parts.numbers(proxy[shown]), parts.numbers(true[shown]), "", showlegend=False)
     dots |= {"marker": {"color": parts.BLUE, "size": 7, "opacity": 0.75}}
-    dots["text"] = [plot_label(sample_id[i]) for i in shown.tolist()]
+    dots["text"] = [plot_label(points[i][0]) for i in shown.tolist()]
     dots["hovertemplate"] = "%{text}<br>proxy %{x:.3f}<br>gradient %{y:.3f}<extra></extra>"
     ends = np.concatenate([proxy[shown], true[shown]])
     low, high = (float(ends.min()), float(ends.max())) if len(ends) else (0.0, 1.0)
     equal = parts.dashed_line(x0=low, y0=low, x1=high, y1=high)
-    return parts.figure(
-        [dots], parts.axis("value by the proxy"), parts.axis("value by whole gradients"), shapes=[equal]
-    )
+    x, y = parts.axis(f"{what} by the proxy"), parts.axis(f"{what} by whole gradients")
+    return parts.figure([dots], x, y, shapes=[equal])
 
 
 def alignment_scatter(answer: FloatArray, history: FloatArray, points: PlottedSamples) -> Figure:
@@ -285,6 +272,22 @@ def _short_count(count: int) -> str:
 
 def _quantiles(groups: Sequence[FloatArray], share: float) -> FloatArray:
     return np.array([np.quantile(group, share) if len(group) else np.nan for group in groups])
+
+
+# ---------------------------------------------------------------- curves
+
+
+def line_chart(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: dict[str, Any], y: dict[str, Any]
+) -> Figure:
+    """Draw a line through the (x, y) of each name; long lines without a mark at every point."""
+    data = []
+    for (name, points), look in zip(lines.items(), parts.line_looks(), strict=False):
+        along, up = (np.asarray(each, dtype=np.float64) for each in points)
+        line = parts.line(along, up, plot_label(name, 44), *look)
+        line["hovertemplate"] = "%{x:.4~g}: %{y:.4~g}"
+        data.append(line | ({"mode": "lines"} if len(along) > MAX_MARKED else {}))
+    return parts.figure(data, x, y)
 
 
 # ---------------------------------------------------------------- pairs

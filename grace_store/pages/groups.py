@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.artifacts.filtered_scores import groups_of
+from grace_store.artifacts.made_from import groups_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, FloatArray
+from grace_store.base.finding import Estimate
 from grace_store.base.text import one_line
-from grace_store.pages.figures import BOXES, NamedInterval, intervals, value_boxes
+from grace_store.curate.group_counts import group_name
+from grace_store.pages.figures import BOXES, intervals, value_boxes
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.kept_samples import group_name
 from grace_store.store.opened import Store
-from grace_store.values.intervals import share_interval
-from grace_store.values.length_bias import mean_ranks, rank_correlation
+from grace_store.values.length_bias import mean_ranks, rank_correlation, share_interval
 
 MAX_FIELD_GROUPS = 24
 NUM_NUMBER_GROUPS = 5
@@ -105,20 +105,21 @@ def _draw(section: Section, field: str, members: Mapping[str, BoolArray], compar
     number = len(section.figures) // 2 + 1
     picture = value_boxes(sizes, [value[member] for member in members.values()], "")
     section.figure(f"value-by-field-{number}", f"Values by {shown}", picture, f"{BOXES}{more}")
-    shares = [chosen_share(name, chosen[member]) for name, member in zip(sizes, members.values(), strict=True)]
+    shares = {name: chosen_share(chosen[member]) for name, member in zip(sizes, members.values(), strict=True)}
     picture = intervals(shares, "share that is chosen", (float(chosen.mean()), "all samples"), tickformat=".0%")
     caption = "In brackets: how many samples a group has. Lines: 95 % intervals, wider for smaller groups."
     section.figure(f"chosen-by-field-{number}", f"Share chosen by {shown}", picture, caption)
 
 
-def chosen_share(name: str, chosen: BoolArray) -> NamedInterval:
+def chosen_share(chosen: BoolArray) -> Estimate:
     """Return the share of a group that is chosen, with Wilson's interval, which holds for small groups too.
 
-    >>> found = chosen_share("a", np.array([True] + [False] * 9))
+    >>> found = chosen_share(np.array([True] + [False] * 9))
     >>> found.value, round(found.low, 3), round(found.high, 3)
     (0.1, 0.018, 0.404)
     """
-    return NamedInterval(name, float(chosen.mean()), *share_interval(int(chosen.sum()), len(chosen)))
+    low, high = share_interval(int(chosen.sum()), len(chosen))
+    return Estimate(value=float(chosen.mean()), low=low, high=high, num=len(chosen))
 
 
 def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compared: Compared) -> None:

@@ -9,12 +9,17 @@ held to digests: plotly sets style attributes.
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from grace_store import __version__
+from grace_store.base.errors import MissingExtra, how_to_install
+from grace_store.base.files import whole_file
 from grace_store.pages.plain_text import visible
+from grace_store.pages.sections import Section
 
 SCRIPTS = ("elements.js", "theme.js", "plots.js", "sections.js", "trace_list.js", "trace_view.js", "main.js")
 """The page's own scripts, in the order they are put together."""
@@ -43,6 +48,28 @@ def _shown(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_shown(inner) for inner in value]
     return value
+
+
+def write_page(out: Path, title: str, sections: Sequence[Section], traces: Mapping[str, Any] | None = None) -> None:
+    """Write sections to one HTML file that needs no network; traces are the documents of the trace browser, if any."""
+    shown = [section.to_json() for section in sections]
+    documents: dict[str, Any] = {"page": {"title": title, "made_by": f"grace-store {__version__}", "sections": shown}}
+    for section in sections:
+        documents |= {f"figure-{name}": figure for name, figure in section.figures.items()}
+    plotly_js = load_plotly_js()
+    with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(html_parts(title, documents | dict(traces or {}), plotly_js))
+
+
+def load_plotly_js() -> str:
+    """Return plotly's script, which every page carries with it."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError:
+        raise MissingExtra(f"A report needs plotly, which is not installed. {how_to_install('report')}") from None
+    text: str = get_plotlyjs()
+    # An element ends at the first closing tag, wherever it stands.
+    return text.replace("</script", "<\\/script")
 
 
 def html_parts(title: str, documents: Mapping[str, Any], plotly_js: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.notes import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray
 from grace_store.base.text import duration, size

@@ -4,8 +4,9 @@ import itertools
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from grace_store.artifacts.notes import ScoresNote, WhereNote
+from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.score_table import ScoreTable
+from grace_store.base.finding import WhereNote
 from grace_store.base.settings import short
 from grace_store.base.text import one_line, size
 from grace_store.pages.sections import Cell, Section

@@ -7,16 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from grace_store import __version__
-from grace_store.artifacts.filtered_scores import keep_samples, where_note
-from grace_store.artifacts.outputs import Source, check_outputs, sources_of
+from grace_store.artifacts.made_from import Source, check_outputs, keep_samples, sources_of, where_note
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, IntArray
-from grace_store.base.errors import MissingExtra
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.file_formats import HTML, check_name
-from grace_store.base.files import whole_file
-from grace_store.base.flags import ABOUT
+from grace_store.base.states import ABOUT
 from grace_store.base.text import counted
 from grace_store.curate.conclusions import conclude_scores
 from grace_store.curate.score import ScoreRequest, score
@@ -26,7 +22,7 @@ from grace_store.pages.distributions import length_section, settings_section, va
 from grace_store.pages.figure_files import write_figures
 from grace_store.pages.figures import PlottedSamples
 from grace_store.pages.groups import Compared, groups_section
-from grace_store.pages.html import html_parts
+from grace_store.pages.html import load_plotly_js, write_page
 from grace_store.pages.method_comparison import methods_section, name_methods
 from grace_store.pages.overview import overview_section
 from grace_store.pages.report_inputs import ReportInputs, ReportRequest
@@ -34,7 +30,7 @@ from grace_store.pages.sections import Figure, Section
 from grace_store.pages.shown_traces import choose_traces
 from grace_store.pages.similarity import similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, gather_traces
-from grace_store.read.signal_choice import stepwise_signals
+from grace_store.read.pool import stepwise_signals
 from grace_store.run.status import status
 from grace_store.store.opened import Store
 
@@ -61,7 +57,7 @@ def report(
     listener: Listener = ignore,
 ) -> Report:
     """Write a store's report to one HTML file that needs nothing else, and its figures to a folder if one is given."""
-    plotly_js = load_plotly_js()
+    load_plotly_js()  # a report that cannot be written is refused before anything is computed
     opened = store if isinstance(store, Store) else Store.open(store)
     check_outputs([out], [*sources_of(opened), *_sources(request)])
     check_name(out, HTML)
@@ -73,26 +69,15 @@ def report(
         listener(Note(f"Drawing {counted(len(page.figures), 'figure')}, each as an SVG and a PNG file."))
         written = write_figures(page.figures, figures)
     listener(Note("Writing the page."))
-    with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(html_parts(page.title, page.documents(), plotly_js))
+    write_page(out, page.title, page.sections, page.trace_documents())
     num_traces, sections = len(page.traces.index["id"]), [section.key for section in page.sections]
     return Report(out, out.stat().st_size, len(page.table), num_traces, sections, written, page.traces.notes)
 
 
-def load_plotly_js() -> str:
-    """Return plotly's script, which the page carries with it."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError:
-        raise MissingExtra("A report needs plotly. Run `pip install 'grace-store[report]'`.") from None
-    text: str = get_plotlyjs()
-    # An element ends at the first closing tag, wherever it stands.
-    return text.replace("</script", "<\\/script")
-
-
 def _sources(request: ReportRequest) -> list[Source]:
     named = [(path, "the scores") for path in request.scores] + [(path, "a subset") for path in request.subsets]
-    kinds = ("duplicates", "diversity", "sweep", "judge", "stability", "fidelity", "against", "trial")
+    named += [(path, "a finding") for path in request.findings]
+    kinds = ("duplicates", "sweep", "against", "warmup")
     others = {name: getattr(request, name) for name in kinds}
     return named + [(path, f"what {name} wrote") for name, path in others.items() if path is not None]
 
@@ -142,35 +127,30 @@ class _Page:
         sections.append(settings_section(given, table))
         sections.append(methods_section(store, methods, state, request.ratio))
         listener(Note("Looking for neighbours."))
-        similar = similarity_section(given, table, shown.place, listener)
-        sections += [similar.section, *audit_sections(given)]
+        alike, neighbours, groups = similarity_section(given, table, shown.place, listener)
+        sections += [alike, *audit_sections(given)]
         listed = ScoreTable(table.table.take(shown.place), table.note, table.path)
-        traces = gather_traces(given, listed, _bits(subsets)[shown.place], similar, listener)
+        traces = gather_traces(given, listed, _bits(subsets)[shown.place], neighbours, listener)
+        traces.index["group"] = groups
         title = Path(store.location.rstrip("/")).name
         return cls(title, table, sections, [name for name, _ in subsets], traces, shown.words)
 
-    def documents(self) -> dict[str, Any]:
-        """Return the page's data by the names its script reads them under."""
+    def trace_documents(self) -> dict[str, Any]:
+        """Return the data of the trace browser by the names that the page's script reads them under."""
         documents: dict[str, Any] = {
-            "page": {
-                "title": self.title,
-                "made_by": f"grace-store {__version__}",
-                "sections": [section.to_json() for section in self.sections],
-                "traces": {
-                    "num": len(self.traces.index["id"]),
-                    "fields": [{"name": each.name, "kind": each.kind} for each in self.traces.fields],
-                    "block": BLOCK_TRACES,
-                    "subsets": self.subsets,
-                    "flags": ABOUT,
-                    "shown": self.shown,
-                    "notes": self.traces.notes,
-                    "scale": self._scale(),
-                    "signal": next(iter(self.table.note.signals)),
-                },
+            "trace-browser": {
+                "num": len(self.traces.index["id"]),
+                "fields": [{"name": each.name, "kind": each.kind} for each in self.traces.fields],
+                "block": BLOCK_TRACES,
+                "subsets": self.subsets,
+                "flags": ABOUT,
+                "shown": self.shown,
+                "notes": self.traces.notes,
+                "scale": self._scale(),
+                "signal": next(iter(self.table.note.signals)),
             },
             "trace-index": self.traces.index,
         }
-        documents |= {f"figure-{name}": figure for name, figure in self.figures.items()}
         documents |= {f"traces-{number}": block for number, block in enumerate(self.traces.blocks)}
         return documents | {f"pictures-{number}": some for number, some in enumerate(self.traces.pictures) if some}
 

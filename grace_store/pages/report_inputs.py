@@ -3,26 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 from grace_store.artifacts.against_table import AgainstTable, read_against
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
-from grace_store.artifacts.judgement import Judgement
-from grace_store.artifacts.made_from import check_plan_of
-from grace_store.artifacts.measures import Diversity, FidelityDocument, StabilityDocument
-from grace_store.artifacts.notes import SubsetNote
+from grace_store.artifacts.notes import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable, read_scores
-from grace_store.artifacts.subset_file import selected_rows
-from grace_store.artifacts.trial_documents import Trial
 from grace_store.base.arrays import IntArray
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
+from grace_store.base.finding import Finding
+from grace_store.base.text import enumerated
+from grace_store.curate.selection import SubsetNote
+from grace_store.curate.subset_file import selected_rows
 from grace_store.curate.sweep import Sweep, read_sweep
-from grace_store.read.kept_samples import Kept
+from grace_store.read.pool import Kept
 from grace_store.store.opened import Store
+from grace_store.train.recipe import read_recipe
 
-PlannedT = TypeVar("PlannedT", Diversity, Judgement, StabilityDocument, FidelityDocument, Trial)
 MAX_SUBSETS = 30
 """A trace's subsets are bits of one number in the page."""
 
@@ -37,18 +36,12 @@ class ReportRequest:
     sweep: Path | None = None
     duplicates: Path | None = None
     """What ``grace-store duplicates`` wrote."""
-    diversity: Path | None = None
-    """What ``grace-store diversity`` wrote."""
-    judge: Path | None = None
-    """What ``grace-store judge --out`` wrote."""
-    stability: Path | None = None
-    """What ``grace-store stability --out`` wrote."""
-    fidelity: Path | None = None
-    """What ``grace-store fidelity --out`` wrote."""
+    findings: Sequence[Path] = ()
+    """What studies wrote with ``--out``."""
     against: Path | None = None
-    """What ``grace-store duplicates --against`` wrote."""
-    trial: Path | None = None
-    """What ``grace-store trial`` found: trial.json in its folder."""
+    """What ``grace-store contamination`` wrote."""
+    warmup: Path | None = None
+    """The folder that ``grace-store warmup`` wrote."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
     """Fields of the records whose groups are compared; several that commas join are combined."""
@@ -75,12 +68,8 @@ class ReportInputs:
     tables: list[ScoreTable]
     sweep: Sweep | None
     duplicates: DuplicateTable | None
-    diversity: Diversity | None
-    judgement: Judgement | None
-    stability: StabilityDocument | None
-    fidelity: FidelityDocument | None
+    findings: list[Finding]
     against: AgainstTable | None
-    trial: Trial | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
     conclusions: tuple[str, ...] = ()
@@ -96,12 +85,14 @@ class ReportInputs:
             check_plan_of(table.note, store, table.what)
         if request.signals and any(table.has_step_scores for table in tables):
             raise SettingError("--scores says by which signals it was scored: leave --signal out")
+        if request.warmup is not None and read_recipe(request.warmup) is None:
+            raise DataError(f"{request.warmup} holds no warm-up; give the folder that `grace-store warmup` wrote.")
         duplicates = None if request.duplicates is None else read_duplicates(request.duplicates)
         if duplicates is not None:
             check_plan_of(duplicates.note, store, f"table of duplicates {request.duplicates}")
         sweep = None if request.sweep is None else read_sweep(store, request.sweep)
         subsets = _subsets(store, request.subsets)
-        told = [each for path in request.subsets if (each := read_document(sidecar_of(path), SubsetNote).conclusion)]
+        told = [sentence for path in request.subsets for sentence in _told(path)]
         told += [] if sweep is None else [sweep.conclusion]
         return cls(
             store,
@@ -109,23 +100,18 @@ class ReportInputs:
             tables,
             sweep=sweep,
             duplicates=duplicates,
-            diversity=_measured(store, request.diversity, Diversity),
-            judgement=_measured(store, request.judge, Judgement),
-            stability=_measured(store, request.stability, StabilityDocument),
-            fidelity=_measured(store, request.fidelity, FidelityDocument),
+            findings=[_finding(store, path) for path in request.findings],
             against=_against(store, request.against),
-            trial=_measured(store, request.trial, Trial),
             subsets=subsets,
             conclusions=tuple(told),
         )
 
 
-def _measured(store: Store, path: Path | None, kind: type[PlannedT]) -> PlannedT | None:
-    """Read a document of a kind, if one is given, and make sure that it is about this store."""
-    if path is None:
-        return None
-    found = read_document(path, kind)
-    check_plan_of(found, store, f"{kind.words.partition(' ')[2]} {path}")
+def _finding(store: Store, path: Path) -> Finding:
+    """Read a finding, and make sure that it is about this store."""
+    found = read_document(path, Finding)
+    if found.pool is not None:
+        check_plan_of(found.pool, store, f"finding {path}")
     return found
 
 
@@ -136,6 +122,13 @@ def _against(store: Store, path: Path | None) -> AgainstTable | None:
     found = read_against(path)
     check_plan_of(found.note, store, f"table of benchmark items {path}")
     return found
+
+
+def _told(path: Path) -> list[str]:
+    """Return what the note of a subset says of it, and all rules that it was chosen by."""
+    note = read_document(sidecar_of(path), SubsetNote)
+    rules = f"How {path.name} was chosen: {enumerated(list(note.spec.rules.values()))}."
+    return [note.conclusion, rules] if note.conclusion else [rules]
 
 
 def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grace_store.base.text import one_line
-from grace_store.data.fields import fields_in, value_of
+from grace_store.data.record import fields_in, value_of
 from grace_store.read.records import SampleRecords
 
 MAX_CHOICES = 24

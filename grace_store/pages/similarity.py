@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grace_store.artifacts.duplicate_table import DuplicateTable
-from grace_store.artifacts.measures import Diversity, RandomSubsets, SubsetDiversity, TradeCurve, TradePoint
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
+from grace_store.base.errors import how_to_install
 from grace_store.base.events import Listener
 from grace_store.base.row_places import find_rows
 from grace_store.base.text import first_few
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import similarity_figures
+from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
+from grace_store.read.descriptors import Descriptions, describe_samples
+from grace_store.read.pool import Pool
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
@@ -28,39 +28,34 @@ NUM_NEIGHBOURS_SHOWN = 5
 SEARCHED_AT_ONCE = 256
 MAX_LISTED_GROUPS, MAX_NAMED = 20, 6
 """Groups that are listed, and samples that are named in each."""
-NO_FAISS = "it is found by faiss, which is not installed (`pip install 'grace-store[faiss]'`)."
+NO_FAISS = f"this needs faiss, which is not installed. {how_to_install('faiss')}"
 MAX_POOL = 50_000
 """Coverage of a larger pool is not measured for a page: `grace-store diversity` writes it once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Similarity:
-    """The section, and what the trace browser shows of each shown sample."""
-
-    section: Section
-    neighbours: list[list[tuple[int, float]]]
-    """For each shown sample, other shown ones by place among them, nearest first, with their cosines."""
-    group: list[int | None]
-    """For each shown sample, its group of duplicates."""
+Neighbours = list[list[tuple[int, float]]]
+"""For each shown sample, other shown ones by place among them, nearest first, with their cosines."""
 
 
-def similarity_section(given: ReportInputs, table: ScoreTable, place: IntArray, listener: Listener) -> Similarity:
-    """Look for the neighbours of the rows shown among them, and describe duplicates and coverage."""
+def similarity_section(
+    given: ReportInputs, table: ScoreTable, place: IntArray, listener: Listener
+) -> tuple[Section, Neighbours, list[int | None]]:
+    """Return the part on duplicates and coverage, then the neighbours and the duplicate group of each sample shown."""
     section = Section("similarity", "Similarity", "Which traces are alike, and how much of the pool a subset covers.")
-    row, spec = table.row[place], DescriptorSpec(next(iter(table.note.signals)))
-    samples = given.store.positions_of(row)
-    described = describe_samples(given.store, spec, samples=samples, partial=given.request.partial)
-    group = _duplicates(section, given, table, row, listener)
+    row = table.row[place]
+    pool = Pool(given.store, next(iter(table.note.signals)), partial=given.request.partial, data=given.request.data)
+    described = describe_samples(pool, samples=given.store.positions_of(row))
+    group = _duplicates(section, given, pool, table, row, listener)
     _coverage(section, given, table)
-    return Similarity(section, _neighbours(described, row), group)
+    return section, _neighbours(described, row), group
 
 
-def _neighbours(described: Descriptions, row: IntArray) -> list[list[tuple[int, float]]]:
+def _neighbours(described: Descriptions, row: IntArray) -> Neighbours:
     """Return the nearest of each shown sample among those shown, by place in that list."""
     at, _ = find_rows(row, described.row)
     alive = np.flatnonzero(~described.is_zero)
     vectors = np.asarray(described.vector[alive], dtype=np.float32)
-    neighbours: list[list[tuple[int, float]]] = [[] for _ in row]
+    neighbours: Neighbours = [[] for _ in row]
     for start in range(0, len(alive), SEARCHED_AT_ONCE):
         mine = np.arange(start, min(start + SEARCHED_AT_ONCE, len(alive)))
         search = Nearest(vectors[mine], NUM_NEIGHBOURS_SHOWN)
@@ -72,7 +67,7 @@ def _neighbours(described: Descriptions, row: IntArray) -> list[list[tuple[int, 
 
 
 def _duplicates(
-    section: Section, given: ReportInputs, table: ScoreTable, row: IntArray, listener: Listener
+    section: Section, given: ReportInputs, pool: Pool, table: ScoreTable, row: IntArray, listener: Listener
 ) -> list[int | None]:
     """Describe duplicates, and return the group of each sample shown."""
     if not len(row):
@@ -85,16 +80,10 @@ def _duplicates(
         section.text(f"Duplicates are not shown: {NO_FAISS}", kind="note")
         return [None] * len(row)
     else:
-        from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+        from grace_store.curate.duplicates import duplicates
 
-        wanted = DuplicatesRequest(
-            signal=next(iter(table.note.signals)),
-            scores=table if np.isfinite(table.value).any() else None,
-            subset=given.store.positions_of(row),
-            data=given.request.data,
-            partial=given.request.partial,
-        )
-        found = duplicates(given.store, wanted, listener=listener)
+        values = table if np.isfinite(table.value).any() else None
+        found = duplicates(pool, scores=values, subset=given.store.positions_of(row), listener=listener)
         among = f"Looked for among the {len(row):,} traces on this page."
     _show_duplicates(section, found, among)
     groups = dict(zip(found.row.tolist(), found.group.tolist(), strict=True))
@@ -129,6 +118,9 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
 
 
 def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
+    """Add how diverse the subsets are, unless that is given and has a part of its own."""
+    if any(found.study == "diversity" for found in given.findings):
+        return
     obstacle, request = "", given.request
     if not np.isfinite(table.value).any():
         obstacle = "no sample has a value, so there is no subset."
@@ -136,88 +128,12 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
         obstacle = NO_FAISS
     elif len(table) > MAX_POOL:
         obstacle = f"{len(table):,} samples are too many to be clustered for a page. Run "
-        obstacle += "`grace-store diversity --out FILE` and give that with `--diversity`."
-    if given.diversity is not None:
-        _show_coverage(section, given.diversity)
-    elif obstacle:
+        obstacle += "`grace-store diversity --out FILE` and give that with `--finding`."
+    if obstacle:
         section.text(f"Coverage is not shown: {obstacle}", kind="note")
-    else:
-        from grace_store.curate.diversity import DiversityRequest, diversity
-
-        ratio, signal = () if request.subsets else (request.ratio,), next(iter(table.note.signals))
-        wanted = DiversityRequest(
-            subsets=request.subsets,
-            scores=table,
-            ratio=ratio,
-            signal=signal,
-            partial=request.partial,
-            where=given.kept,
-        )
-        _show_coverage(section, diversity(given.store, wanted))
-
-
-def _show_coverage(section: Section, found: Diversity) -> None:
-    if conclusion := found.conclusion:
-        section.text(conclusion, kind="conclusion")
-    section.records(
-        "Coverage",
-        [_coverage_row(each) for each in (found.pool, *found.subsets)],
-        f"Of {found.num_clusters:,} clusters of the pool, by the descriptor {found.descriptor}. Random subsets: the "
-        "mean share that subsets of the same size touch, and what 5 % are below and above. Entropy: 1 if clusters are "
-        "filled evenly. Vendi: effective number of different samples. Nearest distance: mean of 1 - cos to the nearest "
-        "other sample of the subset.",
-    )
-    if not found.subsets:
         return
-    names = [Path(each.name).name for each in found.subsets]
-    share = np.array([each.share_touched for each in found.subsets])
-    random = np.array([_interval(each.random) for each in found.subsets]).reshape(-1, 3)
-    caption = "Bars: the subset. Diamonds: random subsets of the same size."
-    section.figure("coverage", "Clusters touched", similarity_figures.coverage_bars(names, share, random), caption)
-    picture = similarity_figures.cluster_map(
-        np.array([each.mean_value for each in found.clusters]),
-        np.array([each.representation[0] for each in found.clusters]),
-        np.array([each.num_samples for each in found.clusters], dtype=np.int64),
-        [each.example for each in found.clusters],
-    )
-    caption = (
-        "A dot is a cluster, its size the number of its samples. Above the line the subset has more than its share."
-    )
-    section.figure("cluster-values", f"Clusters and {names[0]}", picture, caption)
-    if found.curve is not None:
-        _show_curve(section, found.curve)
+    from grace_store.curate.diversity import diversity
 
-
-def _show_curve(section: Section, curve: TradeCurve) -> None:
-    """Draw what coverage costs, each line and point with its name."""
-    methods = list(dict.fromkeys(point.method for point in curve.points))
-    caption = "A line is a method of diverse selection; along it, its weight goes from 0 (value alone) to its end."
-    for name, what in (("share_touched", "share of clusters touched"), ("entropy", "evenness over clusters")):
-        lines = {each: [_place(p, name) for p in curve.points if p.method == each] for each in methods}
-        picture = similarity_figures.trade_lines(lines, [_place(curve.best, name), _place(curve.random, name)], what)
-        title = f"What diversity costs: {what}"
-        section.figure(f"diversity-curve-{name.replace('_', '-')}", title, picture, caption)
-
-
-def _place(point: TradePoint, name: str) -> similarity_figures.TradePlace:
-    words = f"{point.method}, weight {point.weight:g}" if point.weight == point.weight else point.method
-    return similarity_figures.TradePlace(words, point.value_lost, float(getattr(point, name)))
-
-
-def _coverage_row(each: SubsetDiversity) -> dict[str, Cell]:
-    mean, low, high = _interval(each.random)
-    return {
-        "subset": Path(each.name).name,
-        "samples": each.num_samples,
-        "mean value": each.mean_value,
-        "clusters touched": each.share_touched,
-        "random subsets": None if each.random is None else f"{mean:.3f} ({low:.3f} to {high:.3f})",
-        "entropy": each.entropy,
-        "Vendi": each.vendi,
-        "nearest distance": each.nearest_distance,
-    }
-
-
-def _interval(random: RandomSubsets | None) -> tuple[float, float, float]:
-    found = None if random is None else random.share_touched
-    return (np.nan, np.nan, np.nan) if found is None else (found.mean, found.low, found.high)
+    ratio, signal = () if request.subsets else (request.ratio,), next(iter(table.note.signals))
+    pool = Pool(given.store, signal, given.kept, partial=request.partial)
+    add_finding(section, diversity(pool, request.subsets, scores=table, ratio=ratio))

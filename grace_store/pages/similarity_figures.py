@@ -1,7 +1,6 @@
 """How near samples are to each other, and what of a pool subsets cover: arrays to plotly figures. Knows no store."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,10 @@ from grace_store.pages.sections import Figure
 
 LABELLED_HEIGHT = 270
 """About as many pixels has the inside of a figure."""
-_LINE_COLOURS, _LINE_DASHES = (parts.BLUE, parts.ORANGE, "#2f9e77", "#b5649a"), ("solid", "dash", "dot", "dashdot")
 
 
-@dataclass(frozen=True, slots=True)
-class TradePlace:
-    """One choice on a curve of what coverage costs."""
-
-    name: str
-    lost: float
-    gained: float
+TradePlace = tuple[str, float, float]
+"""One choice on a curve of what coverage costs: its name, the value lost and the coverage."""
 
 
 def similarity_histogram(similarity: FloatArray, threshold: float) -> Figure:
@@ -46,14 +39,8 @@ def coverage_bars(names: Sequence[str], share: FloatArray, random: FloatArray) -
         width=0.5,
         hovertemplate="%{x}<br>%{y:.1%} of clusters",
     )
-    spread = {
-        "type": "data",
-        "symmetric": False,
-        "array": parts.numbers(high - mean),
-        "arrayminus": parts.numbers(mean - low),
-    }
     look = {"marker": {"color": parts.ORANGE, "symbol": "diamond", "size": 9}, "hovertemplate": "random: %{y:.1%}"}
-    errors = spread | {"color": parts.ORANGE, "thickness": 1.5}
+    errors = parts.interval_bars(mean, low, high, parts.ORANGE, thickness=1.5)
     marks = parts.dots(labels, parts.numbers(mean), "random subsets, 5 % to 95 %", error_y=errors, **look)
     x, y = parts.axis("", type="category"), parts.axis("clusters touched", tickformat=".0%", rangemode="tozero")
     return parts.figure([bars, marks], x, y)
@@ -76,29 +63,29 @@ def trade_lines(methods: Mapping[str, Sequence[TradePlace]], marks: Sequence[Tra
     """Draw what coverage costs: a line for each method, named at its end."""
     data: list[dict[str, Any]] = []
     labels: list[tuple[TradePlace, str, str | None]] = []
-    for (name, places), colour, dash in zip(methods.items(), _LINE_COLOURS, _LINE_DASHES, strict=False):
+    for (name, places), (colour, dash) in zip(methods.items(), parts.line_looks(), strict=False):
         line = parts.line(*_columns(places), plot_label(name), colour, dash) | {"showlegend": False}
-        line["text"] = [plot_label(place.name) for place in places]
+        line["text"] = [plot_label(each) for each, _, _ in places]
         data.append(line | {"hovertemplate": f"%{{text}}<br>{what} %{{y:.3f}}<br>value lost %{{x:.3f}}<extra></extra>"})
         labels += [(places[-1], name, colour)] if places else []
     x, y = _columns(marks)
     dots = parts.dots(
-        parts.numbers(x), parts.numbers(y), "", text=[plot_label(place.name) for place in marks], showlegend=False
+        parts.numbers(x), parts.numbers(y), "", text=[plot_label(each) for each, _, _ in marks], showlegend=False
     )
     look = {"size": 11, "symbol": "diamond-open", "color": parts.GREY, "line": {"width": 2}}
     data.append(dots | {"marker": look, "hovertemplate": f"%{{text}}<br>{what} %{{y:.3f}}<extra></extra>"})
-    labels += [(place, place.name, None) for place in marks]
+    labels += [(place, place[0], None) for place in marks]
     return parts.figure(data, parts.axis("value lost (1: as at random)"), parts.axis(what), annotations=_apart(labels))
 
 
 def _columns(places: Sequence[TradePlace]) -> tuple[FloatArray, FloatArray]:
-    found = np.array([[place.lost, place.gained] for place in places], dtype=np.float64).reshape(-1, 2)
+    found = np.array([place[1:] for place in places], dtype=np.float64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 
 
 def _apart(labels: Sequence[tuple[TradePlace, str, str | None]]) -> list[dict[str, Any]]:
     """Return names beside their points, moved up or down until none covers another."""
-    finite = [each for each in labels if each[0].lost == each[0].lost and each[0].gained == each[0].gained]
+    finite = [each for each in labels if np.isfinite(each[0][1:]).all()]
     if not finite:
         return []
     lost, gained = _columns([place for place, _, _ in finite])

@@ -28,14 +28,13 @@ class Thumbnails:
     def picture(self, ref: ImageRef) -> tuple[str, str | None, str]:
         """Return an image's key, its data URL the first time it is met, and what is wrong with it, if anything is."""
         try:
-            found = self._folder.open(ref)
+            image, sha256 = self._folder.open(ref)
         except Unusable as why:
             self.num_missing += 1
             return "", None, f"{why.reason.value}: {why.detail}"
-        if found.sha256 in self._keys:
-            return self._keys[found.sha256], None, ""
-        key = self._keys[found.sha256] = f"i{len(self._keys)}"
-        image = found.image
+        if sha256 in self._keys:
+            return self._keys[sha256], None, ""
+        key = self._keys[sha256] = f"i{len(self._keys)}"
         image.thumbnail((self._side, self._side))
         return key, min(_encoded(image), key=len), ""
 

@@ -22,16 +22,15 @@ from grace_store.pages.plain_text import shortened
 from grace_store.pages.shown_fields import ShownField, shown_fields
 from grace_store.pages.thumbnails import Thumbnails
 from grace_store.read.blocks import BlockReader
-from grace_store.read.kept_samples import parse_names
+from grace_store.read.pool import parse_names, stepwise_signals
 from grace_store.read.records import SampleRecords, UnitLoader, image_folder, open_dataset
-from grace_store.read.signal_choice import stepwise_signals
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
-    from grace_store.pages.similarity import Similarity
+    from grace_store.pages.similarity import Neighbours
 
 BLOCK_TRACES = 64
 """Traces in one block of the page's data."""
@@ -52,11 +51,11 @@ class TraceData:
 
 
 def gather_traces(
-    given: ReportInputs, shown: ScoreTable, chosen: IntArray, similar: Similarity, listener: Listener
+    given: ReportInputs, shown: ScoreTable, chosen: IntArray, neighbours: Neighbours, listener: Listener
 ) -> TraceData:
     """Gather the index and the details of the samples shown; chosen has a bit for each subset that a sample is in."""
     asked = None if shown.group is None else shown.group.tolist()
-    index = _index(shown) | {"chosen": chosen.tolist(), "group": similar.group, "question": asked or []}
+    index = _index(shown) | {"chosen": chosen.tolist(), "question": asked or []}
     prompts: dict[bytes, int] = {}
     found = TraceData(index)
     positions = given.store.positions_of(shown.row)
@@ -68,7 +67,7 @@ def gather_traces(
         if number % BLOCK_TRACES == 0:
             found.blocks.append([])
             found.pictures.append({})
-        near = [[int(other), round(cosine, 4)] for other, cosine in similar.neighbours[number]]
+        near = [[int(other), round(cosine, 4)] for other, cosine in neighbours[number]]
         found.blocks[-1].append(steps[number] | {"near": near} | _text(sample, pictures, found.pictures))
         index["text"].append("" if sample is None else _snippet(sample))
         if asked is None:

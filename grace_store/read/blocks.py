@@ -11,12 +11,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Array, BoolArray, Float32Array, Int32Array, IntArray
+from grace_store.base.arrays import Array, BoolArray, Float32Array, Int32Array, IntArray, Places, Positions, Rows
 from grace_store.base.errors import SettingError, Unfinished
+from grace_store.base.events import Listener, Progressed, ignore
 from grace_store.base.states import STATE_DONE
 from grace_store.base.text import counted
 from grace_store.read.parallel import Threads, map_ordered
-from grace_store.store.chunk_reader import Digests
+from grace_store.store.array_group import Digests
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.storages import num_packed
@@ -28,8 +29,7 @@ FoundT = TypeVar("FoundT")
 class SampleGrams:
     """What scoring needs of some done samples, in order; Grams and segments lie flat, K + 1 segments to a sample."""
 
-    sample: IntArray
-    """Positions in the plan."""
+    sample: Positions
     num_steps: IntArray
     gram: Float32Array
     """Packed as in the store; empty unless asked for."""
@@ -42,16 +42,15 @@ class SampleGrams:
 class SampleBlock:
     """Samples of one block that are done in at least one of the signals, in the order of the plan."""
 
-    sample: IntArray
-    """Positions in the plan."""
-    row: IntArray
+    sample: Positions
+    row: Rows
     num_steps: IntArray
     num_tokens: IntArray
     """Tokens in the response, (n,)."""
     segment_tokens: Int32Array
     """Tokens in each segment, flat; where signals tokenise differently, of the first one that has the sample."""
     signals: tuple[SampleGrams, ...]
-    places: tuple[IntArray | None, ...]
+    places: tuple[Places | None, ...]
     """For each signal, where its samples stand among those of the block; None if it has all of them."""
 
     def __len__(self) -> int:
@@ -62,8 +61,7 @@ class HasSamples(Protocol):
     """Anything that holds some samples of one block."""
 
     @property
-    def sample(self) -> IntArray:
-        """Positions in the plan."""
+    def sample(self) -> Positions: ...
 
 
 @dataclass(slots=True)
@@ -72,14 +70,15 @@ class CommittedSignals:
 
     store: Store
     names: tuple[str, ...]
+    wanted: BoolArray | None = None
+    """(N,) which samples of the plan are asked for; None for all."""
     views: list[SignalView] = field(init=False)
     committed: list[set[int]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.views = [self.store.signal(name) for name in self.names]
         self.committed = [set(view.committed_units()) for view in self.views]
-        flags = () if self.store.plan.flagged is None else ("flags",)
-        for name in ("row", "num_steps", "id", *flags):
+        for name in ("row", "num_steps", "id", "flags"):
             self.store.column(f"sample_{name}", 0, 0)  # opened here, not by several threads at once
 
     @property
@@ -96,9 +95,19 @@ class CommittedSignals:
                 remedy = f"Run the same `grace-store extract` to finish it{end}"
                 raise Unfinished(f"Signal {view.name!r} of {found}. {remedy}")
 
-    def starts(self) -> range:
-        """Return where the blocks begin."""
-        return range(0, self.store.plan.num_samples, SAMPLES_PER_CHUNK)
+    def walk(
+        self, work: Callable[[int], FoundT], threads: Threads = None, listener: Listener = ignore
+    ) -> Iterator[FoundT]:
+        """Yield what work makes of every block, given where it begins, in order; a few are under way at a time.
+
+        The listener is told after each block how far the walk has come.
+        """
+        num_samples = self.store.plan.num_samples
+        starts = range(0, num_samples, SAMPLES_PER_CHUNK)
+        for start, found in zip(starts, map_ordered(work, starts, threads), strict=True):
+            done = self.stop(start)
+            listener(Progressed(f"Scoring: {done} of {num_samples} samples.", done, num_samples))
+            yield found
 
     def stop(self, start: int) -> int:
         """Return where the block that begins at a sample ends."""
@@ -115,11 +124,10 @@ class CommittedSignals:
         ids = self.store.column("sample_id", start, self.stop(start))
         return ids if len(block.sample) == len(ids) else ids[block.sample - start]
 
-    def text_flags(self, block: HasSamples) -> Array | None:
-        """Return the flags of the texts of a block's samples, as bits of Flag; None where they are not known."""
+    def text_flags(self, block: HasSamples) -> Array:
+        """Return the flags of the texts of a block's samples, as bits of Flag."""
         start = self._start_of(block)
-        flags = self.store.text_flags(start, self.stop(start))
-        return None if flags is None else flags[block.sample - start]
+        return self.store.text_flags(start, self.stop(start))[block.sample - start]
 
     def _start_of(self, block: HasSamples) -> int:
         return int(block.sample[0]) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK if len(block.sample) else 0
@@ -131,8 +139,6 @@ class BlockReader(CommittedSignals):
 
     gram: bool = True
     loss: bool = False
-    wanted: BoolArray | None = None
-    """(N,) which samples of the plan are asked for; None for all."""
 
     def __post_init__(self) -> None:
         CommittedSignals.__post_init__(self)
@@ -158,9 +164,11 @@ class BlockReader(CommittedSignals):
             found.append(self._grams(view, mine, num_steps[here]))
         return _merged(found, start, row, num_steps)
 
-    def map(self, work: Callable[[SampleBlock], FoundT], threads: Threads = None) -> Iterator[FoundT]:
-        """Yield what work makes of every block, in order; a few blocks are under way at a time."""
-        yield from map_ordered(lambda start: work(self.read(start)), self.starts(), threads)
+    def map(
+        self, work: Callable[[SampleBlock], FoundT], threads: Threads = None, listener: Listener = ignore
+    ) -> Iterator[FoundT]:
+        """Yield what work makes of every block, as walk does."""
+        return self.walk(lambda start: work(self.read(start)), threads, listener)
 
     def _grams(self, view: SignalView, units: Sequence[int], num_steps: npt.NDArray[np.integer[Any]]) -> SampleGrams:
         """Return the done samples of committed units; num_steps is K of all samples of these units, done or not."""
@@ -179,11 +187,11 @@ class BlockReader(CommittedSignals):
         gram = _joined(view, "sample_gram", digests, entries) if self.gram else none
         loss = _joined(view, "segment_loss", digests, rows) if self.loss else none
         if done.all():
-            return SampleGrams(sample, num_segments - 1, gram, num_tokens, loss)
+            return SampleGrams(Positions(sample), num_segments - 1, gram, num_tokens, loss)
         segment_done = np.repeat(done, num_segments)
         gram = gram[np.repeat(done, packed)] if self.gram else gram
         loss = loss[segment_done] if self.loss else loss
-        return SampleGrams(sample[done], num_segments[done] - 1, gram, num_tokens[segment_done], loss)
+        return SampleGrams(Positions(sample[done]), num_segments[done] - 1, gram, num_tokens[segment_done], loss)
 
 
 def _joined(view: SignalView, name: str, digests: dict[int, Digests], lengths: Sequence[int]) -> Array:
@@ -207,20 +215,20 @@ def _sums(values: IntArray, counts: Sequence[int]) -> list[int]:
 def _merged(found: Sequence[SampleGrams], start: int, row: Array, num_steps: Array) -> SampleBlock:
     """Put the samples of several signals side by side."""
     first = found[0]
-    places: tuple[IntArray | None, ...]
+    places: tuple[Places | None, ...]
     if all(np.array_equal(first.sample, other.sample) for other in found[1:]):
         sample, places, tokens = first.sample, (None,) * len(found), first.num_tokens
     else:
-        sample = np.unique(np.concatenate([each.sample for each in found]))
-        found_at = tuple(np.searchsorted(sample, each.sample) for each in found)
+        sample = Positions(np.unique(np.concatenate([each.sample for each in found])))
+        found_at = tuple(Places(np.searchsorted(sample, each.sample)) for each in found)
         places, tokens = found_at, _first_tokens(found, found_at, num_steps[sample - start].astype(np.int64))
     steps = num_steps[sample - start].astype(np.int64)
     firsts = np.cumsum(steps + 1) - (steps + 1)
     totals = np.add.reduceat(tokens, firsts, dtype=np.int64) if len(sample) else np.zeros(0, np.int64)
-    return SampleBlock(sample, row[sample - start].astype(np.int64), steps, totals, tokens, tuple(found), places)
+    return SampleBlock(sample, Rows(row[sample - start].astype(np.int64)), steps, totals, tokens, tuple(found), places)
 
 
-def _first_tokens(found: Sequence[SampleGrams], places: Sequence[IntArray], steps: IntArray) -> Int32Array:
+def _first_tokens(found: Sequence[SampleGrams], places: Sequence[Places], steps: IntArray) -> Int32Array:
     tokens = np.zeros((steps + 1).sum(), dtype=np.int32)
     for each, place in reversed(list(zip(found, places, strict=True))):
         mine = np.zeros(len(steps), dtype=np.bool_)

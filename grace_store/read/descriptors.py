@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
+from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray, Positions, Rows
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
 from grace_store.likeness import points
-from grace_store.likeness.points import Described, Descriptor, Projection
+from grace_store.likeness.points import Described, Descriptor
 from grace_store.read.parallel import Threads, map_ordered
+from grace_store.read.pool import Pool, PoolLike
 from grace_store.read.vectors import UnitVectors, VectorReader
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.gram import offsets_of
@@ -52,26 +52,11 @@ class StepScored(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DescriptorSpec:
-    """Which points samples are made: of which signal, and how."""
-
-    signal: str | None = None
-    """None for the only one."""
-    descriptor: Descriptor | None = None
-    """answer, steps (the default), weighted or projected; None for a signal that keeps one vector a sample."""
-    dimension: int | None = None
-    """Numbers of a projected descriptor; 512 unless given."""
-    seed: int = 0
-    """Of the random projection."""
-
-
-@dataclass(frozen=True, slots=True)
 class Descriptions:
     """Descriptors of some done samples, in the order of the plan."""
 
-    sample: IntArray
-    """(n,) positions in the plan."""
-    row: IntArray
+    sample: Positions
+    row: Rows
     """(n,) where their records stand in the dataset."""
     vector: Array
     """(n, m) float32 or float16, C-contiguous; every row of length 1 but for those of zeros."""
@@ -90,18 +75,18 @@ class Descriptions:
 
 
 def describe_samples(
-    store: Store | str | Path,
-    spec: DescriptorSpec | None = None,
+    pool: PoolLike,
+    descriptor: Descriptor | None = None,
     *,
+    dimension: int | None = None,
+    seed: int = 0,
     scores: StepScored | None = None,
-    samples: IntArray | None = None,
+    samples: Positions | None = None,
     dtype: VectorType = "float32",
-    partial: bool = False,
-    threads: Threads = None,
     listener: Listener = ignore,
 ) -> Descriptions:
-    """Return a vector of length 1 for each done sample, or for some positions; scores weigh the steps of "weighted"."""
-    reader = DescriptionReader.of(store, spec, scores=scores, samples=samples, partial=partial, threads=threads)
+    """Return a vector of length 1 for each done sample of a pool, as DescriptionReader.of does."""
+    reader = DescriptionReader.of(pool, descriptor, dimension=dimension, seed=seed, scores=scores, samples=samples)
     return reader.read_all(dtype, listener)
 
 
@@ -119,40 +104,43 @@ class DescriptionReader:
     """(N,) which samples of the plan are asked for; None for all."""
     made_by: dict[str, Any]
     threads: Threads
-    projection: Projection | None
-    _scores: _StepScores | None
+    projection: FloatArray | None
+    row: Rows
+    """(N,) where the records of all planned samples stand in the dataset."""
     _num_steps: npt.NDArray[np.integer[Any]]
-    _row: IntArray
+    _scores: tuple[FloatArray, IntArray] | None
+    """All step scores, and where each planned sample's begin; -1 where there are none."""
 
     @classmethod
     def of(
         cls,
-        store: Store | str | Path,
-        spec: DescriptorSpec | None = None,
+        pool: PoolLike,
+        descriptor: Descriptor | None = None,
         *,
+        dimension: int | None = None,
+        seed: int = 0,
         scores: StepScored | None = None,
-        samples: IntArray | None = None,
-        partial: bool = False,
-        threads: Threads = None,
+        samples: Positions | None = None,
     ) -> DescriptionReader:
-        opened = store if isinstance(store, Store) else Store.open(store)
-        spec = spec or DescriptorSpec()
-        view = opened.signal(spec.signal)
-        chosen = _resolved(view, spec, scores)
-        wanted = _wanted(opened, samples)
-        vectors = VectorReader(opened, (view.name,))
-        units, made_by = _units(vectors, wanted, partial=partial), _made_by(vectors, chosen)
+        """Return what reads the pool's samples, or those of them at some positions in the plan, by its one signal.
+
+        The descriptor is answer, steps (the default), weighted by scores of steps, or projected: to dimension numbers
+        (512) by a random projection with a seed. A signal that keeps one vector a sample has no other.
+        """
+        pool = Pool.of(pool)
+        view = pool.signal
+        chosen = _resolved(view, descriptor, dimension, scores)
+        wanted = _wanted(pool, samples)
+        vectors = VectorReader(pool.store, (view.name,))
+        units, made_by = _units(vectors, wanted, partial=pool.partial), _made_by(vectors, chosen)
         projection = None
         if chosen == "projected":
-            projection = points.projection_for(view.vector_size, spec.dimension, spec.seed)
-            reduced = {"dimension": spec.dimension or points.PROJECTED_SIZE, "seed": spec.seed}
+            projection = points.projection_for(view.vector_size, dimension, seed)
+            reduced = {"dimension": dimension or points.PROJECTED_SIZE, "seed": seed}
             made_by |= {"dimension": 2 * view.vector_size} if projection is None else reduced
-        step_scores = None
-        if chosen == "weighted":
-            assert scores is not None
-            step_scores = _StepScores.of(scores, opened)
-        columns = opened.column("sample_num_steps"), opened.column("sample_row").astype(np.int64)
-        return cls(vectors, chosen, units, wanted, made_by, threads, projection, step_scores, *columns)
+        step_scores = None if chosen != "weighted" else _step_scores(scores, pool.store)
+        columns = Rows(pool.store.column("sample_row").astype(np.int64)), pool.store.column("sample_num_steps")
+        return cls(vectors, chosen, units, wanted, made_by, pool.threads, projection, *columns, step_scores)
 
     @property
     def store(self) -> Store:
@@ -167,7 +155,7 @@ class DescriptionReader:
         """Return how many numbers a descriptor has."""
         if self.descriptor != "projected":
             return self.view.vector_size
-        return 2 * self.view.vector_size if self.projection is None else self.projection.matrix.shape[1]
+        return 2 * self.view.vector_size if self.projection is None else self.projection.shape[1]
 
     @property
     def max_samples(self) -> int:
@@ -182,17 +170,16 @@ class DescriptionReader:
     def read_all(self, dtype: VectorType = "float32", listener: Listener = ignore) -> Descriptions:
         """Return all of them in one array; beside it, no more than a few units are held."""
         out = np.empty((self.max_samples, self.size), dtype=dtype)
-        parts: list[Descriptions] = []
+        found: list[tuple[IntArray, BoolArray, BoolArray]] = []
         stop = 0
         for block in self.blocks():
             start, stop = stop, stop + len(block)
             out[start:stop] = block.vector
             # The columns without the vectors, which would keep the units in memory.
-            parts.append(Descriptions(block.sample, block.row, out[:0], block.is_zero, block.is_unweighted))
-        sample = np.concatenate([np.zeros(0, np.int64), *(part.sample for part in parts)])
-        found = Descriptions(sample, self._row[sample], out[:stop], *_flags(parts), self.made_by)
-        tell_oddities(int(found.is_zero.sum()), int(found.is_unweighted.sum()), listener)
-        return found
+            found.append((block.sample, block.is_zero, block.is_unweighted))
+        sample, is_zero, is_unweighted = _joined(found, np.zeros(0, np.int64))
+        tell_oddities(int(is_zero.sum()), int(is_unweighted.sum()), listener)
+        return Descriptions(Positions(sample), Rows(self.row[sample]), out[:stop], is_zero, is_unweighted, self.made_by)
 
     def read(self, unit: int) -> Descriptions:
         """Return the descriptors of one unit's done samples that are asked for."""
@@ -201,9 +188,8 @@ class DescriptionReader:
         assert found is not None  # only committed units are asked for
         asked = self._asked(unit)
         sample = asked[found.done[asked - start]]
-        parts = list(self._described(unit, sample - start, found))
-        vector = np.concatenate([np.zeros((0, self.size), np.float32), *(part.vector for part in parts)])
-        return Descriptions(sample, self._row[sample], vector, *_flags(parts), self.made_by)
+        described = _joined(list(self._described(unit, sample - start, found)), np.zeros((0, self.size), np.float32))
+        return Descriptions(Positions(sample), Rows(self.row[sample]), *described, self.made_by)
 
     def describe_trace(self, vectors: Float32Array) -> Described:
         """Return the descriptor of a trace outside the store, whose steps, having no scores, weigh the same."""
@@ -227,16 +213,16 @@ class DescriptionReader:
             else:
                 num_steps = num_segments[some] - 1
                 rows = _ranges(ends[some] - num_segments[some], num_segments[some])
-            score = None if self._scores is None else self._scores.of_samples(start + some, num_steps)
+            score = None if self._scores is None else _scores_of(*self._scores, start + some, num_steps)
             how, given = self.descriptor or "answer", found.decoded(rows)
             yield points.describe(given, num_steps, how, step_score=score, projection=self.projection)
 
 
-def _flags(parts: Sequence[Descriptions] | Sequence[Described]) -> tuple[BoolArray, BoolArray]:
-    """Return which samples of several parts are zero, and which are unweighted."""
-    none = np.zeros(0, np.bool_)
-    is_zero = np.concatenate([none, *(part.is_zero for part in parts)])
-    return is_zero, np.concatenate([none, *(part.is_unweighted for part in parts)])
+def _joined(parts: Sequence[tuple[Array, BoolArray, BoolArray]], none: Array) -> tuple[Array, BoolArray, BoolArray]:
+    """Return an array of several parts' samples, and their two flags; none is the array without any."""
+    flag = np.zeros(0, np.bool_)
+    first, second, third = zip((none, flag, flag), *parts, strict=True)
+    return np.concatenate(first), np.concatenate(second), np.concatenate(third)
 
 
 def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> None:
@@ -248,42 +234,39 @@ def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> Non
             listener(Warned(f"{counted(number, 'sample')} {'has' if number == 1 else 'have'} {what}"))
 
 
-@dataclass(frozen=True, slots=True)
-class _StepScores:
-    """The step scores of a table, found by position in the plan."""
-
-    score: FloatArray
-    first: IntArray
-    """(N,) where each planned sample's scores begin in the flat column; -1 where the table has none."""
-
-    @classmethod
-    def of(cls, scores: StepScored, store: Store) -> _StepScores:
-        if scores.plan_sha256 != store.plan.digest():
-            raise ResumeMismatch(
-                f"The {scores.what} was made from another plan than the one now in {store.location}. Give one of this "
-                "store."
-            )
-        first = np.full(store.plan.num_samples, -1, dtype=np.int64)
-        first[store.positions_of(scores.row)] = offsets_of(scores.num_steps)[:-1]
-        return cls(np.asarray(scores.flat("step_score"), dtype=np.float64), first)
-
-    def of_samples(self, samples: IntArray, num_steps: IntArray) -> FloatArray:
-        first = self.first[samples]
-        found = self.score[_ranges(np.where(first < 0, 0, first), num_steps).clip(max=len(self.score) - 1)]
-        return np.where(np.repeat(first < 0, num_steps), 0.0, found)
+def _scores_of(score: FloatArray, first: IntArray, samples: IntArray, num_steps: IntArray) -> FloatArray:
+    """Return the step scores of some samples, flat; 0 for the steps of a sample that has none."""
+    first = first[samples]
+    found = score[_ranges(np.where(first < 0, 0, first), num_steps).clip(max=len(score) - 1)]
+    return np.where(np.repeat(first < 0, num_steps), 0.0, found)
 
 
-def _resolved(view: SignalView, spec: DescriptorSpec, scores: StepScored | None) -> Descriptor | None:
+def _step_scores(scores: StepScored | None, store: Store) -> tuple[FloatArray, IntArray]:
+    """Return a table's step scores, and where those of each planned sample begin among them; -1 without any."""
+    assert scores is not None
+    if scores.plan_sha256 != store.plan.digest():
+        raise ResumeMismatch(
+            f"The {scores.what} was made from another plan than the one now in {store.location}. Give one of this "
+            "store."
+        )
+    first = np.full(store.plan.num_samples, -1, dtype=np.int64)
+    first[store.positions_of(scores.row)] = offsets_of(scores.num_steps)[:-1]
+    return np.asarray(scores.flat("step_score"), dtype=np.float64), first
+
+
+def _resolved(
+    view: SignalView, descriptor: Descriptor | None, dimension: int | None, scores: StepScored | None
+) -> Descriptor | None:
     """Return the descriptor meant, or say why there is none such."""
-    named = None if spec.descriptor is None else points.descriptor_named(spec.descriptor)
+    named = None if descriptor is None else points.descriptor_named(descriptor)
     if view.per_sample:
-        if named is not None or spec.dimension is not None:
+        if named is not None or dimension is not None:
             raise SettingError(
                 f"signal {view.name!r} keeps one vector a sample, which is its only descriptor: leave --descriptor out"
             )
         return None
     chosen = named or points.DEFAULT_DESCRIPTOR
-    if spec.dimension is not None and chosen != "projected":
+    if dimension is not None and chosen != "projected":
         raise SettingError(f"only the descriptor projected has a dimension; {chosen} has that of the vectors")
     if chosen != "weighted":
         return chosen
@@ -294,16 +277,16 @@ def _resolved(view: SignalView, spec: DescriptorSpec, scores: StepScored | None)
     return chosen
 
 
-def _wanted(store: Store, samples: IntArray | None) -> BoolArray | None:
+def _wanted(pool: Pool, samples: Positions | None) -> BoolArray | None:
     if samples is None:
-        return None
-    samples = np.asarray(samples, dtype=np.int64)
-    num = store.plan.num_samples
+        return pool.wanted
+    samples = Positions(np.asarray(samples, dtype=np.int64))
+    num = pool.store.plan.num_samples
     if len(samples) and not 0 <= samples.min() <= samples.max() < num:
         raise SettingError(f"samples are positions in the plan, from 0 to {num - 1}")
     wanted = np.zeros(num, dtype=np.bool_)
     wanted[samples] = True
-    return wanted
+    return wanted if pool.wanted is None else wanted & pool.wanted
 
 
 def _units(vectors: VectorReader, wanted: BoolArray | None, *, partial: bool) -> list[int]:

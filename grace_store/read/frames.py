@@ -10,6 +10,7 @@ import numpy as np
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import MissingExtra, SettingError
 from grace_store.read.parallel import map_ordered
+from grace_store.read.pool import Pool
 from grace_store.read.records import columns_of_rows
 from grace_store.read.samples import iter_samples
 from grace_store.read.vectors import VectorReader
@@ -34,7 +35,7 @@ def to_pandas(
     pandas = _imported("pandas", "to_pandas")
     opened = store if isinstance(store, Store) else Store.open(store)
     rows = []
-    for sample in iter_samples(opened, signal, partial=partial):
+    for sample in iter_samples(Pool.of(opened, signals=signal, partial=partial)):
         num_tokens = sample.num_tokens
         loss = float(num_tokens @ sample.loss.astype(np.float64) / num_tokens.sum())
         rows.append((sample.sample_id, sample.row, sample.num_steps, int(num_tokens.sum()), loss))

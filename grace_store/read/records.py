@@ -1,10 +1,13 @@
-"""The dataset of a planned store: is it still the same, and the samples of one unit. Knows no model."""
+"""The dataset of a planned store: is it still the same, the samples of one unit, and the traces of one question.
+
+Knows no model.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import accumulate
@@ -12,21 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from grace_store.base.arrays import Int32Array, IntArray
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
-from grace_store.base.fingerprint import file_sha256
+from grace_store.base.files import file_sha256
 from grace_store.base.row_places import find_rows
 from grace_store.base.states import Unusable
 from grace_store.base.text import first_few, one_line
 from grace_store.data.dataset import Dataset
-from grace_store.data.fields import fields_in, value_of
 from grace_store.data.folders import default_image_folder, name_files
-from grace_store.data.record import Record
+from grace_store.data.parse_records import parse_record
+from grace_store.data.record import Record, fields_in, value_of
 from grace_store.data.sample import Sample
-from grace_store.data.understand import understand
+from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest, response_digest, wording_digest
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.sample_rows import Positions, SampleRows, locators_at, order_of_records, rows_at
+from grace_store.store.sample_rows import PositionsLike, SampleRows, locators_at, order_of_records, rows_at
 
 CHANGES_SHOWN = 3
 FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
@@ -70,7 +74,7 @@ def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> N
     if len(planned) != len(dataset.files):
         raise DatasetChanged(
             f"{store.location} was planned from {len(planned)} file(s), {len(dataset.files)} given: "
-            f"{', '.join(Path(file.path).name for file in dataset.files)}. Give the same data, or choose a new --store."
+            f"{', '.join(Path(file.path).name for file in dataset.files)}. Give the same data, or choose a new store."
         )
     changed = [
         index
@@ -82,7 +86,7 @@ def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> N
         raise DatasetChanged(
             f"The data differs from what {store.location} was planned from:\n  "
             + "\n  ".join(lines)
-            + "\nRestore the files, or choose a new --store and plan again."
+            + "\nRestore the files, or choose a new store and plan again."
         )
 
 
@@ -148,14 +152,14 @@ class UnitLoader:
         """Return samples start..stop, each checked against the digest and step count that were planned."""
         return self.read_some(np.arange(start, stop))
 
-    def read_some(self, positions: Positions) -> list[Sample]:
+    def read_some(self, positions: PositionsLike) -> list[Sample]:
         """Return the samples at positions in any order, checked likewise."""
         positions = np.asarray(positions, dtype=np.int64)
         order = order_of_records(self._store, positions)  # as some files can only be read forwards
         found = dict(zip(order.tolist(), self.each(positions[order]), strict=True))
         return [found[place] for place in range(len(positions))]
 
-    def each(self, positions: Positions) -> Iterator[Sample]:
+    def each(self, positions: PositionsLike) -> Iterator[Sample]:
         """Yield the samples at positions in any order, checked likewise; one is in memory at a time."""
         for rows in rows_at(self._store, positions):
             yield from self._understand(rows)
@@ -168,7 +172,7 @@ class UnitLoader:
                 raise self._changed(record)
             row_in_file = record.row - self._file_start[record.file]
             try:
-                sample = understand(record, self._store.plan.spec, self._names[record.file], row_in_file)
+                sample = parse_record(record, self._store.plan.spec, self._names[record.file], row_in_file)
             except Unusable as why:
                 raise self._changed(record) from why
             if (sample.num_steps, sample.sample_id) != (int(rows.num_steps[i]), rows.sample_id[i]):
@@ -179,7 +183,7 @@ class UnitLoader:
         name = self._store.plan.files[record.file].path
         return DatasetChanged(
             f"Row {record.row} ({name}) is not what it was when {self._store.location} was planned. "
-            "Restore the file, or choose a new --store and plan again."
+            "Restore the file, or choose a new store and plan again."
         )
 
 
@@ -228,14 +232,14 @@ class SampleRecords:
 
 
 def read_field(
-    store: Store, field: str, data: Sequence[str] | None = None, positions: IntArray | None = None
+    store: Store, field: str, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
 ) -> list[object]:
     """Return one field of the records of samples, as read_fields does."""
     return read_fields(store, [field], data, positions)[field]
 
 
 def read_fields(
-    store: Store, fields: Sequence[str], data: Sequence[str] | None = None, positions: IntArray | None = None
+    store: Store, fields: Sequence[str], data: Sequence[str | Path] | None = None, positions: IntArray | None = None
 ) -> dict[str, list[object]]:
     """Return fields of the records of samples, or of those at some positions; None where a record has none.
 
@@ -249,10 +253,82 @@ def read_fields(
 
 
 def columns_of_rows(
-    store: Store, row: IntArray, fields: Sequence[str], data: Sequence[str] | None = None
+    store: Store, row: IntArray, fields: Sequence[str], data: Sequence[str | Path] | None = None
 ) -> dict[str, list[object]]:
     """Return fields of the records in some rows of the dataset, as columns to join to a table that has these rows."""
     places, is_there = find_rows(store.column("sample_row"), row)
     if len(wrong := np.flatnonzero(~is_there)):
         raise DataError(f"Row {int(row[wrong[0]])} of the dataset is no sample of {store.location}.")
     return read_fields(store, fields, data, places)
+
+
+# ---------------------------------------------------------------- the traces of one question
+# They have the same prompt and images, or the same value of a field of the records. Records are read one at a time,
+# and of each only 64 bits are kept.
+
+
+def question_groups(
+    store: Store, by: str | None = None, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
+) -> IntArray:
+    """Return the group of each sample of a plan, or of those at some positions, numbered from 0 as they first occur.
+
+    by is a field of the records (dots lead inside), None for prompt and images; a record without a value in that field
+    is alone in its group. data says where the dataset is now.
+    """
+    if positions is None:
+        return _numbered(question_digests(store, by, data, np.arange(store.plan.num_samples)))
+    known, place = np.unique(positions, return_inverse=True)
+    return _numbered(question_digests(store, by, data, known))[place]
+
+
+def question_digests(
+    store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray
+) -> npt.NDArray[np.uint64]:
+    """Return what samples of one question share, also in another store, and others do not; positions ascend."""
+    return _as_numbers(
+        _of_samples(store, data, positions, prompt_digest) if by is None else _of_field(store, by, data, positions)
+    )
+
+
+def wording_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
+    """Return what samples share whose users say the same words with the same images, also in another store."""
+    return _as_numbers(_of_samples(store, data, positions, wording_digest))
+
+
+def response_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
+    """Return what samples share whose responses are the same text, however it is spaced; positions ascend."""
+    return _as_numbers(_of_samples(store, data, positions, response_digest))
+
+
+def _as_numbers(digests: Iterator[bytes]) -> npt.NDArray[np.uint64]:
+    return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
+
+
+def _of_samples(
+    store: Store, data: Sequence[str | Path] | None, positions: IntArray, digest: Callable[[Sample], bytes]
+) -> Iterator[bytes]:
+    # Each record that is read is held against its own digest in the plan, so that files need not be read twice.
+    with open_dataset(store, data, by_content=False) as dataset:
+        yield from map(digest, UnitLoader(store, dataset).each(positions))
+
+
+def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, positions: IntArray) -> Iterator[bytes]:
+    records, found_any = SampleRecords(store, data, positions), False
+    for position, record in zip(positions.tolist(), records, strict=True):
+        value = value_of(record, by)
+        found_any |= value is not None
+        yield field_digest(value, position)
+    if len(positions) and not found_any:
+        raise records.unknown(by)
+
+
+def _numbered(digests: npt.NDArray[np.uint64]) -> IntArray:
+    """Return numbers from 0 in the order in which digests first occur.
+
+    >>> _numbered(np.array([9, 4, 9, 1], dtype=np.uint64))
+    array([0, 1, 0, 2])
+    """
+    _, first, place = np.unique(digests, return_index=True, return_inverse=True)
+    number = np.empty(len(first), dtype=np.int64)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[place]

@@ -17,6 +17,7 @@ from grace_store.base.text import counted
 from grace_store.data.sample import Sample
 from grace_store.read.blocks import CommittedSignals
 from grace_store.read.parallel import map_ordered
+from grace_store.read.pool import Pool, PoolLike
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.store.opened import SignalView, Store
 
@@ -28,14 +29,13 @@ def open_store(location: str | Path) -> Store:
     return Store.open(location)
 
 
-def iter_samples(
-    store: Store | str | Path, signal: str | None = None, *, partial: bool = False, data: Sequence[str] | None = None
-) -> Iterator[StoredSample]:
-    """Yield a signal's done samples in the order of the plan; for texts, data says where the dataset is now."""
-    opened = store if isinstance(store, Store) else Store.open(store)
-    committed = CommittedSignals(opened, (opened.signal(signal).name,))
-    committed.check_complete(partial=partial)
-    view, texts = _WalkedSignal(opened, committed.names[0]), _Texts(opened, data)
+def iter_samples(pool: PoolLike) -> Iterator[StoredSample]:
+    """Yield a pool's done samples by its one signal, in the order of the plan."""
+    pool = Pool.of(pool)
+    opened = pool.store
+    committed = CommittedSignals(opened, (pool.signal.name,))
+    committed.check_complete(partial=pool.partial)
+    view, texts = _WalkedSignal(opened, committed.names[0]), _Texts(opened, pool.data)
     names = ["sample_state", f"{view.vectors_of}_num_tokens", *(() if view.per_sample else ("sample_gram",))]
     units = sorted(committed.committed[0])
     read_ahead = map_ordered(lambda unit: view.unit_arrays(unit, names), units, READ_AHEAD_THREADS)
@@ -43,20 +43,21 @@ def iter_samples(
         view.hold(unit, arrays)
         start, stop = opened.plan.unit_range(unit)
         rows = opened.samples(start, stop)
-        for place in np.flatnonzero(arrays["sample_state"] == STATE_DONE).tolist():
+        is_done = arrays["sample_state"][: stop - start] == STATE_DONE
+        for place in np.flatnonzero(is_done if pool.wanted is None else is_done & pool.wanted[start:stop]).tolist():
             known = rows.sample_id[place], int(rows.row[place]), start + place, int(rows.num_steps[place])
             yield StoredSample(*known, view, texts)
 
 
-def read_sample(
-    store: Store | str | Path, sample: str, signal: str | None = None, *, data: Sequence[str] | None = None
-) -> StoredSample:
-    """Return one done sample of a signal by its id, or by ``#row`` for its row in the dataset."""
-    opened = store if isinstance(store, Store) else Store.open(store)
-    return samples_at(opened.signal(signal), [opened.find(sample)], data)[0]
+def read_sample(pool: PoolLike, sample: str) -> StoredSample:
+    """Return one done sample by its id, or by ``#row`` for its row in the dataset; the pool says by which signal."""
+    pool = Pool.of(pool)
+    return samples_at(pool.signal, [pool.store.find(sample)], pool.data)[0]
 
 
-def samples_at(view: SignalView, positions: Sequence[int], data: Sequence[str] | None = None) -> list[StoredSample]:
+def samples_at(
+    view: SignalView, positions: Sequence[int], data: Sequence[str | Path] | None = None
+) -> list[StoredSample]:
     """Return the samples at some positions in the plan, all of which the signal must have."""
     store, texts, found = view.store, _Texts(view.store, data), []
     for position in positions:
@@ -171,7 +172,7 @@ class _Texts:
     """The samples as the dataset has them, which is opened when the first is asked for and closed with this."""
 
     _store: Store
-    _data: Sequence[str] | None
+    _data: Sequence[str | Path] | None
 
     @cached_property
     def _loader(self) -> UnitLoader:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -48,15 +47,6 @@ class UnitVectors:
 RESPONSE_ARRAYS = ("sample_state", "sample_num_tokens", "sample_loss")
 
 
-class ResponseTotals(NamedTuple):
-    """What is known of a unit's responses, all its samples, without their vectors."""
-
-    done: BoolArray
-    num_tokens: Int32Array
-    loss: Float32Array
-    """Mean over the response's tokens."""
-
-
 @dataclass(slots=True)
 class VectorReader(CommittedSignals):
     """Reads units of some signals."""
@@ -87,13 +77,16 @@ class VectorReader(CommittedSignals):
         names += ["sample_loss", "sample_norm"] if view.per_sample else []
         return UnitVectors(view, view.unit_arrays(unit, list(dict.fromkeys(names))))
 
-    def response(self, signal: int, unit: int) -> ResponseTotals:
-        """Return what a signal, by its number, knows of a unit's responses; none is done if it is not committed."""
+    def response(self, signal: int, unit: int) -> tuple[BoolArray, Int32Array, Float32Array]:
+        """Return what a signal, by its number, knows of all responses of a unit: is it done, its tokens, its mean loss.
+
+        None is done if the unit is not committed.
+        """
         if unit not in self.committed[signal]:
             done = self.done(signal, unit)
-            return ResponseTotals(done, np.zeros(len(done), np.int32), np.zeros(len(done), np.float32))
-        state, *rest = self.views[signal].unit_arrays(unit, RESPONSE_ARRAYS).values()
-        return ResponseTotals(np.asarray(state == STATE_DONE), *rest)
+            return done, np.zeros(len(done), np.int32), np.zeros(len(done), np.float32)
+        state, num_tokens, loss = self.views[signal].unit_arrays(unit, RESPONSE_ARRAYS).values()
+        return np.asarray(state == STATE_DONE), num_tokens, loss
 
     def threads(self, wanted: Threads) -> Threads:
         """Return how many blocks may be under way here, each with a unit of vectors in memory as stored and decoded."""

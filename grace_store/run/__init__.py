@@ -1,1 +1,1 @@
-"""Jobs that write a store: plan, extract, warm-up, verify, repair, doctor."""
+"""Jobs that write a store: plan, extract, warm-up, verify and repair, doctor."""

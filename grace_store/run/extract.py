@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,15 +17,13 @@ import numpy as np
 from grace_store.base.errors import GraceStoreError, Interrupted, SettingError, StorageError
 from grace_store.base.events import Event, Failed, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.base.metadata import Plan
-from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, wishes_in
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
-from grace_store.run.engines.choice import EngineChoice, choose_engine
-from grace_store.run.engines.engine import EngineOptions, RunLock, Work, WorkerJob
-from grace_store.run.model_door import PROXY, model_door
-from grace_store.run.open_signal import check_said, choose_signals, open_signal, refuse_lone_gradient_options
+from grace_store.run.engines.engine import EngineOptions, ExtractJob, Work, WorkerJob, choose_engine
+from grace_store.run.extractor_protocol import model_door
+from grace_store.run.open_signal import check_given, choose_signals, open_signal, refuse_lone_gradient_options
 from grace_store.run.plan import check_store_path, open_planned, plan
 from grace_store.store.backend import LocalBackend, open_backend, open_run_log
 from grace_store.store.layout import SAMPLES_PER_CHUNK
@@ -38,36 +36,15 @@ CHUNKS_LOOKED_AT = 8
 FRAMES_LOGGED = 12
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractJob:
-    """Everything `grace-store extract` was asked for."""
-
-    store: str
-    model: str | None = None
-    data: tuple[str, ...] = ()
-    signal: str = "base"
-    adapter: str | None = None
-    """Merged into the model before anything else; of --kind gradient, what the gradients are taken of."""
-    images: str | None = None
-    """The folder that relative image paths start from."""
-    data_request: DataRequest = field(default_factory=DataRequest)
-    request: ExtractRequest = field(default_factory=ExtractRequest)
-    options: RunOptions = field(default_factory=RunOptions)
-    samples_per_unit: int | None = None
-    shard: Shard = (0, 1)
-    engine: EngineOptions = field(default_factory=EngineOptions)
-    """Where the units run; in this process unless said."""
-    break_lock: bool = False
-    door: str = PROXY
-
-
 def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> SignalView:
     """Do what is missing of a signal and return it; raise Interrupted if asked to stop before the end."""
     stop = stop or threading.Event()
+    if not job.store:
+        raise SettingError("Say which store the signals go to.")
     store = _planned(job, listener)
     if job.signal in store.signal_names:
         view = store.signal(job.signal)
-        check_said(view, job.request)
+        check_given(view, job.request)
         if _is_done(view, job):
             # Neither the dataset nor the model has to be there to say so.
             clear_dead(store.backend)
@@ -90,7 +67,7 @@ def is_finished(job: ExtractJob) -> bool:
 
 def _is_done(view: SignalView, job: ExtractJob) -> bool:
     # A model, data or setting that is given would have to be held against the signal's.
-    is_given = job.model or job.adapter or job.data or job.images or wishes_in(job.request)
+    is_given = job.model or job.adapter or job.data or job.images or job.request.given()
     return not is_given and view.completion() is not None and not missing_units(view)
 
 
@@ -121,7 +98,7 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
 def _plan_in_words(made: Plan) -> str:
     """Return what became of the records, which is worth knowing before a long run."""
     told = f"Planned {made.num_samples} of {counted(made.num_records, 'record')}, read as {made.spec.format}"
-    for what, counts in (("set aside", made.set_aside), ("flagged", made.flagged or {})):
+    for what, counts in (("set aside", made.set_aside), ("flagged", made.flagged)):
         if named := [f"{count} {name}" for name, count in counts.items() if count]:
             told += f"; {what}: {', '.join(named)}"
     return f"{told}."
@@ -200,7 +177,7 @@ def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
     return Started(view.name, len(units), skipped, to_do, samples_skipped, expected_bytes(view, to_do))
 
 
-def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, trial: int) -> WorkerJob:
+def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, probe: int) -> WorkerJob:
     backend = view.store.backend
     places = {"model": model, "adapter": job.adapter, "images": job.images}
     return WorkerJob(
@@ -211,9 +188,9 @@ def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset,
         door=job.door,
         options=job.options,
         tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
-        trial_unit=trial,
+        probe_unit=probe,
         parent=os.getpid(),
-        lock=RunLock(key=lease.key, content=lease.content.decode()),
+        lock=(lease.key, lease.content.decode()),
     )
 
 
@@ -255,40 +232,31 @@ def _failed(error: BaseException) -> Failed:
     return Failed(f"{type(error).__name__}: {error}" if foreseen else type(error).__name__, where)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """Wishes about who does the work. What is not said follows from the machine and its environment."""
-
-    workers: int | None = None
-    shard: Shard | None = None
-    elsewhere: EngineOptions | None = None
-    """An engine beyond this machine."""
-
-
 def extract_signals(
     job: ExtractJob,
     signals: Sequence[str] = (),
     adapters: Sequence[str] = (),
-    engine: EngineRequest | None = None,
     listener: Listener = ignore,
     stop: threading.Event | None = None,
+    *,
+    workers: int | None = None,
+    shard: Shard | None = None,
+    elsewhere: EngineOptions | None = None,
 ) -> list[SignalView]:
     """Do what is missing of every signal and return them; the job's own signal, adapter and engine are left aside.
 
     A training's folder stands for all its checkpoints. With nothing said, the store's unfinished signals are meant.
+    Who does the work follows from the machine and its environment, unless workers, a shard of the units, or an engine
+    beyond this machine are given.
     """
     chosen = choose_signals(job.store, signals, adapters, job.model, job.request)
     jobs = [replace(job, signal=name, adapter=adapter) for name, adapter in chosen]
-    how = _engine(jobs, engine or EngineRequest())
-    spread = [replace(each, options=how.options, shard=how.shard, engine=how.engine) for each in jobs]
-    return [extract(each, listener, stop) for each in spread]
-
-
-def _engine(jobs: Sequence[ExtractJob], wished: EngineRequest) -> EngineChoice:
-    options = jobs[0].options
     if all(map(is_finished, jobs)):  # nobody should wait for torch to count GPUs that will have nothing to do
-        return EngineChoice(options, wished.shard or (0, 1))
-    return choose_engine(options, wished.workers, wished.shard, elsewhere=wished.elsewhere)
+        options, chosen_shard, engine = job.options, shard or (0, 1), EngineOptions()
+    else:
+        options, chosen_shard, engine = choose_engine(job.options, workers, shard, elsewhere=elsewhere)
+    spread = [replace(each, options=options, shard=chosen_shard, engine=engine) for each in jobs]
+    return [extract(each, listener, stop) for each in spread]
 
 
 def expected_bytes(view: SignalView, num_samples: int) -> int:

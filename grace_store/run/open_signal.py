@@ -8,25 +8,17 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from grace_store import __version__
-from grace_store.base.errors import ResumeMismatch, SettingError
-from grace_store.base.metadata import Signal
-from grace_store.base.settings import (
-    Batching,
-    ExtractRequest,
-    Frozen,
-    RunOptions,
-    as_begun,
-    short,
-    wishes_in,
-)
+from grace_store.base.errors import Corrupt, ResumeMismatch, SettingError
+from grace_store.base.metadata import SharedImages, Signal
+from grace_store.base.settings import ExtractSpec, Frozen, GradientSpec, RunOptions, short
 from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import find_adapters
-from grace_store.run.model_door import ModelDoor
+from grace_store.run.extractor_protocol import Extractor, ModelDoor
 from grace_store.store.backend import open_backend
-from grace_store.store.keys import check_signal_name
+from grace_store.store.keys import check_signal_name, sharing_key
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.unit_writer import as_store_has_it, check_kind, create_signal
+from grace_store.store.unit_writer import create_signal, keep_sharing
 
 SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
@@ -35,10 +27,11 @@ SpecT = TypeVar("SpecT", bound=Frozen)
 
 
 def choose_signals(
-    store: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractRequest
+    store: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractSpec
 ) -> list[tuple[str, str | None]]:
     """Return (signal, adapter) for each signal to write; with nothing said, the store's unfinished ones, else all."""
-    if signals or adapters or model or request.kind or open_backend(store).read("zarr.json") is None:
+    is_described = bool(signals or adapters or model) or "kind" in request.model_fields_set
+    if is_described or open_backend(store).read("zarr.json") is None:
         return name_signals(signals, adapters, request)
     opened = Store.open(store)
     unfinished = [name for name in opened.signal_names if opened.signal(name).completion() is None]
@@ -46,7 +39,7 @@ def choose_signals(
 
 
 def name_signals(
-    signals: Sequence[str], adapters: Sequence[str], request: ExtractRequest | None = None
+    signals: Sequence[str], adapters: Sequence[str], request: ExtractSpec | None = None
 ) -> list[tuple[str, str | None]]:
     """Return (signal, adapter) for each signal to write; a training's folder stands for its checkpoints.
 
@@ -67,19 +60,19 @@ def name_signals(
     return list(zip(names, paths, strict=True))
 
 
-def _gradient_suffix(request: ExtractRequest | None) -> str:
+def _gradient_suffix(request: ExtractSpec | None) -> str:
     if request is None or request.kind != "gradient":
         return ""
-    wishes = wishes_in(request.gradient) if request.gradient is not None else {}
-    parts = ["adam" if wishes.get("preconditioner") == "adam" else None, "gradient", wishes.get("per")]
-    return "".join(f"-{part}" for part in parts if part not in (None, "sample"))
+    wanted = request.gradient or GradientSpec()
+    parts = [wanted.preconditioner, "gradient", wanted.per]
+    return "".join(f"-{part}" for part in parts if part not in ("none", "sample"))
 
 
 def open_signal(
     store: Store,
     name: str,
     model: str | None,
-    request: ExtractRequest,
+    request: ExtractSpec,
     options: RunOptions,
     door: ModelDoor,
     adapter: str | None = None,
@@ -90,10 +83,7 @@ def open_signal(
     if name not in store.signal_names:
         if model is None:
             raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
-        said_batches = any(getattr(request, name) is not None for name in Batching._fields)
-        images_as, shares = request.images_as or "processor", bool(request.share_prompts)
-        check_kind(store, request.kind or "proxy", images_as, batches=said_batches, shares=shares)
-        spec = as_store_has_it(store, door.resolve_spec(model, request, options, adapter=adapter))
+        spec = door.resolve_spec(model, request, options, adapter=adapter)
         # The plan's lock: while there is no signal yet, the plan may be made anew.
         with hold(store.backend, "plan", wait_seconds=SIGNAL_WAIT_SECONDS):
             store = _same_plan(store)
@@ -119,31 +109,25 @@ def _same_plan(store: Store) -> Store:
     return now
 
 
-def refuse_lone_gradient_options(request: ExtractRequest) -> None:
+def refuse_lone_gradient_options(request: ExtractSpec) -> None:
     """Raise SettingError if gradients are described but not asked for."""
-    wishes = wishes_in(request.gradient) if request.gradient is not None else {}
-    if wishes and request.kind != "gradient":
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in wishes)
+    if request.kind != "gradient" and request.gradient is not None and (given := request.gradient.given()):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")
 
 
-def check_said(view: SignalView, request: ExtractRequest) -> None:
-    """Raise ResumeMismatch if a wish differs from what the signal was begun with; looks at no model and no data."""
+def check_given(view: SignalView, request: ExtractSpec) -> None:
+    """Raise ResumeMismatch if a given setting is not as the signal was begun; looks at no model and no data."""
     frozen = view.signal.spec
-    _refuse_differences(view, describe_differences(as_begun(frozen, ExtractRequest()), as_begun(frozen, request)))
+    _refuse_differences(view, describe_differences(ExtractSpec().over(frozen), request.over(frozen)))
 
 
 def check_same(
-    view: SignalView, model: str, request: ExtractRequest, options: RunOptions, door: ModelDoor, adapter: str | None
+    view: SignalView, model: str, request: ExtractSpec, options: RunOptions, door: ModelDoor, adapter: str | None
 ) -> None:
     """Raise ResumeMismatch, with a readable difference, unless the run would write the same numbers."""
     frozen = view.signal.spec
-    now = door.resolve_spec(model, as_begun(frozen, request), options, adapter=adapter)
-    # What was said of settings that an older version does not have has been refused by now.
-    if not frozen.freezes_batches:
-        now = now.without_batches()
-    elif frozen.share_prompts is None:
-        now = now.without_sharing()
+    now = door.resolve_spec(model, request.over(frozen), options, adapter=adapter)
     _refuse_differences(view, describe_differences(frozen, now))
 
 
@@ -183,3 +167,49 @@ def software() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+# ---------------------------------------------------------------- sharing prompts and images as the signal was begun
+# Whether a model can share is found by a probe when it is loaded, and another machine or library may find otherwise.
+# The first run keeps what it found, and all others do the same or none of it.
+
+
+_LEVELS: tuple[SharedImages | None, ...] = (None, "sample", "image")
+"""What is shared of images, from nothing on: a model that can do one can do those before it."""
+
+
+def begin_sharing(view: SignalView, extractor: Extractor) -> None:
+    """Keep what a probe found, if no run did before, and follow what is kept; raise Corrupt where that is lost."""
+    if extractor.sharing is not None:
+        # In this order: what a run keeps is there before its first commit, so it is lost if it is not there after one.
+        if not view.committed_units():
+            keep_sharing(view, extractor.sharing)
+        elif view.sharing() is None:
+            raise Corrupt(
+                f"{view.store.location}: {sharing_key(view.name)} is missing, so nothing says whether the units of "
+                f"{view.name!r} that are done shared prompts and images. `grace-store verify --repair` does them all "
+                "again. Nothing was written."
+            )
+    follow_sharing(view, extractor)
+
+
+def follow_sharing(view: SignalView, extractor: Extractor) -> None:
+    """Have an extractor share as the units of a signal do; raise ResumeMismatch where it cannot."""
+    if (found := extractor.sharing) is None:
+        return
+    begun = view.sharing() or found
+    if begun.prompts and not found.prompts:
+        raise _mismatch(view, f"shared prompts, and a probe here finds a fault with them: {found.fault}")
+    if _LEVELS.index(begun.images) > _LEVELS.index(found.images):
+        why = found.images_fault or "the model sees none"
+        raise _mismatch(view, f"images that go through the vision tower once, and a probe here finds a fault: {why}")
+    if (begun.prompts, begun.images) != (found.prompts, found.images):
+        extractor.share_as(begun)
+
+
+def _mismatch(view: SignalView, what: str) -> ResumeMismatch:
+    return ResumeMismatch(
+        f"Signal {view.name!r} of {view.store.location} was begun with {what}. Its vectors must not be of both kinds: "
+        "go on with a machine and software like those it was begun with, or give a new --signal NAME. Nothing was "
+        "written."
+    )

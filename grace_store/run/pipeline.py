@@ -14,9 +14,12 @@ from grace_store.base.metadata import Commit
 from grace_store.base.settings import RunOptions
 from grace_store.base.watch import Watch
 from grace_store.read.records import LoadedUnit, UnitLoader
-from grace_store.run.model_door import Extractor, UnitUnderWay
+from grace_store.run.extractor_protocol import Extractor, UnitUnderWay
 from grace_store.store.opened import SignalView, is_committed
 from grace_store.store.unit_writer import UnitWriter
+
+QUEUE_UNITS = 2
+"""Units that may wait before the device, and behind it."""
 
 
 class Feed(Protocol):
@@ -70,9 +73,9 @@ class QueueFeed:
 class _Writer:
     """A thread that turns pending units into committed ones, in order. The first failure ends the pipeline."""
 
-    def __init__(self, writer: UnitWriter, options: RunOptions, listener: Listener, watch: Watch) -> None:
+    def __init__(self, writer: UnitWriter, queue_units: int, listener: Listener, watch: Watch) -> None:
         self._watch = watch
-        self._queue: queue.Queue[tuple[LoadedUnit, UnitUnderWay] | None] = queue.Queue(options.queue_units)
+        self._queue: queue.Queue[tuple[LoadedUnit, UnitUnderWay] | None] = queue.Queue(queue_units)
         self._writer = writer
         self._listener = listener
         self.failure: BaseException | None = None
@@ -115,7 +118,13 @@ def _event_of(commit: Commit) -> UnitCommitted:
 
 
 def run_pipeline(
-    to: UnitWriter, feed: Feed, loader: UnitLoader, extractor: Extractor, options: RunOptions, listener: Listener
+    to: UnitWriter,
+    feed: Feed,
+    loader: UnitLoader,
+    extractor: Extractor,
+    options: RunOptions,
+    listener: Listener,
+    queue_units: int = QUEUE_UNITS,
 ) -> None:
     """Run every unit of the feed; the listener is called from the writer's thread, after each commit."""
 
@@ -126,9 +135,9 @@ def run_pipeline(
     waiting: deque[Future[tuple[LoadedUnit, Any]]] = deque()
     pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="unit-loader")
     try:
-        with Watch(options.patience, listener) as watch, _Writer(to, options, listener, watch) as writer:
+        with Watch(options.patience, listener) as watch, _Writer(to, queue_units, listener, watch) as writer:
             while writer.failure is None:
-                while len(waiting) <= options.queue_units:
+                while len(waiting) <= queue_units:
                     if (unit := feed.take(wait=not waiting)) is None:
                         break
                     waiting.append(pool.submit(load, unit))

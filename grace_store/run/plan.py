@@ -17,17 +17,17 @@ from grace_store.base.errors import (
     StoreError,
     UnknownFormat,
 )
-from grace_store.base.events import Listener, Note, Scanned, Warned, ignore
+from grace_store.base.events import Listener, Note, Progressed, Warned, ignore
 from grace_store.base.files import refuse_file_above
-from grace_store.base.metadata import UNREAD_VERSION, Plan, version_number
-from grace_store.base.settings import DataRequest, DataSpec, setting_text, wishes_in
+from grace_store.base.metadata import Plan
+from grace_store.base.settings import DataSpec, setting_text
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
 from grace_store.data.mapping import MAPPED, check_part_names, names_trace
+from grace_store.data.parse_records import check_spec, detect_format
 from grace_store.data.record import Record
-from grace_store.data.understand import check_spec, detect_format
 from grace_store.read.records import check_files
 from grace_store.run.record_tally import RecordTally, advise, loss_in_words, remedy, tally_records
 from grace_store.run.scan import Understanding, processes_for
@@ -52,7 +52,7 @@ _READ_AGAIN = (
 def plan(
     data: Sequence[str | Path],
     store: str | Path,
-    request: DataRequest | None = None,
+    request: DataSpec | None = None,
     *,
     samples_per_unit: int | None = None,
     images: str | None = None,
@@ -62,7 +62,7 @@ def plan(
 ) -> Store:
     """Plan a store, or check that the one that is there was planned from the same data and settings.
 
-    With anew, a plan from other data or settings is replaced if the store has no signal yet; what is not said comes
+    With anew, a plan from other data or settings is replaced if the store has no signal yet; what is not given comes
     from it. With a folder of images, say how many that records name are missing there. workers are processes that read
     records: 1 is this one, None means as many as pay off. Neither changes the plan.
     """
@@ -71,7 +71,7 @@ def plan(
     check_store_path(store)
     with Dataset.open(data) as dataset:
         num_processes = processes_for(dataset.num_bytes) if workers is None else workers
-        job = _Planning(dataset, request or DataRequest(), samples_per_unit, images, num_processes, listener)
+        job = _Planning(dataset, request or DataSpec(), samples_per_unit, images, num_processes, listener)
         if backend.read("zarr.json") is None:
             _check_unclaimed(backend)
             try:
@@ -102,7 +102,7 @@ class _Planning:
     """What is to be planned, and how."""
 
     dataset: Dataset
-    request: DataRequest
+    request: DataSpec
     samples_per_unit: int | None
     images: str | None
     num_processes: int
@@ -166,26 +166,22 @@ def scan(dataset: Dataset, listener: Listener) -> Iterator[Record]:
     """Yield a dataset's records and tell how far it got."""
 
     def progress(num_records: int, num_bytes: int) -> None:
-        listener(Scanned(num_records, num_bytes, dataset.num_bytes))
+        listener(Progressed(f"Planning: {num_records} records read.", num_bytes, dataset.num_bytes))
 
     return dataset.scan(progress)
 
 
-def merged_request(previous: Plan | None, dataset: Dataset, request: DataRequest) -> DataRequest:
-    """Return a request with what it leaves unsaid taken from a plan of the same files, changed or not.
+def merged_request(previous: Plan | None, dataset: Dataset, request: DataSpec) -> DataSpec:
+    """Return a request with what was not given taken from a plan of the same files, changed or not.
 
-    Format and mapping say together how a record is read: one that is said leaves nothing of the other. Gathering, if it
-    is said, is by prompts unless a field is said with it.
+    Format and mapping say together how a record is read: one that is given leaves nothing of the other. Gathering, if
+    it is given, is by prompts unless a field is given with it.
     """
     if previous is None or [Path(file.path) for file in previous.files] != [file.path for file in dataset.files]:
         return request
-    wishes = wishes_in(request)
-    frozen = {name: value for name, value in previous.spec.model_dump().items() if name in DataRequest.model_fields}
-    if not wishes.keys().isdisjoint(_READING):
-        frozen = {name: value for name, value in frozen.items() if name not in _READING}
-    if "gather" in wishes:
-        frozen.pop("group_by", None)
-    return DataRequest(**(frozen | wishes))
+    given = request.model_fields_set
+    dropped = [] if given.isdisjoint(_READING) else [*_READING]
+    return request.over(previous.spec, but=[*dropped, "group_by"] if "gather" in given else dropped)
 
 
 def _changes(before: Plan, after: Plan) -> Iterator[str]:
@@ -201,8 +197,8 @@ def _changes(before: Plan, after: Plan) -> Iterator[str]:
     yield f"{counted(after.num_samples, 'sample')} instead of {before.num_samples}"
 
 
-def open_planned(store: str, request: DataRequest, samples_per_unit: int | None = None) -> Store | None:
-    """Return a store that was planned before, with the settings that are wished now; None if there is none."""
+def open_planned(store: str, request: DataSpec, samples_per_unit: int | None = None) -> Store | None:
+    """Return a store that was planned before, with the settings that are given now; None if there is none."""
     if open_backend(store).read("zarr.json") is None:
         return None
     planned = Store.open(store)
@@ -225,21 +221,21 @@ def check_store_path(store: str | Path) -> None:
         return
     place = Path(store).expanduser().absolute()
     if place.is_file():
-        raise SettingError(f"{store} is a file, and a store is a folder. Give another --store.")
+        raise SettingError(f"{store} is a file, and a store is a folder. Give another place for the store.")
     if place.is_symlink() and not place.exists():
-        raise SettingError(f"{store} is a link to {place.readlink()}, which is not there. Give another --store.")
+        raise SettingError(f"{store} is a link to {place.readlink()}, which is not there. Give another place for it.")
     refuse_file_above(place)
 
 
-def check_request(store: Store, request: DataRequest, samples_per_unit: int | None = None) -> None:
-    """Raise ResumeMismatch if a wish differs from what was frozen."""
-    plan, said = store.plan, wishes_in(request)
+def check_request(store: Store, request: DataSpec, samples_per_unit: int | None = None) -> None:
+    """Raise ResumeMismatch if a given setting is not as it was frozen."""
+    plan, given = store.plan, request.given()
     if request.gather:
-        said.setdefault("group_by", None)  # which means prompts and images
+        given.setdefault("group_by", None)  # which means prompts and images
     wrong = [
-        f"{name.replace('_', '-')}: planned {_quoted(frozen)}, now {_quoted(wish)}"
-        for name, wish in said.items()
-        if (frozen := getattr(plan.spec, name)) != wish and not (name == "format" and wish == "auto")
+        f"{name.replace('_', '-')}: planned {_quoted(frozen)}, now {_quoted(now)}"
+        for name, now in given.items()
+        if (frozen := getattr(plan.spec, name)) != now and not (name == "format" and now == "auto")
     ]
     if samples_per_unit not in (None, plan.samples_per_unit):
         wrong.append(f"unit-samples: planned {plan.samples_per_unit}, now {samples_per_unit}")
@@ -248,7 +244,7 @@ def check_request(store: Store, request: DataRequest, samples_per_unit: int | No
         raise ResumeMismatch(
             f"{store.location} was planned with other settings:\n  "
             + "\n  ".join(wrong)
-            + f"\nLeave those options out to use the plan, or choose a new --store.{again}"
+            + f"\nLeave those options out to use the plan, or choose a new store.{again}"
         )
 
 
@@ -263,13 +259,11 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
     plan = store.plan
     with tempfile.TemporaryDirectory(prefix="grace-store-plan-") as scratch:
         again = open_backend(Path(scratch) / "again.zarr")
-        writer = PlanWriter(again, plan.flagged)
+        writer = PlanWriter(again)
         # By the planned paths: data that was moved keeps its ids.
         names = tuple(name_files([Path(file.path) for file in plan.files]))
-        version = plan.format_version
-        sets_aside = version_number(version) >= version_number(UNREAD_VERSION)
-        tally_records(dataset.scan(), Understanding(names, plan.spec, sets_unread_aside=sets_aside), 1, writer)
-        planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by, version)
+        tally_records(dataset.scan(), Understanding(names, plan.spec), 1, writer)
+        planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
         if planned != plan:
             raise StoreError(
                 f"The plan of {store.location} is damaged, and this version of grace-store plans the same data "
@@ -283,14 +277,13 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
     store.backend.flush()
 
 
-def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
+def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataSpec) -> DataSpec:
     """Return the settings that a plan freezes; a format that is not named is found from the first records."""
-    wishes = wishes_in(request)
-    mapping = wishes.get("map", {})
-    check_part_names(mapping)  # before the format is looked for, which the part that was meant might decide
-    if wishes.get("format", "auto") == "auto":
-        wishes["format"] = MAPPED if names_trace(mapping) else found_format(dataset, head)
-    check_spec(spec := DataSpec.parse(**wishes))
+    check_part_names(request.map)  # before the format is looked for, which the part that was meant might decide
+    given = request.given()
+    if given.get("format", "auto") == "auto":
+        given["format"] = MAPPED if names_trace(request.map) else found_format(dataset, head)
+    check_spec(spec := DataSpec(**given).whole())
     return spec
 
 

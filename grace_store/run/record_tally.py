@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
-from grace_store.base.flags import TEXT_FLAGS, text_mask
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import UNREAD_KEYS, Reason, SetAside
+from grace_store.base.states import TEXT_FLAGS, UNREAD_KEYS, Reason, SetAside, text_mask
 from grace_store.base.text import counted, percent
 from grace_store.data.record import Record
-from grace_store.run.gathering import planned_order
-from grace_store.run.scan import RecordOutcome, Understanding, Understood, understood
-from grace_store.run.seen_ids import SeenIds
-from grace_store.store.plan_writer import PlanWriter
+from grace_store.run.scan import RecordOutcome, SeenIds, Understanding, planned_order, understood
+from grace_store.store.layout import PlannedSample
 
 NUM_SHOWN = 3
 """Traces kept to be shown."""
@@ -67,10 +64,11 @@ class RecordTally:
         if isinstance(outcome, SetAside):
             self._take_set_aside(record, outcome)
             return
+        sample, num_images_missing, _ = outcome
         self.num_planned += 1
-        self.num_images_missing += outcome.num_images_missing
-        self.num_steps[outcome.sample.num_steps] += 1
-        self.flags[outcome.sample.flags] += 1
+        self.num_images_missing += num_images_missing
+        self.num_steps[sample.num_steps] += 1
+        self.flags[sample.flags] += 1
         if len(self.shown) < NUM_SHOWN:
             self.shown.append(record)
 
@@ -108,17 +106,26 @@ class RecordTally:
         return sum(count for steps, count in self.num_steps.items() if min_steps <= steps <= max_steps)
 
 
+class SampleSink(Protocol):
+    """Takes what becomes of every record, as a plan's writer does."""
+
+    def add(self, sample: PlannedSample) -> None: ...
+
+    def add_set_aside(self, row: int, reason: Reason, detail: str) -> None: ...
+
+
 def tally_records(
-    records: Iterable[Record], understanding: Understanding, num_processes: int, writer: PlanWriter | None
+    records: Iterable[Record], understanding: Understanding, num_processes: int, writer: SampleSink | None
 ) -> RecordTally:
     """Decide what becomes of every record, write it down if there is a writer, and count."""
     tally, seen = RecordTally(), SeenIds()
-    with planned_order(understanding.spec, writer) as order:
+    with planned_order(understanding.spec, None if writer is None else writer.add) as order:
         for block, outcomes in understood(records, understanding, num_processes):
             for record, outcome in zip(block, _without_repeats(outcomes, seen), strict=True):
                 tally.take(record, outcome)
-                if isinstance(outcome, Understood):
-                    order.add(outcome.sample, outcome.group)
+                if not isinstance(outcome, SetAside):
+                    sample, _, group = outcome
+                    order.add(sample, group)
                 elif writer is not None:
                     writer.add_set_aside(record.row, outcome.reason, outcome.detail)
     tally.num_questions = order.num_questions
@@ -127,11 +134,11 @@ def tally_records(
 
 def _without_repeats(outcomes: Sequence[RecordOutcome], seen: SeenIds) -> Iterable[RecordOutcome]:
     """Yield what becomes of records if only the first with an id is a sample."""
-    ids = [outcome.sample.sample_id for outcome in outcomes if isinstance(outcome, Understood)]
+    ids = [outcome[0].sample_id for outcome in outcomes if not isinstance(outcome, SetAside)]
     were_seen = iter(seen.add(ids).tolist())
     for outcome in outcomes:
-        if isinstance(outcome, Understood) and next(were_seen):
-            outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome.sample.sample_id!r} was used before")
+        if not isinstance(outcome, SetAside) and next(were_seen):
+            outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome[0].sample_id!r} was used before")
         yield outcome
 
 

@@ -1,17 +1,18 @@
-"""How far a store is: counts that add up, from the plan and the commits alone."""
+"""How far a store is, in counts that add up, and what it was made from: from the plan and the commits alone."""
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.errors import UnknownName
+from grace_store.base.errors import Corrupt, UnknownName
+from grace_store.base.metadata import Plan, Sharing, Signal
 from grace_store.base.settings import Frozen
 from grace_store.data.folders import name_files
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.totals import Totals
+from grace_store.store.unit_writer import Totals
 
 
 class SignalStatus(Frozen):
@@ -31,7 +32,7 @@ class SignalStatus(Frozen):
 
 
 class Status(Frozen):
-    """The state of every record: planned, done, or set aside, in the least finished signal."""
+    """The state of every record: planned, done, or set aside, in the least finished signal; and the documents."""
 
     store: str
     num_records: int
@@ -42,18 +43,28 @@ class Status(Frozen):
     num_units: int
     num_units_done: int
     num_bytes: int
-    flagged: dict[str, int] | None
-    """How many samples have each flag of the text; None in a store that is older than they are."""
+    flagged: dict[str, int]
+    """How many samples have each flag of the text."""
     signal: str | None
     signals: dict[str, SignalStatus]
     is_complete: bool
+    plan: Plan
+    """What the store was planned from: files, settings, digests."""
+    documents: dict[str, Signal]
+    """What each signal was made with: kind, model, settings, digests."""
+    sharing: dict[str, Sharing]
+    """Of the signals that keep it: whether samples share prompts and images, and what a probe found of that."""
+    damaged_sharing: dict[str, str]
+    """Of the signals where that cannot be read: why, and what to do."""
 
 
 def status(store: Store | str | Path, signal: str | None = None) -> Status:
-    """Return the counts of a store: those of the named signal, or else of the least finished one."""
+    """Return what a store was made from, and its counts: those of the named signal, or else of the least finished."""
     store = store if isinstance(store, Store) else Store.open(store)
     plan = store.plan
-    signals = {name: signal_status(store.signal(name)) for name in store.signal_names}
+    views = {name: store.signal(name) for name in store.signal_names}
+    signals = {name: signal_status(view) for name, view in views.items()}
+    sharing, damaged = _sharing(views)
     if signal is not None:
         store.signal(signal)  # raises if there is none of that name
     chosen = signal or min(signals, key=lambda name: (signals[name].num_units_done, name), default=None)
@@ -73,7 +84,26 @@ def status(store: Store | str | Path, signal: str | None = None) -> Status:
         signal=chosen,
         signals=signals,
         is_complete=bool(signals) and all(each.is_complete for each in signals.values()),
+        plan=plan,
+        documents={name: view.signal for name, view in views.items()},
+        sharing=sharing,
+        damaged_sharing=damaged,
     )
+
+
+def _sharing(views: Mapping[str, SignalView]) -> tuple[dict[str, Sharing], dict[str, str]]:
+    """Return what signals keep about sharing, and why that of others cannot be read."""
+    sharing: dict[str, Sharing] = {}
+    damaged: dict[str, str] = {}
+    for name, view in views.items():
+        try:
+            kept = view.sharing()
+        except Corrupt as error:
+            damaged[name] = str(error)
+            continue
+        if kept is not None:
+            sharing[name] = kept
+    return sharing, damaged
 
 
 def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]:

@@ -88,7 +88,7 @@ def _versions() -> dict[str, str]:
 def _machine() -> dict[str, Any]:
     room = main_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = {} if room is None else {"free_bytes": room.free, "total_bytes": room.total}
+    memory = {} if room is None else dict(zip(("free_bytes", "total_bytes"), room, strict=True))
     return {"processor": platform.machine(), "cores": cores, **memory}
 
 
@@ -103,7 +103,7 @@ def _ask_devices() -> dict[str, Any]:
     lines = [json.loads(line) for line in told.splitlines() if line.endswith("}")]
     listed = {line["device"]: line for line in lines if "device" in line}
     begun = [line["begins"] for line in lines if "begins" in line and line["begins"] not in listed]
-    silent = [{"device": number, "trial": failure} for number in begun]
+    silent = [{"device": number, "probe": failure} for number in begun]
     about: dict[str, Any] = next((line for line in lines if "num_devices" in line), {})
     return {**about, "listed": [*listed.values(), *silent], **({"failure": failure} if failure else {})}
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import google_crc32c
 import numpy as np
 import zarr
+from numcodecs import zstd
+from numcodecs.vlen import VLenUTF8
+from zarr.abc.buffer import Buffer
+from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.errors import ArrayNotFoundError
+from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt, UnknownName
 from grace_store.store import keys, layout
 from grace_store.store.backend import Backend
-from grace_store.store.decode import decode_chunk
-from grace_store.store.zarr_view import missing_chunk
+from grace_store.store.layout import ArraySpec
+from grace_store.store.sealed import BODY, from_bytes, sealed_body
+from grace_store.store.zarr_view import MAX_UNPACKED_BYTES, missing_chunk, unpacked_size
+
+if TYPE_CHECKING:
+    from grace_store.store.layout import ArraySpec
 
 
 class ArrayGroup:
@@ -94,7 +105,7 @@ class ArrayGroup:
     def _damaged(self, name: str, what: str, error: Exception) -> Corrupt:
         return Corrupt(
             f"{self.backend.location}: {what} of {self.path}/{name} cannot be read ({error}). "
-            "Run `grace-store verify --deep`, then `grace-store repair`."
+            "Run `grace-store verify --repair`."
         )
 
 
@@ -118,3 +129,179 @@ def _are(codecs: Sequence[Any], *known: str) -> bool:
     """Return whether codecs have these names, and write numbers with the low byte first."""
     endian = codecs[0].get("configuration", {}).get("endian", "little") if codecs else None
     return [codec["name"] for codec in codecs] == list(known) and endian == "little"
+
+
+# ---------------------------------------------------------------- bytes to values
+# Bytes of a whole chunk to its values, encoded as FORMAT.md says: zstd, then a CRC-32C; or a shard of such chunks.
+#
+# Zarr's scheduler costs more than decoding, so whole chunks are decoded here. All that is wrong with bytes is a
+# ValueError, RuntimeError, IndexError or MemoryError; nothing makes more room than a chunk of ours needs.
+
+
+_CRC_BYTES = 4
+_COUNT_BYTES = 4
+_LEFT_OUT = 2**64 - 1
+"""Where a shard's index says that an inner chunk lies which holds nothing but zeros."""
+
+
+def decode_chunk(raw: bytes, spec: ArraySpec) -> Array:
+    """Return the values of a chunk, padding included, from all its bytes; texts as Python has them."""
+    if spec.dtype == "string":
+        return _texts(raw, spec)
+    dtype = np.dtype(spec.dtype).newbyteorder("<")
+    if not spec.inner:
+        out = np.empty(spec.chunks, dtype)
+        _unpack(raw, out)
+        return out
+    out = np.zeros(spec.chunks, dtype)
+    num_inner = spec.chunks[0] // spec.inner[0]
+    index = np.frombuffer(_checked(raw[-16 * num_inner - _CRC_BYTES :]), dtype="<u8").reshape(num_inner, 2)
+    for rows, (offset, length) in zip(np.split(out, num_inner), index.tolist(), strict=True):
+        if offset != _LEFT_OUT:
+            _unpack(raw[offset : offset + length], rows)
+    return out
+
+
+def _texts(raw: bytes, spec: ArraySpec) -> Array:
+    body = _checked(raw)
+    if not 0 < (unpacked_size(body) or 0) <= MAX_UNPACKED_BYTES:
+        raise ValueError(f"it unpacks to {unpacked_size(body) or 'unknown'} bytes")
+    unpacked = zstd.decompress(body)
+    # The decoder makes room for as many texts as the first bytes claim, before it looks for them.
+    if (claimed := int.from_bytes(unpacked[:_COUNT_BYTES], "little")) != spec.chunks[0]:
+        raise ValueError(f"it holds {claimed} texts instead of {spec.chunks[0]}")
+    return np.asarray(VLenUTF8().decode(unpacked))
+
+
+def _unpack(raw: bytes, out: Array) -> None:
+    """Fill an array with all that a chunk holds, and never make more room than that."""
+    body = _checked(raw)
+    if unpacked_size(body) != out.nbytes:
+        raise ValueError(f"it holds {unpacked_size(body)} bytes instead of {out.nbytes}")
+    zstd.decompress(body, out)
+
+
+def _checked(raw: bytes) -> bytes:
+    """Return bytes without the CRC-32C behind them, which is theirs."""
+    body, checksum = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
+    # The checksum of nothing is 0, so an empty file would match it.
+    if not len(body) or google_crc32c.value(body) != int.from_bytes(checksum, "little"):
+        raise ValueError("its checksum is wrong")
+    return body
+
+
+# ---------------------------------------------------------------- chunks that are held against commits
+# Read whole chunks of a signal's units fast, on any number of threads, each held against its unit's commit.
+#
+# The digest is taken over the very bytes that are decoded, so a chunk is read once, and one that was copied from
+# another unit, whose own checksum is good, is not taken for data.
+
+
+Digests = Mapping[str, Mapping[str, Any]]
+"""Of a unit's commit: {key of a chunk: its size and digest}."""
+
+
+class ChunkReader:
+    """Reads the chunks of one signal. Threads may share it."""
+
+    def __init__(self, signal: str, identity: str, group: ArrayGroup) -> None:
+        self._signal = signal
+        self._identity = identity
+        self._group = group
+
+    def digests(self, units: Sequence[int]) -> dict[int, Digests]:
+        """Return what the commits of units say of their chunks. Seals and owners are checked; verify does more."""
+        raws = self._group.backend.read_all(keys.commit_key(self._signal, unit) for unit in units)
+        return {unit: self._digests(unit, raw) for unit, raw in zip(units, raws, strict=True)}
+
+    def _digests(self, unit: int, raw: bytes | None) -> Digests:
+        key = keys.commit_key(self._signal, unit)
+        try:
+            commit = from_bytes(raw, key)
+            sealed_body(commit, key)
+            owner, chunks = (commit[BODY]["unit"], commit[BODY]["signal_sha256"]), dict(commit[BODY]["chunks"])
+        except (Corrupt, KeyError, TypeError, ValueError) as error:
+            raise self._broken(key, "cannot be read") from error
+        if owner != (unit, self._identity):
+            raise self._broken(key, "belongs to another unit or signal")
+        return chunks
+
+    def read(self, wanted: Sequence[tuple[str, int]], digests: Mapping[int, Digests]) -> Iterator[Array]:
+        """Yield the chunk of each (array, unit), padding included; several are read at a time where that helps."""
+        specs = [self._group.specs[name] for name, _ in wanted]
+        both = zip(specs, wanted, strict=True)
+        chunks = [keys.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
+        raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
+        for spec, (_, unit), key, raw in zip(specs, wanted, chunks, raws, strict=True):
+            yield self._chunk(spec, unit, key, raw, digests[unit].get(key, {}))
+
+    def _chunk(
+        self, spec: layout.ArraySpec, unit: int, key: str, raw: bytes | None, committed: Mapping[str, Any]
+    ) -> Array:
+        where = f"{self._group.path}/{key}"
+        if raw is None:
+            raise self._broken(where, "is missing")
+        if hashlib.sha256(raw).hexdigest() != committed.get("sha256"):
+            raise self._broken(where, "is not the chunk that was committed")
+        return self.decoded(spec.name, unit, raw)
+
+    def decoded(self, name: str, unit: int, raw: bytes) -> Array:
+        """Return the chunk of an array and unit from its bytes, whose digest is known to be the commit's."""
+        spec = self._group.specs[name]
+        self._group[name]  # raises unless the array's codecs are those that are undone here
+        try:
+            chunk = decode_chunk(raw, spec)
+        except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+            where = f"{self._group.path}/{keys.chunk_key(name, len(spec.dims), unit)}"
+            raise self._broken(where, f"cannot be decoded ({error})") from error
+        return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
+
+    def _broken(self, key: str, what: str) -> Corrupt:
+        where = self._group.backend.location
+        return Corrupt(f"{where}: {key} {what}. Run `grace-store verify --repair`.")
+
+
+# ---------------------------------------------------------------- arrays to chunk bytes
+# Arrays to chunk bytes: zarr encodes into memory, so that writing bytes is somebody else's single job.
+
+
+COMPRESSION_LEVEL = 3
+
+
+class ArrayEncoder:
+    """Encodes regions of the arrays of one group. Not thread-safe: each writer has its own."""
+
+    def __init__(self, arrays: Sequence[ArraySpec]) -> None:
+        self._memory: dict[str, Buffer] = {}
+        store = MemoryStore(self._memory)
+        self._arrays = {spec.name: _create(store, spec) for spec in arrays}
+        self.metadata = {f"{name}/zarr.json": self._memory[f"{name}/zarr.json"].to_bytes() for name in self._arrays}
+        """{key: bytes} of every array's own zarr.json."""
+        self._memory.clear()
+
+    def encode(self, regions: Mapping[str, tuple[int, Array]]) -> dict[str, bytes]:
+        """Return {array/chunk key: bytes} for values written from a start along the first dimension."""
+        for name, (start, values) in regions.items():
+            self._arrays[name][start : start + len(values)] = values
+        chunks = {key: value.to_bytes() for key, value in sorted(self._memory.items())}
+        self._memory.clear()
+        return chunks
+
+
+def _create(store: MemoryStore, spec: ArraySpec) -> zarr.Array[Any]:
+    is_text = spec.dtype == "string"
+    return zarr.create_array(
+        store,
+        name=spec.name,
+        shape=spec.shape,
+        chunks=spec.inner or spec.chunks,
+        shards=spec.chunks if spec.inner else None,
+        dtype=str if is_text else np.dtype(spec.dtype),
+        compressors=[ZstdCodec(level=COMPRESSION_LEVEL), Crc32cCodec()],
+        fill_value="" if is_text else 0,
+        dimension_names=spec.dims,
+        attributes={"about": spec.about, **spec.attributes},
+        zarr_format=3,
+        # A unit is done when all its chunks are there, so an empty chunk is written like any other.
+        config={"write_empty_chunks": True},
+    )

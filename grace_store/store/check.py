@@ -13,14 +13,14 @@ from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import Commit
 from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.store import keys, layout
+from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.copies import wrong_copy
-from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, COMPLETIONS, LOCKS, RUNS, SAMPLES_GROUP, TMP
 from grace_store.store.opened import SignalView, Store, is_commit_name
 from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
 from grace_store.store.sealed import from_bytes, group_bytes
 from grace_store.store.storages import packed_grams
-from grace_store.store.totals import Totals
+from grace_store.store.unit_writer import Totals
 
 Remedy = Literal["repair", "extract", "replan", "delete"]
 Sizes = Mapping[str, int]
@@ -59,7 +59,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
         yield problem("zarr.json", "records are not the sum of samples and records set aside", "replan")
     for key, text in _wrong_documents(store, plan_documents(plan)):
         yield problem(key, text)
-    if wrong := wrong_copy(store.backend, plan, plan):
+    if wrong := wrong_copy(store.backend, plan):
         yield problem(*wrong)
     sizes = listed_sizes(store) if sizes is None else sizes
     digests: list[str] = []
@@ -88,7 +88,7 @@ def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) ->
     documents = {f"{view.key}/{key}": value for key, value in ArrayEncoder(view.arrays).metadata.items()}
     documents[f"{view.key}/zarr.json"] = group_bytes(view.signal)
     wrong = list(_wrong_documents(store, documents))
-    copy = wrong_copy(store.backend, plan, view.signal)
+    copy = wrong_copy(store.backend, view.signal)
     for key, text in [*wrong, *([copy] if copy else [])]:
         yield Problem(view.name, None, key, text, "repair")
     yield from _check_constants(view)
@@ -264,7 +264,7 @@ def _wrong_lengths(view: SignalView, unit: int, arrays: Mapping[str, Array]) -> 
 
 def _check_constants(view: SignalView) -> Iterator[Problem]:
     """Check the arrays that vectors are decoded with, by value: their bytes depend on the compressor."""
-    for name, _, values, _ in view.storage.constants():
+    for name, (_, values, _) in view.storage.constants().items():
         try:
             text = "" if np.array_equal(view.constant(name), values) else "its values are not those of the format"
         except Corrupt as error:
@@ -275,10 +275,10 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
 
 def _check_sharing(view: SignalView, *, is_begun: bool) -> Iterator[Problem]:
     text = (
-        "what a trial of shared prompts found is missing: all units are to be done again, whatever the next one finds"
+        "what a probe of shared prompts found is missing: all units are to be done again, whatever the next one finds"
     )
     try:
-        if view.sharing() is not None or not (view.keeps_sharing and is_begun):
+        if view.sharing() is not None or not (view.signal.spec.share_prompts and is_begun):
             return
     except Corrupt as error:
         text = str(error)

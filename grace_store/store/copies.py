@@ -1,24 +1,13 @@
 """Second copies of the plan and of each signal's document: nothing else could bring these back."""
 
-from dataclasses import dataclass
-
 from grace_store.base.errors import Corrupt
-from grace_store.base.metadata import Plan, Signal, version_number
+from grace_store.base.metadata import Plan, Signal
 from grace_store.store.backend import Backend
 from grace_store.store.keys import COMMITS, PLAN_COPY, SIGNALS_GROUP, signal_copy_key, signal_key
 from grace_store.store.sealed import group_bytes, group_document
 
-FIRST_VERSION = "1.1"
-"""The first version of the format whose stores must have copies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """A document that was damaged or lost and is written again."""
-
-    signal: str | None
-    key: str
-    text: str
+Restored = tuple[str | None, str, str]
+"""A document that was damaged or lost and is written again: of which signal, its key, and what was wrong."""
 
 
 def write_copy(backend: Backend, document: Plan | Signal) -> None:
@@ -30,28 +19,20 @@ def _copy_key(document: Plan | Signal) -> str:
     return PLAN_COPY if isinstance(document, Plan) else signal_copy_key(document.name)
 
 
-def wrong_copy(backend: Backend, plan: Plan, document: Plan | Signal) -> tuple[str, str] | None:
-    """Return where the copy of a document lies and what is wrong with it, or None. Stores of version 1.0 need none."""
+def wrong_copy(backend: Backend, document: Plan | Signal) -> tuple[str, str] | None:
+    """Return where the copy of a document lies and what is wrong with it, or None."""
     key = _copy_key(document)
-    raw = backend.read(key)
-    if raw is None and version_number(plan.format_version) < version_number(FIRST_VERSION):
-        return None
     try:
-        same = group_document(raw, type(document), key) == document
+        same = group_document(backend.read(key), type(document), key) == document
     except Corrupt as error:
         return key, str(error)
     return None if same else (key, "the copy is of another document")
 
 
-def has_plan_copy(backend: Backend) -> bool:
-    """Return whether a copy of a plan lies there, so that this is or was a store."""
-    return backend.size(PLAN_COPY) is not None
-
-
 def find_plan_copy(backend: Backend) -> Plan | None:
     """Return the plan that the copy holds, None if there is none that can be read."""
     try:
-        return group_document(backend.read(PLAN_COPY), Plan, PLAN_COPY)
+        return group_document(backend.read(PLAN_COPY), Plan, f"{backend.location}/{PLAN_COPY}")
     except Corrupt:
         return None
 
@@ -63,10 +44,10 @@ def restore_documents(backend: Backend) -> list[Restored]:
     for name in sorted(names):
         signal, again = _restored(backend, name, f"{signal_key(name)}/zarr.json", signal_copy_key(name), Signal)
         restored += again
-        if isinstance(plan, Plan) and isinstance(signal, Signal):
-            restored += _copied(backend, name, plan, signal)
-    if isinstance(plan, Plan):
-        restored += _copied(backend, None, plan, plan)
+        if plan is not None and signal is not None:
+            restored += _copied(backend, name, signal)
+    if plan is not None:
+        restored += _copied(backend, None, plan)
     backend.flush()
     return restored
 
@@ -78,7 +59,7 @@ def _restored(
     try:
         return _own_document(backend, signal, key, kind), []
     except Corrupt as error:
-        damage = Restored(signal, key, str(error))
+        damage = signal, key, str(error)
     try:
         document = _own_document(backend, signal, copy, kind)
     except Corrupt:
@@ -95,9 +76,9 @@ def _own_document(backend: Backend, signal: str | None, key: str, kind: type[Pla
     return document
 
 
-def _copied(backend: Backend, signal: str | None, plan: Plan, document: Plan | Signal) -> list[Restored]:
+def _copied(backend: Backend, signal: str | None, document: Plan | Signal) -> list[Restored]:
     """Write the copy of a document again if it is not right, or not there."""
-    wrong = wrong_copy(backend, plan, document)
-    if wrong is not None or backend.size(_copy_key(document)) is None:
-        write_copy(backend, document)
-    return [Restored(signal, *wrong)] if wrong else []
+    if (wrong := wrong_copy(backend, document)) is None:
+        return []
+    write_copy(backend, document)
+    return [(signal, *wrong)]

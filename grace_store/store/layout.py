@@ -1,17 +1,16 @@
 """The arrays of a store: shapes, chunks, types. Pure functions of the plan; schemas/FORMAT.md in code."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from grace_store.base.errors import SettingError
-from grace_store.base.flags import TEXT_FLAGS, text_mask
-from grace_store.base.metadata import FORMAT_VERSION, UNREAD_VERSION, Plan, version_number
+from grace_store.base.metadata import Plan
 from grace_store.base.settings import ExtractSpec
-from grace_store.base.states import STATE_CODES, UNREAD_KEYS
+from grace_store.base.states import STATE_CODES, TEXT_FLAGS, text_mask
 from grace_store.store.keys import chunk_key
 from grace_store.store.storages import storage_of
 
@@ -20,6 +19,20 @@ SAMPLES_PER_CHUNK = 16384
 ROWS_PER_INNER_CHUNK = 128
 """Rows of segment_vector or sample_vector that are compressed, checked and read together."""
 MAX_SAMPLES_PER_UNIT = 4096
+
+
+class PlannedSample(NamedTuple):
+    """One usable record: where it lies and how many steps it has."""
+
+    sample_id: str
+    row: int
+    file: int
+    offset: int
+    length: int
+    digest: bytes
+    num_steps: int
+    flags: int = 0
+    """Bits of the flags of its text, where they are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +91,29 @@ def are_possible(plan: Plan) -> bool:
         and 1 <= samples_per_unit <= MAX_SAMPLES_PER_UNIT
         and plan.num_units == -(-plan.num_samples // samples_per_unit)
         and 0 < plan.rows_per_unit <= samples_per_unit * most_segments + ROWS_PER_INNER_CHUNK
-        and all(name in TEXT_FLAGS for name in plan.flagged or ())
+        and plan.flagged.keys() == set(TEXT_FLAGS)
         and 0 < plan.gram_per_unit <= samples_per_unit * most_segments * (most_segments + 1) // 2
     )
 
 
 def plan_arrays(plan: Plan) -> list[ArraySpec]:
     """Return the arrays that a plan has."""
-    return sample_arrays(plan.num_samples, sum(plan.set_aside.values()), plan.flagged, plan.format_version)
+    return sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
 
 
-def sample_arrays(
-    num_samples: int, num_set_aside: int, flags: Iterable[str] | None = None, version: str = FORMAT_VERSION
-) -> list[ArraySpec]:
-    """Return the arrays of a plan in which these flags were looked for, in the order their digest is taken."""
+def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
+    """Return the arrays of a plan, in the order their digest is taken."""
 
-    def per_sample(name: str, dtype: str, about: str) -> ArraySpec:
-        return ArraySpec(name, ("sample",), (num_samples,), (SAMPLES_PER_CHUNK,), dtype, about)
+    def per_sample(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
+        return ArraySpec(name, ("sample",), (num_samples,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
 
     def per_set_aside(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
         return ArraySpec(name, ("set_aside",), (num_set_aside,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
 
+    masks = {"flag_masks": [text_mask(name) for name in TEXT_FLAGS], "flag_meanings": " ".join(TEXT_FLAGS)}
     about_digest = "first 16 bytes of the SHA-256 of the record"
     digest = ("sample", "digest_byte"), (num_samples, 16), (SAMPLES_PER_CHUNK, 16), "uint8", about_digest
-    arrays = [
+    return [
         per_sample("sample_id", "string", "the record's own id, or file name and row"),
         per_sample("sample_row", "int64", "row of the record over all files of the dataset"),
         per_sample("sample_file", "int32", "which of the plan's files holds the record"),
@@ -112,26 +124,15 @@ def sample_arrays(
         per_sample("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
         per_sample("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
         per_set_aside("set_aside_row", "int64", "row of a record that is no sample"),
-        per_set_aside("set_aside_reason", "uint8", "why", **flag_attributes(version)),
+        per_set_aside("set_aside_reason", "uint8", "why", **flag_attributes()),
         per_set_aside("set_aside_detail", "string", "the reason in words"),
+        per_sample("sample_flags", "uint16", "what is doubtful about the sample's text, a bit each", **masks),
     ]
-    if flags is not None:
-        about = "what is doubtful about the sample's text, a bit each"
-        attributes = _mask_attributes(sorted(flags, key=text_mask))
-        arrays.append(replace(per_sample("sample_flags", "uint16", about), attributes=attributes))
-    return arrays
 
 
-def flag_attributes(version: str) -> dict[str, Any]:
-    """Return the CF attributes that say what the codes of a state mean, of those that a version of the format has."""
-    has_all = version_number(version) >= version_number(UNREAD_VERSION)
-    codes = {word: code for word, code in STATE_CODES.items() if has_all or word not in UNREAD_KEYS.values()}
-    return {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)}
-
-
-def _mask_attributes(flags: Sequence[str]) -> dict[str, Any]:
-    """Return the CF attributes that say what the bits of flags mean."""
-    return {"flag_masks": [text_mask(name) for name in flags], "flag_meanings": " ".join(flags)}
+def flag_attributes() -> dict[str, Any]:
+    """Return the CF attributes that say what the codes of a state mean."""
+    return {"flag_values": list(STATE_CODES.values()), "flag_meanings": " ".join(STATE_CODES)}
 
 
 def signal_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
@@ -139,9 +140,9 @@ def signal_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
     arrays = _sample_vector_arrays(plan, spec) if spec.is_per_sample else _segment_arrays(plan, spec)
     about = "0 planned, 1 done, otherwise why it was set aside"
     shape, chunks = (plan.num_samples,), (plan.samples_per_unit,)
-    flags = flag_attributes(plan.format_version)
+    flags = flag_attributes()
     arrays.append(ArraySpec("sample_state", ("sample",), shape, chunks, "uint8", about, None, flags))
-    for name, dims, values, about in storage_of(spec).constants():
+    for name, (dims, values, about) in storage_of(spec).constants().items():
         arrays.append(ArraySpec(name, dims, values.shape, values.shape, values.dtype.name, about))
     return arrays
 

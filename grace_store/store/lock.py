@@ -29,8 +29,6 @@ from grace_store.store.keys import LOCKS, TMP
 RENEW_SECONDS = 60.0
 SILENT_SECONDS = 900.0
 """A lock that has not been renewed for so long, by a run that cannot be seen from here, is a dead run's."""
-RENEWED = "renewed_every_seconds"
-"""The field of a lock that says that it is renewed. Locks of older versions are not: their silence says nothing."""
 CLAIM_SECONDS = 30.0
 """How long to wait for another run that is just deleting a dead run's lock: of runs that start together after a crash
 each does that for all, and none should fail for it."""
@@ -69,7 +67,7 @@ class Lease:
         if found is None and not self.backend.names(""):
             raise NotAStore(
                 f"{self.backend.location} is gone: it was deleted, or has another name now. Nothing was written since. "
-                "If it was renamed, run the same command with its new --store; what is committed is kept."
+                "If it was renamed, run the same command with its new name; what is committed is kept."
             )
         raise StoreBusy(
             f"{self.backend.location}: this run was silent for too long, and its lock ({self.key}) was taken over"
@@ -236,16 +234,10 @@ def _parsed(raw: bytes | None) -> dict[str, Any]:
 
 def is_dead(backend: Backend, key: str, owner: dict[str, Any], now: float | None = None) -> bool:
     """Return whether a lock's owner no longer runs: it is seen from here, or has been silent until now."""
-    runs = _is_running(owner)
-    if runs is not None or not _is_renewed(owner):
-        return runs is False
+    if (runs := _is_running(owner)) is not None:
+        return not runs
     renewed_at = backend.written_at(key)
     return renewed_at is not None and (time.time() if now is None else now) - renewed_at >= SILENT_SECONDS
-
-
-def _is_renewed(owner: dict[str, Any]) -> bool:
-    """Return whether silence says that an owner is dead. What is no lock at all has none who could renew it."""
-    return RENEWED in owner or "host" not in owner
 
 
 def _is_running(owner: dict[str, Any]) -> bool | None:
@@ -261,7 +253,7 @@ def _is_running(owner: dict[str, Any]) -> bool | None:
         return None
     if process_started(pid) != owner.get("process_started"):
         return False
-    return pid != os.getpid() or owner.get("mark") is None or owner["mark"] in _held
+    return pid != os.getpid() or owner.get("mark") in _held
 
 
 def process_started(pid: int) -> str | None:
@@ -311,7 +303,7 @@ def _mark() -> Iterator[bytes]:
     mark = uuid.uuid4().hex
     _held.add(mark)
     try:
-        yield json.dumps({**_me(), "mark": mark, RENEWED: RENEW_SECONDS}).encode()
+        yield json.dumps({**_me(), "mark": mark}).encode()
     finally:
         _held.discard(mark)
 
@@ -321,7 +313,7 @@ def _who(owner: dict[str, Any]) -> str:
 
 
 def _busy_text(backend: Backend, key: str, owner: dict[str, Any]) -> str:
-    renewed_at = backend.written_at(key) if _is_renewed(owner) and _is_running(owner) is None else None
+    renewed_at = backend.written_at(key) if _is_running(owner) is None else None
     takeover = ""
     if renewed_at is not None:
         at = datetime.fromtimestamp(renewed_at + SILENT_SECONDS, UTC)

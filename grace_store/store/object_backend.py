@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from grace_store.base.errors import MissingExtra, SettingError, StorageError
+from grace_store.base.errors import MissingExtra, SettingError, StorageError, how_to_install
 from grace_store.store.backend import Backend
 
 if TYPE_CHECKING:
@@ -247,8 +247,8 @@ class ObjectBackend(Backend):
             from obstore.exceptions import BaseError
         except ModuleNotFoundError:
             raise MissingExtra(
-                f"{self.location} is in an object store, and the package for these is not installed. "
-                "Run `pip install 'grace-store[cloud]'`."
+                f"{self.location} is in an object store, which needs obstore, and that is not installed. "
+                f"{how_to_install('cloud')}"
             ) from None
         for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
             # At an address without http://, the library under obstore would panic.

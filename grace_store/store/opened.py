@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -12,35 +11,30 @@ from typing import Any
 import numpy as np
 import zarr
 
-from grace_store.base.arrays import Array, Float32Array, FloatArray, IntArray
-from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, StoreError, Unfinished, UnknownName
-from grace_store.base.flags import TEXT_SHIFT
+from grace_store.base.arrays import Array, Float32Array, FloatArray, IntArray, Positions
+from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinished, UnknownName
 from grace_store.base.metadata import (
-    FORMAT_VERSION,
-    SHARING_KEPT_VERSION,
     Commit,
     Completion,
     Plan,
     Sharing,
     SharingDocument,
     Signal,
-    version_number,
 )
 from grace_store.base.row_places import find_rows
-from grace_store.base.states import STATE_CODES
+from grace_store.base.states import STATE_CODES, TEXT_SHIFT
 from grace_store.base.text import counted
 from grace_store.store import keys, layout
-from grace_store.store.array_group import ArrayGroup
+from grace_store.store.array_group import ArrayGroup, ChunkReader
 from grace_store.store.backend import Backend, LocalBackend, open_backend
-from grace_store.store.chunk_reader import ChunkReader
 from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.sample_rows import SampleRows
-from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
+from grace_store.store.sealed import from_bytes, group_document, unseal
 from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64
 """Of a plan with more chunks of samples than this it is checked that they are there."""
-_REDO_ALL = "Nothing else says how the signal's units share: `grace-store repair` does all of them again."
+_REDO_ALL = "Nothing else says how the signal's units share: `grace-store verify --repair` does all of them again."
 
 
 class Store:
@@ -65,7 +59,7 @@ class Store:
             return cls(backend, plan)
         except (Corrupt, NotAStore) as error:
             if backend.size(keys.PLAN_COPY) is not None:
-                error.add_note("There is a copy of the plan, which `grace-store repair` puts back.")
+                error.add_note("There is a copy of the plan, which `grace-store verify --repair` puts back.")
             raise
 
     def __repr__(self) -> str:
@@ -118,19 +112,17 @@ class Store:
         """Return one array of the plan, or a part of it."""
         return self._samples.read(name, start, self._samples[name].shape[0] if stop is None else stop)
 
-    def text_flags(self, start: int, stop: int) -> Array | None:
-        """Return the flags of samples' texts as bits of `base.flags.Flag`; None where they were not looked for."""
-        if self.plan.flagged is None:
-            return None
+    def text_flags(self, start: int, stop: int) -> Array:
+        """Return the flags of samples' texts as bits of `base.states.Flag`."""
         return self.column("sample_flags", start, stop).astype(np.uint32) << TEXT_SHIFT
 
     def num_steps(self, sample: int) -> int:
         """Return how many steps a sample has."""
         return int(self.column("sample_num_steps", sample, sample + 1)[0])
 
-    def positions_of(self, row: IntArray) -> IntArray:
+    def positions_of(self, row: IntArray) -> Positions:
         """Return where the samples with these dataset rows stand in the plan."""
-        return find_rows(self.column("sample_row"), row)[0]
+        return Positions(find_rows(self.column("sample_row"), row)[0])
 
     def find(self, sample: str) -> int:
         """Return the position of a sample given by id, or by ``#row`` for its row in the dataset."""
@@ -168,8 +160,8 @@ class SignalView:
         self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
         if self.signal.name != name:
             raise Corrupt(
-                f"{where} is the document of the signal {self.signal.name!r}. `grace-store repair` puts the right one "
-                "back if there is a copy of it."
+                f"{where} is the document of the signal {self.signal.name!r}. `grace-store verify --repair` puts "
+                "the right one back if there is a copy of it."
             )
         self._group = ArrayGroup(store.backend, self.key, self.arrays)
 
@@ -242,14 +234,8 @@ class SignalView:
         raw = self.store.backend.read(key)
         return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
 
-    @property
-    def keeps_sharing(self) -> bool:
-        """Whether samples may share prompts, and the store is of a version that keeps what a trial found of it."""
-        version = version_number(self.store.plan.format_version)
-        return bool(self.signal.spec.share_prompts) and version >= version_number(SHARING_KEPT_VERSION)
-
     def sharing(self) -> Sharing | None:
-        """Return how samples share prompts and images, if a run has kept what its trial found."""
+        """Return how samples share prompts and images, if a run has kept what its probe found."""
         key = keys.sharing_key(self.name)
         if (raw := self.store.backend.read(key)) is None:
             return None
@@ -359,25 +345,16 @@ class SignalView:
 
     @cached_property
     def _constants(self) -> dict[str, Array]:
-        return {each.name: self.constant(each.name) for each in self.storage.constants()}
+        return {name: self.constant(name) for name in self.storage.constants()}
 
 
 def _plan_document(raw: bytes, location: str) -> Plan:
-    """Return the plan that a root's zarr.json holds, of a version that this code knows."""
+    """Return the plan that a root's zarr.json holds."""
     where = f"{location}/zarr.json"
     node = from_bytes(raw, where)
     attributes = node.get("attributes") if isinstance(node, dict) else None
     if not isinstance(attributes, dict) or "grace_store" not in attributes:
         raise NotAStore(f"{location} holds a Zarr group that grace-store did not make.")
-    body = json.loads(sealed_body(attributes, where))
-    version = str(body.get("format_version")) if isinstance(body, dict) else ""
-    is_number = re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", version) is not None
-    ours = version_number(FORMAT_VERSION)
-    if not is_number or version_number(version)[0] != ours[0] or version_number(version) > ours:
-        raise StoreError(
-            f"{location} has version {version} of the format; this grace-store reads {ours[0]}.0 to {FORMAT_VERSION}. "
-            "Use the release that made it, or a newer one."
-        )
     plan = group_document(raw, Plan, where)
     if not layout.are_possible(plan):
         raise Corrupt(

@@ -7,23 +7,22 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import NotAStore
-from grace_store.base.flags import TEXT_FLAGS, text_mask
 from grace_store.base.metadata import FORMAT_VERSION, DataFile, Plan
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import STATE_CODES, Reason
+from grace_store.base.states import STATE_CODES, TEXT_FLAGS, Reason, text_mask
 from grace_store.store import keys, layout
+from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.copies import write_copy
-from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
-from grace_store.store.layout import plan_arrays, sample_arrays
+from grace_store.store.layout import PlannedSample, plan_arrays, sample_arrays
 from grace_store.store.lock import Lease
 from grace_store.store.opened import Store
 from grace_store.store.sealed import group_bytes
@@ -36,28 +35,13 @@ _UNBOUNDED = 1 << 40
 """Stands for the number of samples while it is not known; chunk bytes do not depend on it."""
 
 
-class PlannedSample(NamedTuple):
-    """One usable record: where it lies and how many steps it has."""
-
-    sample_id: str
-    row: int
-    file: int
-    offset: int
-    length: int
-    digest: bytes
-    num_steps: int
-    flags: int = 0
-    """Bits of the flags of its text, where they are looked for."""
-
-
 class PlanWriter:
     """Collects samples and records set aside, a chunk at a time; of what is written only numbers of steps are kept."""
 
-    def __init__(self, backend: Backend, flags: Iterable[str] | None = TEXT_FLAGS) -> None:
-        """Begin a plan in which these flags were looked for; None for one that says nothing of flags."""
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._flagged = None if flags is None else dict.fromkeys(flags, 0)
-        self._specs = {spec.name: spec for spec in sample_arrays(_UNBOUNDED, _UNBOUNDED, self._flagged)}
+        self._flagged = dict.fromkeys(TEXT_FLAGS, 0)
+        self._specs = {spec.name: spec for spec in sample_arrays(_UNBOUNDED, _UNBOUNDED)}
         self._encoder = ArrayEncoder(list(self._specs.values()))
         self._hashes = {name: hashlib.sha256() for name in self._specs}
         self._samples: list[PlannedSample] = []
@@ -171,11 +155,10 @@ class PlanWriter:
         digests = np.frombuffer(b"".join(sample.digest for sample in block), dtype=np.uint8)
         columns: dict[str, Array] = {
             f"sample_{name}": np.array([getattr(sample, name) for sample in block], self._specs[f"sample_{name}"].dtype)
-            for name in ("row", "file", "offset", "length", *(() if self._flagged is None else ("flags",)))
+            for name in ("row", "file", "offset", "length", "flags")
         }
-        if (flagged := self._flagged) is not None:
-            for name in flagged:
-                flagged[name] += int(np.count_nonzero(columns["sample_flags"] & text_mask(name)))
+        for name in TEXT_FLAGS:
+            self._flagged[name] += int(np.count_nonzero(columns["sample_flags"] & text_mask(name)))
         columns |= {"sample_num_steps": num_steps, "sample_digest": digests.reshape(len(block), 16)}
         self._write(self._num_written, columns | {"sample_id": text_array([sample.sample_id for sample in block])})
         self._num_written += len(block)
@@ -254,20 +237,20 @@ def plan_documents(plan: Plan) -> dict[str, bytes]:
 
 def check_claimable(backend: Backend) -> None:
     """Raise NotAStore unless nothing, or nothing but the remains of an unfinished plan, lies at the location."""
-    arrays = "|".join(spec.name for spec in sample_arrays(1, 1, TEXT_FLAGS))
+    arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
     samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
     ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
     if not (strangers := [name for name in backend.names("") if name not in keys.GROUPS]):
         if backend.names(COMMITS):
             raise NotAStore(
-                f"{backend.location} holds units of a store whose plan (zarr.json) is gone. `grace-store repair` puts "
-                "it back from the copy in ledger/plan.json; or choose another --store."
+                f"{backend.location} holds units of a store whose plan (zarr.json) is gone. "
+                "`grace-store verify --repair` puts it back from the copy in ledger/plan.json; or choose another place."
             )
         strangers = [key for key in backend.walk() if not ours.fullmatch(key)]
     if strangers:
         raise NotAStore(
             f"{backend.location} is not empty and not a grace-store store (it holds {', '.join(strangers[:3])}). "
-            "Choose another --store, or empty that folder."
+            "Choose another place for the store, or empty that folder."
         )
 
 

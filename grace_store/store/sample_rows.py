@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GATHERED_AT_ONCE = 1 << 18
 """Samples that are looked up together where neighbours in the dataset are far apart in the plan."""
 
-Positions = IntArray | Sequence[int]
+PositionsLike = IntArray | Sequence[int]
 """Of samples in a plan."""
 
 
@@ -39,7 +39,7 @@ class SampleRows:
         return len(self.sample_id)
 
 
-def rows_at(store: Store, positions: Positions) -> Iterator[SampleRows]:
+def rows_at(store: Store, positions: PositionsLike) -> Iterator[SampleRows]:
     """Yield the plan's columns for samples at some positions, a piece at a time."""
     names = [f"sample_{name}" for name in SampleRows.COLUMNS]
     for piece in _pieces(store, positions):
@@ -47,7 +47,7 @@ def rows_at(store: Store, positions: Positions) -> Iterator[SampleRows]:
         yield SampleRows(ids.tolist(), *columns)
 
 
-def locators_at(store: Store, positions: Positions) -> Iterator[tuple[int, int, int]]:
+def locators_at(store: Store, positions: PositionsLike) -> Iterator[tuple[int, int, int]]:
     """Yield where the records of samples at some positions lie: file, offset and length."""
     for piece in _pieces(store, positions):
         columns = _columns_at(store, ["sample_file", "sample_offset", "sample_length"], piece)
@@ -59,7 +59,7 @@ def order_of_records(store: Store, positions: IntArray) -> IntArray:
     return np.argsort(_columns_at(store, ["sample_row"], positions)[0] if store.plan.spec.gather else positions)
 
 
-def _pieces(store: Store, positions: Positions) -> Iterator[IntArray]:
+def _pieces(store: Store, positions: PositionsLike) -> Iterator[IntArray]:
     # Of a plan that gathers, any piece may need every chunk: large pieces read all of it a few times only.
     length = GATHERED_AT_ONCE if store.plan.spec.gather else SAMPLES_PER_CHUNK
     for start in range(0, len(positions), length):

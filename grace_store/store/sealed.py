@@ -6,13 +6,16 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from grace_store.base.errors import Corrupt
-from grace_store.base.settings import Frozen, canonical_json
+from grace_store.base.errors import Corrupt, StoreError
+from grace_store.base.metadata import FORMAT_VERSION, other_version
+from grace_store.base.settings import Frozen, one_sentence
+from grace_store.base.text import canonical_json
 
 DocumentT = TypeVar("DocumentT", bound=Frozen)
 
 SEAL = "grace_store_sha256"
 BODY = "grace_store"
+_REMEDY = "Extract its data again into another store, or use the grace-store that wrote this one."
 
 
 def seal(document: Frozen) -> dict[str, Any]:
@@ -34,12 +37,15 @@ def sealed_body(sealed: Any, where: str) -> bytes:
 
 
 def unseal(sealed: Any, kind: type[DocumentT], where: str) -> DocumentT:
-    """Return the document of a sealed mapping, or raise Corrupt naming the place."""
+    """Return the document of a sealed mapping; raise Corrupt, or StoreError if it says another version, with where."""
     body = sealed_body(sealed, where)
+    found = sealed[BODY]
+    if isinstance(found, dict) and found.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+        raise StoreError(other_version(where, found["format_version"], _REMEDY))
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise Corrupt(f"{where} was written by another version of the format: {error}") from error
+        raise Corrupt(f"{where} is not a document of this format: {one_sentence(error, 'field')}.") from error
 
 
 def to_bytes(value: Any) -> bytes:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +84,9 @@ CODEBOOK: Float32Array = np.array(
 """The 16 levels with the least mean squared error for a standard normal (Lloyd-Max)."""
 
 
-class Constant(NamedTuple):
-    """An array that a storage keeps beside the vectors to decode them with; it follows from their size alone."""
-
-    name: str
-    dims: tuple[str, ...]
-    values: Array
-    about: str
+Constant = tuple[tuple[str, ...], Array, str]
+"""The dimensions, the values and the meaning of an array that a storage keeps beside the vectors to decode them with.
+It follows from their size alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +112,9 @@ class VectorStorage(ABC):
         """Size of a row before it is compressed."""
         return self.num_columns * np.dtype(self.dtype).itemsize
 
-    def constants(self) -> Sequence[Constant]:
-        """Return what is kept once for all vectors."""
-        return ()
+    def constants(self) -> Mapping[str, Constant]:
+        """Return what is kept once for all vectors, by name."""
+        return {}
 
     @abstractmethod
     def encode(self, vectors: Float32Array) -> tuple[Array, Float32Array | None]:
@@ -175,14 +171,14 @@ class Int4(VectorStorage):
     def num_columns(self) -> int:
         return -(-self.size // 2)
 
-    def constants(self) -> Sequence[Constant]:
+    def constants(self) -> Mapping[str, Constant]:
         rotation = Rotation.for_size(self.size)
         about_sign = "signs before each round of the rotation"
-        return (
-            Constant("rotation_sign", ("rotation_round", "coordinate"), rotation.sign, about_sign),
-            Constant("rotation_order", ("coordinate",), rotation.order, "permutation between the rounds"),
-            Constant("vector_codebook", ("code",), CODEBOOK, "value of each 4-bit code"),
-        )
+        return {
+            "rotation_sign": (("rotation_round", "coordinate"), rotation.sign, about_sign),
+            "rotation_order": (("coordinate",), rotation.order, "permutation between the rounds"),
+            "vector_codebook": (("code",), CODEBOOK, "value of each 4-bit code"),
+        }
 
     def encode(self, vectors: Float32Array) -> tuple[Array, Float32Array]:
         # Normalise first: the sums of squares of tiny gradients underflow in float32.
@@ -200,7 +196,7 @@ class Int4(VectorStorage):
         self, rows: Array, scale: Float32Array | None, constants: Mapping[str, Array] | None = None
     ) -> Float32Array:
         assert scale is not None
-        kept = constants or {each.name: each.values for each in self.constants()}
+        kept = constants or {name: values for name, (_, values, _) in self.constants().items()}
         packed = rows.astype(np.uint8)
         codes = np.empty((len(packed), self.num_columns * 2), dtype=np.uint8)
         codes[:, 0::2], codes[:, 1::2] = packed & 15, packed >> 4

@@ -2,18 +2,15 @@
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 import numpy as np
 
 from grace_store.base.arrays import Array, Int32Array, IntArray
-from grace_store.base.errors import Corrupt, StoreError
+from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import (
-    BATCHES_VERSION,
-    IMAGES_AS_VERSION,
-    KIND_VERSIONS,
-    SHARING_VERSION,
     ChunkDigest,
     Commit,
     Completion,
@@ -21,20 +18,17 @@ from grace_store.base.metadata import (
     Sharing,
     SharingDocument,
     Signal,
-    version_number,
 )
-from grace_store.base.settings import ExtractSpec, ImagesAs, Kind
 from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.base.text import counted
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.store import keys, layout
+from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.copies import write_copy
-from grace_store.store.encode import ArrayEncoder
 from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import group_bytes, seal, to_bytes
 from grace_store.store.storages import packed_grams, storage_of
-from grace_store.store.totals import Totals
 
 Regions = dict[str, tuple[int, Array]]
 """For each array where along its first dimension values are written, and the values."""
@@ -47,51 +41,11 @@ _POLL_SECONDS = 0.1
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
     keys.check_signal_name(signal.name)
-    spec = signal.spec
-    shares = spec.share_prompts is not None
-    check_kind(store, spec.kind, spec.images_as, batches=spec.freezes_batches, shares=shares)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
     store.backend.write(f"{keys.signal_key(signal.name)}/zarr.json", group_bytes(signal))
     store.backend.flush()
     return store.signal(signal.name)
-
-
-def check_kind(store: Store, kind: Kind, images_as: ImagesAs, *, batches: bool, shares: bool) -> None:
-    """Raise unless the version of the format that the store was planned in has signals of this kind.
-
-    batches is whether the signal says which samples share a pass, shares whether it says that they share prompts.
-    """
-    planned = version_number(store.plan.format_version)
-    missing = [f"{kind} signals"] if planned < version_number(KIND_VERSIONS[kind]) else []
-    if images_as != "processor" and planned < version_number(IMAGES_AS_VERSION):
-        missing.append(f"signals of images as {images_as} prepares them")
-    if batches and not _can_freeze_batches(store):
-        missing.append("signals with settings for batches")
-    if shares and not _can_share_prompts(store):
-        missing.append("signals of shared prompts")
-    if missing:
-        raise StoreError(
-            f"{store.location} was planned in version {store.plan.format_version} of the format, which has no "
-            f"{' or '.join(missing)}: older programs that read the store would fail on them. Plan the same "
-            "dataset into a new --store for them; that takes no model."
-        )
-
-
-def _can_freeze_batches(store: Store) -> bool:
-    """Return whether signals of the store say which samples share a pass."""
-    return version_number(store.plan.format_version) >= version_number(BATCHES_VERSION)
-
-
-def _can_share_prompts(store: Store) -> bool:
-    return version_number(store.plan.format_version) >= version_number(SHARING_VERSION)
-
-
-def as_store_has_it(store: Store, spec: ExtractSpec) -> ExtractSpec:
-    """Return a spec without what signals of the store's version of the format do not say."""
-    if not _can_freeze_batches(store):
-        return spec.without_batches()
-    return spec if _can_share_prompts(store) else spec.without_sharing()
 
 
 def keep_sharing(view: SignalView, found: Sharing) -> None:
@@ -136,7 +90,7 @@ def rewrite_signal_metadata(view: SignalView) -> None:
 
 def _write_metadata(store: Store, signal: Signal) -> None:
     arrays = layout.signal_arrays(store.plan, signal.spec)
-    constants = {each.name: (0, each.values) for each in storage_of(signal.spec).constants()}
+    constants = {name: (0, values) for name, (_, values, _) in storage_of(signal.spec).constants().items()}
     encoder = ArrayEncoder(arrays)
     documents = encoder.metadata | encoder.encode(constants)
     store.backend.write_all({f"{keys.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
@@ -183,7 +137,7 @@ class UnitWriter:
                 SampleSetAside(sample=start + position, reason=why.reason, detail=why.detail)
                 for position, why in sorted(signals.set_aside.items())
             ),
-            split=signals.split if self._view.signal.spec.freezes_batches else None,
+            split=signals.split,
             chunks={name: digest_of(value) for name, value in chunks.items()},
         )
         self.confirm()
@@ -245,3 +199,42 @@ def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
     backend.delete(keys.completion_key(view.name))
     backend.delete(*(keys.commit_key(view.name, unit) for unit in units))
     backend.flush()
+
+
+# ---------------------------------------------------------------- totals of a signal
+# Add up commits one by one: what a completion says of a whole signal, and a status of the units so far.
+
+
+class Totals:
+    """Sums over commits that are given in the order of their units; holds none of them."""
+
+    def __init__(self, commits: Iterable[Commit] = ()) -> None:
+        self.num_units = 0
+        self.num_samples = 0
+        self.num_done = 0
+        self.num_tokens = 0
+        self.num_bytes = 0
+        self._set_aside: Counter[str] = Counter()
+        self._digests = hashlib.sha256()
+        for commit in commits:
+            self.add(commit)
+
+    def add(self, commit: Commit) -> None:
+        self.num_units += 1
+        self.num_samples += commit.num_samples
+        self.num_done += commit.num_done
+        self.num_tokens += commit.num_tokens
+        self.num_bytes += sum(chunk.num_bytes for chunk in commit.chunks.values())
+        self._set_aside.update(why.reason.value for why in commit.set_aside)
+        self._digests.update(f"{commit.digest()}\n".encode())
+
+    @property
+    def set_aside(self) -> dict[str, int]:
+        """{reason: samples}, sorted by reason."""
+        return dict(sorted(self._set_aside.items()))
+
+    def completion(self, signal: Signal) -> Completion:
+        """Return the document of a signal all of whose commits were added."""
+        names = ("num_units", "num_done", "set_aside", "num_tokens", "num_bytes")
+        digests = {"signal_sha256": signal.identity(), "commits_sha256": self._digests.hexdigest()}
+        return Completion(**digests, **{name: getattr(self, name) for name in names})

@@ -5,51 +5,13 @@ Intervals come from a seeded bootstrap over samples: steps of one sample go toge
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-from pydantic import ConfigDict
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
-from grace_store.base.documents import Number
+from grace_store.base.finding import Estimate
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.ranking import Ratio, budget, rank, top_mask
-
-COVERED = (0.025, 0.975)
-WIDE, NARROW = 0.1, 0.05
-"""How far to either side an interval may reach before it says too little, and one that says enough."""
-
-
-def middle_of(draws: Sequence[float] | FloatArray) -> tuple[float, float]:
-    """Return what 2.5 % of the draws are below and above; NaN for both without any.
-
-    >>> middle_of(range(41))
-    (1.0, 39.0)
-    """
-    if not len(draws):
-        return np.nan, np.nan
-    low, high = np.quantile(np.asarray(draws, dtype=np.float64), COVERED).tolist()
-    return low, high
-
-
-def reach(low: float, high: float) -> float:
-    """Return how far an interval reaches to either side, in the mean; infinite for one that is not known.
-
-    >>> reach(0.25, 0.5)
-    0.125
-    """
-    return (high - low) / 2 if math.isfinite(high - low) else math.inf
-
-
-def num_wanted(num_samples: int, reached: float, wanted: float = NARROW) -> int:
-    """Return about how many samples would narrow an interval to a reach, rounded up to tens.
-
-    >>> num_wanted(64, 0.1)
-    260
-    """
-    return math.ceil(num_samples * max(reached / wanted, 1.0) ** 2 / 10) * 10
 
 
 def jaccard(num_both: int, num_one: int, num_other: int) -> float:
@@ -72,19 +34,7 @@ def jaccard_by_chance(num_samples: int, num_chosen: int) -> float:
     return share / (2 - share)
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """A rank correlation, where 95 % of the draws lie, and over how many pairs it is taken."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
-
-    correlation: Number
-    low: Number
-    high: Number
-    num_pairs: int
-
-
-def agreement(one: FloatArray, other: FloatArray, offsets: IntArray, *, draws: int = 200, seed: int = 0) -> Agreement:
+def agreement(one: FloatArray, other: FloatArray, offsets: IntArray, *, draws: int = 200, seed: int = 0) -> Estimate:
     """Compare two flat columns of which sample i owns offsets[i]..offsets[i + 1]; pairs that lack one do not count."""
     both = np.isfinite(one) & np.isfinite(other)
     kept = np.concatenate([[0], np.cumsum(both)])[offsets]
@@ -96,29 +46,15 @@ def agreement(one: FloatArray, other: FloatArray, offsets: IntArray, *, draws: i
         index = np.concatenate([np.arange(kept[i], kept[i + 1]) for i in chosen.tolist()])
         found.append(rank_correlation(first[index], second[index]))
     defined = [value for value in found if np.isfinite(value)]
-    return Agreement(rank_correlation(first, second), *middle_of(defined), len(first))
+    return Estimate.from_draws(rank_correlation(first, second), defined, len(first))
 
 
-@dataclass(frozen=True, slots=True)
-class Survival:
-    """How much two subsets share, and where 95 % of the draws lie."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
-
-    jaccard: Number
-    low: Number
-    high: Number
-    num_samples: int
-    """Samples that have a value in both."""
-    num_chosen: int
-
-    @property
-    def share_kept(self) -> float:
-        """The share of the first subset that is in the second, which is as large."""
-        return 2 * self.jaccard / (1 + self.jaccard)
+def share_kept(jaccard: float) -> float:
+    """Return the share of a subset that is in another of the same size, by their Jaccard index."""
+    return 2 * jaccard / (1 + jaccard)
 
 
-def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Survival:
+def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Estimate:
     """Compare the best of two columns of values over the same samples; the interval draws the samples again."""
     both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
     value, other = value[both], other[both]
@@ -127,7 +63,7 @@ def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int =
     orders = (rank(value), rank(other))
     generator = np.random.Generator(np.random.Philox(seed))
     found = [_drawn_jaccard(generator, orders, count) for _ in range(draws if count else 0)]
-    return Survival(_shared(first, second), *middle_of(found), len(both), count)
+    return Estimate.from_draws(_shared(first, second), found, len(both))
 
 
 def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntArray], count: int) -> float:
@@ -146,7 +82,7 @@ def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntAr
 
 def step_survival(
     value: FloatArray, step_score: FloatArray, offsets: IntArray, ratio: Ratio, *, draws: int = 200, seed: int = 0
-) -> Survival:
+) -> Estimate:
     """Compare the best by value with the best by the mean of steps drawn again from each sample's own.
 
     step_score lies flat, sample i owning offsets[i]..offsets[i + 1]; a step without a score counts in no mean.
@@ -166,7 +102,7 @@ def step_survival(
     for _ in range(draws if len(usable) else 0):
         drawn = flat[origin + (generator.random(len(origin)) * width).astype(np.int64)]
         found.append(_shared(chosen, top_mask(np.add.reduceat(drawn, starts) / count_of, count)))
-    return Survival(float(np.mean(found)) if found else np.nan, *middle_of(found), len(usable), count)
+    return Estimate.from_draws(float(np.mean(found)) if found else np.nan, found, len(usable))
 
 
 def _shared(first: BoolArray, second: BoolArray) -> float:

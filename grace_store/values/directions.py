@@ -7,7 +7,7 @@ one vector, however many samples it has, and a block of samples costs one matrix
 import numpy as np
 
 from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers
-from grace_store.base.flags import Flag
+from grace_store.base.states import Flag
 
 ROWS_AT_ONCE = 256
 """Vectors that are held as float64 at a time."""

@@ -6,32 +6,14 @@ traces where nothing is found.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-from pydantic import ConfigDict
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
-from grace_store.base.documents import Number
-from grace_store.values.agreement import middle_of
+from grace_store.base.finding import Estimate
 
 CHANCES = np.linspace(0.0005, 0.9995, 1000)
 """Shares of steps that a blind judge might call wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class FirstErrors:
-    """How well first errors are found, and where 95 % of the draws lie."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
-
-    f1: Number
-    low: Number
-    high: Number
-    found: Number
-    """Share of wrong traces whose first wrong step is the one that is found."""
-    left_alone: Number
-    """Share of right traces where nothing is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +31,7 @@ class LabelledTraces:
         return self.first_wrong >= 0
 
 
-def find_first_errors(score: FloatArray, traces: LabelledTraces, drawn: FloatArray, seed: int) -> FirstErrors:
+def find_first_errors(score: FloatArray, traces: LabelledTraces, drawn: FloatArray, seed: int) -> Estimate:
     """Return the F1 of a flat column of step scores, small where a step is suspect; a step without one is not.
 
     Questions are split into two halves by the seed. Each half is judged by the threshold that is best on the other.
@@ -64,9 +46,7 @@ def find_first_errors(score: FloatArray, traces: LabelledTraces, drawn: FloatArr
     counts = [_by_question(traces, drawn.shape[1], *each) for each in _shares(traces.is_wrong, hit)]
     draws = _harmonic(*(_share(drawn @ hits, drawn @ number) for hits, number in counts))
     found, alone = (_share(hits.sum(keepdims=True), number.sum(keepdims=True)) for hits, number in counts)
-    return FirstErrors(
-        float(_harmonic(found, alone)[0]), *middle_of(draws[np.isfinite(draws)]), float(found[0]), float(alone[0])
-    )
+    return Estimate.from_draws(float(_harmonic(found, alone)[0]), draws[np.isfinite(draws)], len(traces.question))
 
 
 def chance_of_first_errors(traces: LabelledTraces) -> float:

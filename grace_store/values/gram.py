@@ -1,14 +1,23 @@
-"""Packed Grams and how to read them. Knows the layout, nothing of scores.
+"""Packed Grams, and blocks of them turned so that samples run along the last axis. Knows no settings and no scores.
 
 A sample with K steps has m = K + 1 segments, the answer last. Its Gram is kept as the lower triangle row by row,
 the diagonal included: m (m + 1) / 2 values, of which row k holds the products of segment k with segments 0..k.
+
+In a block, samples stand in columns, those with most steps first, so that the samples that have a step k are the first
+active[k] columns, and one loop over steps serves them all. Everything computed from here on is an elementwise
+operation or a sum over a leading axis. Unlike a matrix product, that gives a sample the same bits whatever its block,
+its neighbours and the number of threads, so equal samples tie exactly. With a single column numpy would add in
+another order, hence the first sample of a chunk is there twice.
 """
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
-from grace_store.base.arrays import Array, FloatArray, IntArray, Numbers
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Numbers
 
 
 def num_entries(num_segments: int) -> int:
@@ -81,3 +90,153 @@ def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
         return np.zeros(0)
     sums: FloatArray = np.add.reduceat(part.astype(np.float64), offsets[:-1])
     return sums
+
+
+TINY = float(np.finfo(np.float32).tiny)
+"""Least squared length that float32 keeps all its digits of; a shorter vector counts as zero."""
+
+CHUNK_ENTRIES = 1 << 18
+"""Gram entries in a chunk, so that it stays in the processor's cache. Changes the speed, never a bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long vectors are, all of one shape."""
+
+    square: FloatArray
+    norm: FloatArray
+    """Never 0: a zero vector has the length below which all are zero."""
+    zero: BoolArray
+
+    @classmethod
+    def of(cls, square: FloatArray) -> Self:
+        return cls(square, np.sqrt(np.maximum(square, TINY)), square < TINY)
+
+
+@dataclass(frozen=True, slots=True)
+class GramColumns:
+    """The Grams and token counts of n samples with up to K steps; what a sample does not have is 0."""
+
+    num_steps: IntArray
+    """(n,), never rising."""
+    active: list[int]
+    """How many samples have each step, (K,)."""
+    entry: FloatArray
+    """The steps' products with each other, packed like Grams, (K(K+1)/2, n)."""
+    answer: FloatArray
+    """The steps' products with the answer, (K, n)."""
+    step_length: Lengths
+    """(K, n)"""
+    answer_length: Lengths
+    """(n,)"""
+    step_tokens: FloatArray
+    """(K, n)"""
+    answer_tokens: FloatArray
+    """(n,)"""
+
+    @property
+    def present(self) -> BoolArray:
+        """Which steps samples have, (K, n)."""
+        return np.arange(len(self.active))[:, None] < self.num_steps
+
+    def before(self, step: int) -> FloatArray:
+        """Return the products of a step with those before it for the samples that have it, a view."""
+        start = num_entries(step)
+        return self.entry[start : start + step, : self.active[step]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some of a block's samples as columns; column i + 1 is sample[i]."""
+
+    sample: IntArray
+    gram: GramColumns
+
+    def columns_of(self, flat: FloatArray, offsets: IntArray) -> FloatArray:
+        """Return flat numbers of a block's steps as columns, (K, n), 0 for steps that a sample has not."""
+        columns = np.zeros(self.gram.present.shape)
+        step, column = np.nonzero(self.gram.present)
+        sample = np.concatenate([self.sample[:1], self.sample])
+        columns[step, column] = flat[offsets[sample[column]] + step]
+        return columns
+
+    def write_steps(self, columns: FloatArray, flat: FloatArray, offsets: IntArray) -> None:
+        """Write columns of steps, (K, n), into the flat numbers of a block's steps."""
+        step, column = np.nonzero(self.gram.present[:, 1:])
+        flat[offsets[self.sample[column]] + step] = columns[step, column + 1]
+
+
+class Block:
+    """Consecutive samples, their packed Grams and token counts concatenated; without tokens, columns have NaN there."""
+
+    def __init__(self, num_steps: Numbers, packed: Numbers, num_tokens: Numbers, *, tokens: bool = True) -> None:
+        self.num_steps = steps = num_steps.astype(np.int64)
+        self.gram_offset = offsets_of((steps + 1) * (steps + 2) // 2)
+        self.token_offset = offsets_of(steps + 1)
+        if (steps < 1).any():
+            raise ValueError("a sample without steps cannot be scored")
+        if packed.shape != (self.gram_offset[-1],) or num_tokens.shape != (self.token_offset[-1],):
+            raise ValueError(
+                f"{len(steps)} samples with {steps.sum()} steps have {self.gram_offset[-1]} Gram entries and "
+                f"{self.token_offset[-1]} token counts, not {packed.shape} and {num_tokens.shape}"
+            )
+        finite = np.isfinite(packed)
+        self.not_finite = np.zeros(len(steps), dtype=np.bool_)
+        """Samples whose Gram holds NaN or infinity, (n,); in the columns they are 0."""
+        if not finite.all():
+            self.not_finite = ~np.logical_and.reduceat(finite, self.gram_offset[:-1])
+            packed = np.where(np.repeat(self.not_finite, np.diff(self.gram_offset)), 0, packed)
+        self._packed, self._num_tokens, self._has_tokens = packed, num_tokens, tokens
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield every sample once, those with most steps first."""
+        order = np.argsort(-self.num_steps, kind="stable")
+        start = 0
+        while start < len(order):
+            size = max(1, CHUNK_ENTRIES // num_entries(int(self.num_steps[order[start]])))
+            sample = order[start : start + size]
+            yield Chunk(sample, self._columns(np.concatenate([sample[:1], sample])))
+            start += size
+
+    def _columns(self, sample: IntArray) -> GramColumns:
+        steps = self.num_steps[sample]
+        most = int(steps[0])
+        active = np.searchsorted(-steps, -np.arange(most), side="left").tolist()
+        gram_start, token_start = self.gram_offset[sample], self.token_offset[sample]
+        answer_start = gram_start + steps * (steps + 1) // 2
+        shape = (most, len(sample))
+        entry, answer = np.zeros((num_entries(most), len(sample))), np.zeros(shape)
+        tokens = np.zeros(shape) if self._has_tokens else np.broadcast_to(np.nan, shape)
+        for run, stop in _runs(active):
+            first, last = num_entries(run), num_entries(stop)
+            num = active[run]
+            entry[first:last, :num] = _turned(self._packed, gram_start[:num] + first, last - first)
+            answer[run:stop, :num] = _turned(self._packed, answer_start[:num] + run, stop - run)
+            if self._has_tokens:
+                tokens[run:stop, :num] = _turned(self._num_tokens, token_start[:num] + run, stop - run)
+        step = np.arange(most)
+        return GramColumns(
+            num_steps=steps,
+            active=active,
+            entry=entry,
+            answer=answer,
+            step_length=Lengths.of(entry[step * (step + 3) // 2]),
+            answer_length=Lengths.of(self._packed[answer_start + steps].astype(np.float64)),
+            step_tokens=tokens,
+            answer_tokens=self._num_tokens[token_start + steps].astype(np.float64) if self._has_tokens else tokens[0],
+        )
+
+
+def _turned(flat: Numbers, start: IntArray, length: int) -> Numbers:
+    """Return runs of a flat array as columns, each read in one go."""
+    runs: Numbers = np.lib.stride_tricks.sliding_window_view(flat, length)[start]
+    return runs.T
+
+
+def _runs(active: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield half-open runs of steps that the same samples have."""
+    start = 0
+    for step in range(1, len(active) + 1):
+        if step == len(active) or active[step] != active[start]:
+            yield start, step
+            start = step

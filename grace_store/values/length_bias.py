@@ -4,17 +4,17 @@ Three lengths are looked at: tokens in a step (the mean over a sample's steps), 
 are used as logarithms: doubling a length counts the same wherever it starts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from statistics import NormalDist
 
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, Numbers
-from grace_store.values.intervals import Interval, explained_interval, z_for
+from grace_store.base.finding import Estimate
 from grace_store.values.order_statistics import stable_order
+from grace_store.values.ranking import Length
 
-Length = Literal["step_length", "response_length", "num_steps"]
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
 
 RESOLUTION = 1e-9
@@ -23,84 +23,6 @@ MIN_AUDITED = 8
 """Below this many samples three lengths and a constant fit any values: what is found says nothing."""
 MAX_RANKED = 1 << 22
 """Steps beyond this many are thinned out evenly before they are ranked."""
-
-
-@dataclass(frozen=True, slots=True)
-class LengthBias:
-    """How values go with one length. Correlations are NaN where one side does not vary."""
-
-    pearson: float
-    """With the logarithm of the length."""
-    spearman: float
-    """With the length's rank."""
-    partial: float
-    """Pearson's, after the other two lengths are taken out of both sides."""
-    spearman_after_control: float
-    """What is left of Spearman's when all three lengths are taken out of the value."""
-    kept_over_all: float
-    """Mean length of the samples with the largest values over that of all: 1 is no preference."""
-    kept_over_all_after_control: float
-    kept_by_chance: float
-    """How far random subsets of that size are from 1, to either side: by 95 % none of the three lengths is further."""
-    spread_after_control: float
-    """Pearson's of the logarithm with the size of what is left of the value, whatever its sign: above 0, longer ones
-    spread more."""
-    curve_after_control: float
-    """Pearson's of what is left of the value with the squared distance of the logarithm from its mean."""
-
-    @property
-    def varies(self) -> bool:
-        """Whether both the values and this length differ between samples."""
-        return self.pearson == self.pearson
-
-
-@dataclass(frozen=True, slots=True)
-class StepLengthBias:
-    """How step scores go with the number of tokens in the step."""
-
-    pooled: float
-    """Pearson's with the logarithm, over all steps of all samples."""
-    within_sample: float
-    """The same after each sample's own means are taken out: do longer steps of one trace score higher?"""
-    spearman: float
-    num_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class LengthShare:
-    """How much of how values differ lengths explain, and no more: a tenth of an audit's work."""
-
-    num_samples: int
-    """Samples with a value; the others do not count."""
-    variance_explained: float
-    """As in an audit, and so are the others."""
-    explained_between: Interval
-    pearson: Mapping[Length, float]
-
-
-@dataclass(frozen=True, slots=True)
-class LengthAudit:
-    """How values follow length, and what remains after taking it out."""
-
-    num_samples: int
-    """Samples with a value; the others do not count."""
-    ratio: float
-    variance_explained: float
-    """Share of the values' variance that the three lengths explain together (R squared)."""
-    explained_between: Interval
-    """Where that share lies for all samples like these, by 95 %."""
-    lengths: Mapping[Length, LengthBias]
-    steps: StepLengthBias | None
-
-    @property
-    def pearson(self) -> dict[Length, float]:
-        """Pearson's correlation with the logarithm of each length; NaN where one side does not vary."""
-        return {name: bias.pearson for name, bias in self.lengths.items()}
-
-    @property
-    def has_enough_samples(self) -> bool:
-        """Whether the numbers say anything."""
-        return self.num_samples >= MIN_AUDITED
 
 
 def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
@@ -127,75 +49,92 @@ def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control:
     return out
 
 
-def explained_by_lengths(values: FloatArray, lengths: Mapping[Length, FloatArray]) -> LengthShare:
-    """Return how much of how values differ the lengths that are known explain."""
+def explained_by_lengths(
+    values: FloatArray, lengths: Mapping[Length, FloatArray]
+) -> tuple[Estimate, dict[Length, float]]:
+    """Return the share of the values' variance that the lengths explain together, and how values go with each length.
+
+    The first is R squared, over the samples with a value. The second is Pearson's correlation of the value with the
+    length's logarithm; NaN where one side does not vary.
+    """
     finite = np.isfinite(values)
     value = values if finite.all() else values[finite]
     logs = {name: _log(lengths[name][finite]) for name in LENGTHS if name in lengths}
-    return _share(value, logs, _without(value, list(logs.values())))
-
-
-def _share(value: FloatArray, logs: Mapping[Length, FloatArray], controlled: FloatArray) -> LengthShare:
-    """Return the same for finite values, from what is left of them without the lengths."""
+    controlled = _without(value, list(logs.values()))
     pearson = {name: correlation(value, log) for name, log in logs.items()}
     spread = float(value.var()) if len(value) else 0.0
     explained = 1.0 - float(controlled.var()) / spread if spread > 0 else float("nan")
     num_varying = sum(each == each for each in pearson.values())
-    return LengthShare(len(value), explained, explained_interval(explained, len(value), num_varying), pearson)
+    low, high = explained_interval(explained, len(value), num_varying)
+    return Estimate(value=explained, low=low, high=high, num=len(value)), pearson
 
 
-def audit_lengths(
-    values: FloatArray,
-    lengths: Mapping[Length, FloatArray],
-    steps: tuple[FloatArray, Numbers, Numbers] | None = None,
-    ratio: float = 0.2,
-) -> LengthAudit:
-    """Return how values follow the lengths that are known.
+def length_measures(
+    values: FloatArray, lengths: Mapping[Length, FloatArray], ratio: float = 0.2
+) -> dict[Length, dict[str, float]]:
+    """Return how values go with each of the lengths that are known; correlations are NaN where one side is constant.
 
-    steps, if given, is (step scores, step token counts, num_steps), the first two flat over all samples. ratio is
-    the share whose mean length is compared with that of all.
+    pearson                      with the logarithm of the length
+    spearman                     with the rank of the length
+    partial                      Pearson's, after the other two lengths are taken out of both sides
+    spearman_after_control       Spearman's, after all three lengths are taken out of the value
+    kept_over_all                mean length of the samples with the largest values over that of all: 1 is no preference
+    kept_over_all_after_control  the same, after all three lengths are taken out of the value
+    kept_by_chance               how far random subsets of that size are from 1, to either side: by 95 % none of the
+                                 three lengths is further
+    spread_after_control         Pearson's of the logarithm with the size of the controlled value, whatever its sign:
+                                 above 0, longer ones spread more
+    curve_after_control          Pearson's of the controlled value with the squared distance of the logarithm from its
+                                 mean
+
+    ratio is the share of samples with the largest values.
     """
     finite = np.isfinite(values)
     value = values[finite]
     length = {name: lengths[name][finite] for name in LENGTHS if name in lengths}
     logs = {name: _log(each) for name, each in length.items()}
     controlled = _without(value, list(logs.values()))
-    share = _share(value, logs, controlled)
     kept, kept_after = _largest(value, ratio), _largest(controlled, ratio)
     ranks, ranks_after = mean_ranks(value), mean_ranks(controlled)
-    biases: dict[Length, LengthBias] = {}
+    found: dict[Length, dict[str, float]] = {}
     for name in length:
         ranked = mean_ranks(length[name])
         others = [logs[other] for other in logs if other != name]
         away = logs[name] - logs[name].mean() if len(value) else logs[name]
-        biases[name] = LengthBias(
-            pearson=share.pearson[name],
-            spearman=correlation(ranks, ranked),
-            partial=correlation(_without(value, others), _without(logs[name], others)),
-            spearman_after_control=correlation(ranks_after, ranked),
-            kept_over_all=kept_over_all(length[name], kept),
-            kept_over_all_after_control=kept_over_all(length[name], kept_after),
-            kept_by_chance=kept_by_chance(length[name], kept),
-            spread_after_control=correlation(np.abs(controlled), logs[name]),
-            curve_after_control=correlation(controlled, away**2),
-        )
-    by_step = None if steps is None else _audit_steps(*steps)
-    return LengthAudit(len(value), ratio, share.variance_explained, share.explained_between, biases, by_step)
+        found[name] = {
+            "pearson": correlation(value, logs[name]),
+            "spearman": correlation(ranks, ranked),
+            "partial": correlation(_without(value, others), _without(logs[name], others)),
+            "spearman_after_control": correlation(ranks_after, ranked),
+            "kept_over_all": kept_over_all(length[name], kept),
+            "kept_over_all_after_control": kept_over_all(length[name], kept_after),
+            "kept_by_chance": kept_by_chance(length[name], kept),
+            "spread_after_control": correlation(np.abs(controlled), logs[name]),
+            "curve_after_control": correlation(controlled, away**2),
+        }
+    return found
 
 
-def _audit_steps(step_score: FloatArray, step_tokens: Numbers, num_steps: Numbers) -> StepLengthBias:
+def step_measures(step_score: FloatArray, step_tokens: Numbers, num_steps: Numbers) -> dict[str, float]:
+    """Return how step scores go with the number of tokens in the step; scores and tokens are flat over all samples.
+
+    pooled         Pearson's with the logarithm, over all steps of all samples
+    spearman       Spearman's, over the same
+    within_sample  Pearson's after each sample's own means are taken out: do longer steps of one trace score higher?
+    num_steps      steps with a score
+    """
     logs = _log(step_tokens.astype(np.float64))
     finite = np.isfinite(step_score)
     sample = np.repeat(np.arange(len(num_steps)), num_steps.astype(np.int64))
     inside = [_centred(each[finite], sample[finite], len(num_steps)) for each in (step_score, logs)]
     score, log = step_score[finite], logs[finite]
     thin = slice(None, None, -(-len(score) // MAX_RANKED) or 1)
-    return StepLengthBias(
-        pooled=correlation(score, log),
-        within_sample=correlation(*inside),
-        spearman=rank_correlation(score[thin], log[thin]),
-        num_steps=len(score),
-    )
+    return {
+        "num_steps": len(score),
+        "pooled": correlation(score, log),
+        "spearman": rank_correlation(score[thin], log[thin]),
+        "within_sample": correlation(*inside),
+    }
 
 
 def _centred(values: FloatArray, sample: Numbers, num_samples: int) -> FloatArray:
@@ -290,3 +229,76 @@ def kept_by_chance(length: FloatArray, kept: BoolArray) -> float:
     if not num_kept or num < 2 or not length.mean():
         return float("nan")
     return float(z_for(len(LENGTHS)) * length.std() / length.mean() * np.sqrt((num - num_kept) / (num - 1) / num_kept))
+
+
+# ---------------------------------------------------------------- intervals for shares and for what lengths explain
+# By formula, so a million samples cost nothing. Each is one of 95 %; where several groups are compared at once, 95 %
+# for all of them together.
+
+
+ERROR = 0.05
+Interval = tuple[float, float]
+
+
+def z_for(num_comparisons: int = 1) -> float:
+    """Return how many standard errors an interval reaches to either side, also if the best of several is looked for.
+
+    >>> round(z_for(), 2), round(z_for(5), 2)
+    (1.96, 2.58)
+    """
+    return NormalDist().inv_cdf(1 - ERROR / 2 / max(num_comparisons, 1))
+
+
+def share_interval(count: float, total: int, z: float | None = None) -> Interval:
+    """Return Wilson's interval for a share; everything is possible where there is nothing to count.
+
+    >>> [round(end, 3) for end in share_interval(8, 10)]
+    [0.49, 0.943]
+    """
+    if not total:
+        return 0.0, 1.0
+    z = z_for() if z is None else z
+    share, spread = count / total, z * z / total
+    middle = (share + spread / 2) / (1 + spread)
+    reach = z * math.sqrt(share * (1 - share) / total + spread / total / 4) / (1 + spread)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def difference_interval(one: tuple[int, int], other: tuple[int, int], num_comparisons: int = 1) -> Interval:
+    """Return Newcombe's interval for the difference of two shares, each given as a count and its total.
+
+    >>> [round(end, 3) for end in difference_interval((56, 70), (48, 80))]
+    [0.052, 0.334]
+    """
+    if not one[1] or not other[1]:
+        return -1.0, 1.0
+    z = z_for(num_comparisons)
+    first, second = one[0] / one[1], other[0] / other[1]
+    (low, high), (other_low, other_high) = share_interval(*one, z), share_interval(*other, z)
+    difference = first - second
+    return (
+        difference - math.hypot(first - low, other_high - second),
+        difference + math.hypot(high - first, second - other_low),
+    )
+
+
+def explained_interval(share: float, num_samples: int, num_columns: int) -> Interval:
+    """Return an interval for R squared, by Fisher's transform.
+
+    Columns explain something of anything by chance, so the lower end starts from the share without that.
+
+    >>> [round(end, 2) for end in explained_interval(0.156, 200, 3)]
+    [0.06, 0.26]
+    """
+    free = num_samples - num_columns - 1
+    if free < 1 or share != share:
+        return 0.0, 1.0
+    shrunk = 1 - (1 - share) * (num_samples - 1) / free
+    reach = z_for() / math.sqrt(free)
+    low, high = _moved(max(shrunk, 0.0), -reach), _moved(max(share, 0.0), reach)
+    return low, high
+
+
+def _moved(share: float, by: float) -> float:
+    """Return an R squared whose R is moved on Fisher's scale, not below 0."""
+    return 1.0 if share >= 1 else math.tanh(max(0.0, math.atanh(math.sqrt(share)) + by)) ** 2

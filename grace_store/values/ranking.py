@@ -16,6 +16,8 @@ from grace_store.values.order_statistics import OrderStatistics, stable_order
 
 Ratio = str | Decimal | float
 Balance = Literal["equal", "sqrt", "proportional"]
+Length = Literal["step_length", "response_length", "num_steps"]
+"""Lengths that can be taken out of values before they are ranked."""
 
 
 def budget(ratio: Ratio, num_samples: int) -> int:

@@ -7,14 +7,11 @@ whole questions, with replacement, because items of one question go together. nu
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-from pydantic import ConfigDict
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
-from grace_store.base.documents import Number
-from grace_store.values.agreement import middle_of
+from grace_store.base.finding import Estimate
 from grace_store.values.length_bias import mean_ranks
 
 CHANCE = 0.5
@@ -24,26 +21,6 @@ MANY_QUESTIONS = 2000
 """From here on draws are computed to first order: the difference is far below the width of an interval."""
 ENTRIES_AT_ONCE = 1 << 21
 """Weights of items that are held in memory at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Area:
-    """An area under the ROC, where 95 % of the draws lie, and over how many pairs it is taken."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
-
-    area: Number
-    low: Number
-    high: Number
-    p_value: Number
-    """How likely an area this far from chance is by chance, by the spread of the draws as a normal one."""
-    num_right: int
-    num_wrong: int
-    num_pairs: int
-
-    @property
-    def is_known(self) -> bool:
-        return self.low == self.low
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +60,7 @@ def cells_of(place: Numbers, length: Numbers) -> IntArray:
     return cell
 
 
-def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Area:
+def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Estimate:
     """Return the area over pairs of all questions, or over those of one cell; items without a score do not count."""
     finite = np.isfinite(score)
     items, score = items.taken(finite), score[finite]
@@ -98,7 +75,7 @@ def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, f
         found = _linear_draws(runs, right, question, drawn, float(_ratio(wins, pairs)[0]))
     else:
         found = _exact_draws(runs, right, question, drawn)
-    return _area(wins[0], pairs[0], found, items)
+    return _area(wins[0], pairs[0], found)
 
 
 def _exact_draws(runs: "_Runs", right: FloatArray, question: IntArray, drawn: FloatArray) -> FloatArray:
@@ -119,7 +96,7 @@ def _linear_draws(runs: "_Runs", right: FloatArray, question: IntArray, drawn: F
     return moved
 
 
-def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Area:
+def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Estimate:
     """Return the area over pairs of the same question, or over those of them that share a cell, too."""
     finite = np.isfinite(score)
     items, score = items.taken(finite), score[finite]
@@ -130,7 +107,7 @@ def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, f
     wins, pairs = runs.by_group(right, 1 - right)
     question = runs.group_key // num_cells
     total = [np.bincount(question, each[0], drawn.shape[1]) for each in (wins, pairs)]
-    return _area(float(total[0].sum()), float(total[1].sum()), _ratio(drawn @ total[0], drawn @ total[1]), items)
+    return _area(float(total[0].sum()), float(total[1].sum()), _ratio(drawn @ total[0], drawn @ total[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +169,10 @@ def _ratio(wins: FloatArray, pairs: FloatArray) -> FloatArray:
     return ratio
 
 
-def _area(wins: float, pairs: float, draws: FloatArray, items: LabelledItems) -> Area:
+def _area(wins: float, pairs: float, draws: FloatArray) -> Estimate:
     found = draws[np.isfinite(draws)]
-    num_right = int(items.is_right.sum())
     area = float(wins / pairs) if pairs else np.nan
-    return Area(
-        area,
-        *middle_of(found),
-        two_sided(area, CHANCE, found),
-        num_right,
-        len(items.is_right) - num_right,
-        round(float(pairs)),
-    )
+    return Estimate.from_draws(area, found, round(float(pairs)), p_value=two_sided(area, CHANCE, found))
 
 
 def two_sided(found: float, chance: float, draws: FloatArray) -> float:

@@ -6,9 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, model_validator
 
 from grace_store.base.errors import SettingError
-from grace_store.values.aggregation import parse_aggregation
-from grace_store.values.history import parse_history
-from grace_store.values.methods.method_spec import MethodSpec
+from grace_store.values.methods.method import MethodSpec
+from grace_store.values.step_rules import parse_aggregation, parse_history
 
 
 def check_alpha(alpha: float) -> float:

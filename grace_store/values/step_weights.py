@@ -11,13 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.base.flags import Flag
-from grace_store.values.gram_columns import Block
-from grace_store.values.pulls import Pulls
+from grace_store.base.states import Flag
+from grace_store.values.gram import Block
 from grace_store.values.ragged_weights import RaggedWeights
 from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import Steps
-from grace_store.values.weights_spec import WeightsSpec
+from grace_store.values.weightings.weighting import Pulls, Steps, WeightsSpec
 
 
 class SignalGrams(NamedTuple):

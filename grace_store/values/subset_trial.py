@@ -21,15 +21,12 @@ shares of looks: which look is the last that both have depends on what was found
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-from pydantic import ConfigDict
 
 from grace_store.base.arrays import FloatArray
-from grace_store.base.documents import Number
-from grace_store.values.intervals import ERROR
+from grace_store.base.finding import Estimate
+from grace_store.values.length_bias import ERROR
 
 POWER = 0.8
 """How often a difference of the size that is called detectable is found."""
@@ -42,37 +39,31 @@ _MOST_FREEDOM = 1000
 """Beyond this, Student's t is the normal distribution, and angles would lie too far apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubsetDifference:
-    """What a subset's models have more than those of random draws or of another subset, and the interval of it."""
+Compared = tuple[Estimate, float]
+"""What a subset's models have more than those of random draws or of another subset, with its interval, over how many
+items; and how large a true difference is that is found in 80 % of such trials."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
 
-    difference: Number
-    low: Number
-    high: Number
-    standard_error: Number
-    detectable: Number
-    """A true difference of this size is found in 80 % of such trials."""
+def is_clear(difference: Estimate) -> bool:
+    """Return whether the interval leaves no doubt which is larger; never where nothing differed between the draws."""
+    return difference.half_width > 0 and (difference.low > 0 or difference.high < 0)
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval leaves no doubt which is larger; never where nothing differed between the draws."""
-        return self.standard_error > 0 and (self.low > 0 or self.high < 0)
 
-    def __str__(self) -> str:
-        """Return the difference with its interval, as tables and sentences have it.
+def difference_text(difference: Estimate) -> str:
+    """Return a difference with its interval, as sentences have it.
 
-        >>> str(SubsetDifference(0.0123, 0.006, 0.0189, 0.002, 0.01))
-        '+0.0123, 0.0060 to 0.0189'
-        """
-        return f"{self.shown(self.difference, '+')}, {self.shown(self.low)} to {self.shown(self.high)}"
+    >>> difference_text(Estimate(value=0.0123, low=0.006, high=0.0189))
+    '+0.0123, 0.0060 to 0.0189'
+    """
+    low, high = (shown(difference, each) for each in (difference.low, difference.high))
+    return f"{shown(difference, difference.value, '+')}, {low} to {high}"
 
-    def shown(self, value: float, sign: str = "-") -> str:
-        """Return a number with the digits that the interval leaves it, at least three."""
-        reach = (self.high - self.low) / 2
-        digits = max(3, math.ceil(-math.log10(reach)) + 1) if reach > 0 else 3
-        return f"{value:{sign}.{min(digits, 9)}f}"
+
+def shown(difference: Estimate, value: float, sign: str = "-") -> str:
+    """Return a number with the digits that the interval of a difference leaves it, at least three."""
+    reach = difference.half_width
+    digits = max(3, math.ceil(-math.log10(reach)) + 1) if reach > 0 else 3
+    return f"{value:{sign}.{min(digits, 9)}f}"
 
 
 def error_of_look(look: int, num_looks: int, num_subsets: int) -> float:
@@ -100,9 +91,7 @@ def t_quantile(error: float, degrees_of_freedom: int) -> float:
     return math.sqrt(freedom) * math.tan(angle)
 
 
-def compare_with_draws(
-    subset: FloatArray, draws: FloatArray, item_weight: FloatArray, error: float
-) -> SubsetDifference:
+def compare_with_draws(subset: FloatArray, draws: FloatArray, item_weight: FloatArray, error: float) -> Compared:
     """Compare a subset's mean over seeds for each item, shape (I,), with those of random draws, shape (D, I).
 
     The mean over items is what is compared; item_weight, of mean 1, says which share of it an item is expected to have
@@ -115,7 +104,7 @@ def compare_with_draws(
 
 def compare_subsets(
     first: FloatArray, second: FloatArray, draws: Sequence[FloatArray], item_weight: FloatArray, error: float
-) -> SubsetDifference:
+) -> Compared:
     """Compare two subsets' means over the same seeds for each item, shape (I,): below 0 the first has less.
 
     draws are the random draws, shape (D, I), that are like both, or those like the first and those like the second.
@@ -131,7 +120,7 @@ def _difference(
     spreads: Sequence[tuple[float, FloatArray]],
     item_weight: FloatArray,
     error: float,
-) -> SubsetDifference:
+) -> Compared:
     """Return a difference with its interval, from what it is for each item, and draws with how often they count."""
     num_items = len(deviation)
     between = [(fold * float(draws.mean(axis=1).var(ddof=1)), len(draws) - 1) for fold, draws in spreads]
@@ -139,13 +128,8 @@ def _difference(
     items = max(0.0, _item_variance(deviation, item_weight, 1) - of_draws)
     parts = (*between, (items / num_items, num_items - 1))
     reach = _reach(parts, error)
-    return SubsetDifference(
-        difference,
-        difference - reach,
-        difference + reach,
-        standard_error=math.sqrt(sum(variance for variance, _ in parts)),
-        detectable=reach + _reach(parts, 2 * (1 - POWER)),
-    )
+    found = Estimate(value=difference, low=difference - reach, high=difference + reach, num=num_items)
+    return found, reach + _reach(parts, 2 * (1 - POWER))
 
 
 def _reach(parts: Sequence[tuple[float, int]], error: float) -> float:

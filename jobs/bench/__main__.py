@@ -17,7 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from jobs.bench.findings import Findings, page, report
+from grace_store.pages.html import load_plotly_js, write_page
+from jobs.bench.findings import Findings, report, sections
 from jobs.bench.measuring import named_apart
 from jobs.study.environment import describe_environment
 
@@ -43,6 +44,8 @@ USES_WORK = ("scoring", "commands", "questions", "scale")
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print, save."""
     given = _parser().parse_args(arguments)
+    if given.page:
+        load_plotly_js()  # a page that cannot be written is refused before anything is measured
     families: dict[str, Findings] = {}
     environment = describe(given.threads)
     with tempfile.TemporaryDirectory() as temporary:
@@ -60,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         document = {"environment": environment, "settings": settings, "families": found}
         given.out.write_text(json.dumps(document, indent=1) + "\n")
     if given.page:
-        given.page.write_text(page(families, environment))
+        write_page(given.page, "What grace-store costs", sections(families, environment))
     return 0
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.files import write_lines
-from grace_store.base.settings import DataRequest
-from grace_store.curate.against import against
+from grace_store.base.settings import DataSpec
+from grace_store.curate.contamination import contamination
 from grace_store.run.plan import plan
 from jobs.bench.measuring import measured_apart
 
@@ -61,7 +61,7 @@ def make_files(folder: Path, num_samples: int, num_items: int = NUM_ITEMS) -> tu
     write_lines(benchmark, (json.dumps({"question": each}).encode() for each in items))
     write_lines(pool, _records(num_samples, items))
     store = pool.with_suffix(".zarr")
-    plan([pool], store, DataRequest(format="explicit", min_steps=1))
+    plan([pool], store, DataSpec(format="explicit", min_steps=1))
     return store, benchmark
 
 
@@ -75,7 +75,7 @@ def _records(num_samples: int, items: list[str]) -> Iterator[bytes]:
 
 def against_in(store: str, benchmark: str) -> dict[str, Any]:
     """Compare the two, and return how many samples and items were found."""
-    note = against(store, [benchmark]).note
+    note = contamination(store, [benchmark]).note
     return {"contaminated": note.num_contaminated, "planted": -(-note.num_samples // PLANTED_EVERY)}
 
 

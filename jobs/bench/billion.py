@@ -12,7 +12,6 @@ from math import ceil
 
 import numpy as np
 
-from grace_store.base.flags import TEXT_FLAGS
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
 from grace_store.store.layout import (
@@ -135,7 +134,7 @@ class Layout:
 
     @property
     def num_plan_arrays(self) -> int:
-        return sum(array.dims[0] == "sample" for array in sample_arrays(1, 1, TEXT_FLAGS))
+        return sum(array.dims[0] == "sample" for array in sample_arrays(1, 1))
 
     @property
     def puts_per_unit(self) -> int:
@@ -161,6 +160,7 @@ class Layout:
             rows_per_unit=per_unit * (given.num_steps + 1),
             gram_per_unit=per_unit * int(num_packed(np.array(given.num_steps + 1))),
             samples_sha256="",
+            flagged={},
             created_by="",
         )
         model = ModelIdentity(
@@ -257,7 +257,7 @@ def stored_bytes(given: Assumptions, storage: Storage) -> float:
 def _plan_bytes(given: Assumptions) -> int:
     return given.id_bytes + sum(
         array.chunk_bytes // SAMPLES_PER_CHUNK
-        for array in sample_arrays(1, 1, TEXT_FLAGS)
+        for array in sample_arrays(1, 1)
         if array.dims[0] == "sample" and array.dtype != "string"
     )
 

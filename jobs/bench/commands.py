@@ -19,7 +19,7 @@ GOAL = Goal("<=", 1.5)
 def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
     """Measure each command, Python's start-up included, best of several."""
     location, num_samples = million(Path(work), quick=quick)
-    commands = {"status": ["status", location], "extract, all done": ["extract", "--store", location]}
+    commands = {"status": ["status", location], "extract, all done": ["extract", location]}
     ratios = []
     for name, arguments in commands.items():
         taken = [_run(arguments) for _ in range(1 if quick else 5)]

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from grace_store.base.metadata import Signal
-from grace_store.base.settings import DEFAULT_BATCHING, DataRequest, ExtractRequest, RunOptions
-from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
+from grace_store.base.settings import DataSpec, ExtractSpec, RunOptions
 from grace_store.model.inputs.collate import Batch
-from grace_store.model.unit_extractor import PreparedUnit
+from grace_store.model.inputs.encode_samples import PreparedUnit
+from grace_store.model.open_model import ProxyExtractor, open_extractor, resolve_spec
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.pipeline import ListFeed, run_pipeline
 from grace_store.run.plan import plan
@@ -22,7 +22,7 @@ from grace_store.store.opened import SignalView
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from jobs.bench.workload import Traces
 
-BARE_TOKENS = DEFAULT_BATCHING["proxy"].head_tokens
+BARE_TOKENS = ExtractSpec.model_fields["head_tokens"].default
 """Tokens whose logits a bare pass makes at a time: as many as extraction does, which is no slower than fewer or all."""
 
 
@@ -38,15 +38,16 @@ class Extraction:
         threads: int,
         batch_tokens: int | None = None,
         storage: str = "int8",
-        request: ExtractRequest | None = None,
+        request: ExtractSpec | None = None,
         images: Path | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._options = RunOptions(device="cpu", threads=threads, loader_threads=1)
         data = traces.write(folder / "traces.jsonl")
-        self.store = plan([data], folder / "store.zarr", DataRequest(min_steps=1))
+        self.store = plan([data], folder / "store.zarr", DataSpec(min_steps=1))
         self._dataset = open_dataset(self.store)
-        request = request or ExtractRequest(storage=storage, batch_tokens=batch_tokens)
+        batching = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+        request = request or ExtractSpec(storage=storage, **batching)
         self._spec = resolve_spec(str(model), request, self._options)
         extractor = open_extractor(str(model), self._spec, self._options, images=images)
         assert isinstance(extractor, ProxyExtractor)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import Any, Literal
 
-from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
+from grace_store.pages import figure_parts as parts
+from grace_store.pages.figures import line_chart
+from grace_store.pages.sections import Figure, Section
 from jobs.bench.measuring import Cost, exponent
-
-_STYLE = (
-    "body{font-family:sans-serif;margin:2em auto;max-width:70em;padding:0 1em}table{border-collapse:collapse}"
-    "td,th{border:1px solid #ccc;padding:.3em .6em;text-align:left}svg{display:block;margin:1em 0;max-width:100%}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +71,9 @@ class Curve:
         exponents = self.exponents()
         return [[name, *map(shown, costs), f"{exponents[name]:.2f}"] for name, costs in self.lines.items()]
 
-    def panel(self) -> Panel:
-        series = [
-            Series(
-                name,
-                [
-                    Point(math.log10(size), math.log10(cost), f"{name}: {shown(cost)} {self.unit} at {shown(size)}")
-                    for size, cost in zip(self.sizes, costs, strict=True)
-                    if cost > 0
-                ],
-            )
-            for name, costs in self.lines.items()
-        ]
-        return Panel(Axis(f"log10 of {self.size}"), Axis(f"log10 of {self.unit}"), series)
+    def figure(self) -> Figure:
+        lines = {name: (self.sizes, costs) for name, costs in self.lines.items()}
+        return line_chart(lines, parts.axis(self.size, type="log"), parts.axis(self.unit, type="log"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,28 +149,21 @@ def report(families: Mapping[str, Findings], environment: Mapping[str, str]) -> 
     return "\n\n".join(parts) + "\n"
 
 
-def page(families: Mapping[str, Findings], environment: Mapping[str, str]) -> str:
-    """Return everything as one HTML file, with the curves drawn."""
-    ratios = [ratio.cells() for found in families.values() for ratio in found.ratios]
-    parts = ["<h1>What grace-store costs</h1>", _html_table(RATIO_HEADINGS, ratios)]
-    for curve in (curve for found in families.values() for curve in found.curves):
+def sections(families: Mapping[str, Findings], environment: Mapping[str, str]) -> list[Section]:
+    """Return everything as sections of a page, with the curves drawn."""
+    costs, about = Section("costs", "Costs"), Section("environment", "Measured on")
+    costs.table("Ratios", RATIO_HEADINGS, [ratio.cells() for found in families.values() for ratio in found.ratios])
+    for number, curve in enumerate(curve for found in families.values() for curve in found.curves):
         exponents = "; ".join(f"{name}: exponent {value:.2f}" for name, value in curve.exponents().items())
-        parts.append(draw_panels([curve.panel()], curve.what, exponents))
-    parts += [f"<p>{escape(note)}</p>" for found in families.values() for note in found.notes]
-    parts.append(_html_table(("what", "is"), [[name, value] for name, value in environment.items()]))
-    head = f'<meta charset="utf-8"><title>What grace-store costs</title><style>{_STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
+        costs.figure(f"curve-{number}", curve.what, curve.figure(), exponents)
+    for note in (note for found in families.values() for note in found.notes):
+        costs.text(note)
+    about.facts("Measured on", list(environment.items()))
+    return [costs, about]
 
 
 def _curve_table(curve: Curve) -> str:
     return markdown((curve.size, *map(shown, curve.sizes), "exponent"), curve.rows())
-
-
-def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(tag: str, cells: Sequence[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    return f"<table>{line('th', headings)}{''.join(line('td', row) for row in rows)}</table>"
 
 
 def _without(document: Mapping[str, Any], name: str) -> dict[str, Any]:

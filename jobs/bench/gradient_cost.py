@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
+from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, RunOptions
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
-from grace_store.run.model_door import model_door
+from grace_store.run.extractor_protocol import model_door
 from grace_store.run.open_signal import open_signal
 from grace_store.run.plan import plan
 from grace_store.run.status import status
@@ -38,13 +38,11 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def request_of(kind: str, dimension: int, storage: str) -> ExtractRequest:
+def request_of(kind: str, dimension: int, storage: str) -> ExtractSpec:
     """Return what is asked for of one kind of signal."""
     if kind == "proxy":
-        return ExtractRequest(storage=storage)
-    return ExtractRequest(
-        kind="gradient", gradient=GradientRequest(dimension=dimension, **KINDS[kind]), storage=storage
-    )
+        return ExtractSpec(storage=storage)
+    return ExtractSpec(kind="gradient", gradient=GradientSpec(dimension=dimension, **KINDS[kind]), storage=storage)
 
 
 def measure(kind: str, location: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -52,7 +50,8 @@ def measure(kind: str, location: str, arguments: argparse.Namespace) -> dict[str
     options = RunOptions(device=arguments.device, threads=arguments.threads)
     store, door = Store.open(location), model_door()
     request = request_of(kind, arguments.dimension, arguments.storage)
-    request = request.model_copy(update={"batch_tokens": arguments.batch_tokens})
+    if arguments.batch_tokens is not None:
+        request = request.model_copy(update={"batch_tokens": arguments.batch_tokens})
     view, model, adapter = open_signal(store, "cost", arguments.model, request, options, door, arguments.adapter)
     with open_dataset(store) as dataset:
         images = image_folder(arguments.images, view, dataset)
@@ -81,7 +80,7 @@ def measure(kind: str, location: str, arguments: argparse.Namespace) -> dict[str
 def measure_apart(kind: str, folder: Path, arguments: list[str], data: Path, min_steps: int) -> dict[str, Any]:
     """Plan a store and measure in another process."""
     location = str(folder / f"{kind.replace(' ', '-')}.zarr")
-    plan([data], location, DataRequest(min_steps=min_steps), samples_per_unit=8)
+    plan([data], location, DataSpec(min_steps=min_steps), samples_per_unit=8)
     command = [sys.executable, __file__, *arguments, "--only", kind, "--store", location]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))

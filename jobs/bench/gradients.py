@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from grace_store.model.inputs.collate import Batch
-from grace_store.model.unit_extractor import PreparedUnit
+from grace_store.model.inputs.encode_samples import PreparedUnit
 from jobs.bench.extraction import Extraction
 from jobs.bench.findings import Findings, Goal, Ratio, sides
 from jobs.bench.measuring import in_turns

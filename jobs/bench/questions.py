@@ -11,13 +11,15 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from grace_store.base.settings import DataRequest
-from grace_store.curate.judge import JudgeRequest, judge
+from grace_store.base.settings import DataSpec
 from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import RankRequest, select
-from grace_store.read.question_groups import question_groups
+from grace_store.curate.select import select
+from grace_store.curate.selection import Selection
+from grace_store.read.pool import Pool
+from grace_store.read.records import question_groups
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
+from grace_store.study.judge import JudgeSettings, judge
 from grace_store.values.score_spec import ScoreSpec
 from jobs.bench.findings import Curve, Findings, Goal, Ratio
 from jobs.bench.measuring import measured_apart
@@ -48,9 +50,9 @@ def make_traces(folder: str, num_samples: int) -> None:
     (place / "made").touch()
 
 
-def _plan(folder: Path, name: str, *, gather: bool | None = None) -> Store:
+def _plan(folder: Path, name: str, *, gather: bool = False) -> Store:
     rmtree(folder / f"{name}.zarr", ignore_errors=True)
-    request = DataRequest(format="explicit", min_steps=1, gather=gather)
+    request = DataSpec(format="explicit", min_steps=1, gather=gather)
     return plan([folder / "traces.jsonl"], folder / f"{name}.zarr", request)
 
 
@@ -97,12 +99,12 @@ def select_plain(folder: str) -> None:
 
 def best_of_each(folder: str) -> None:
     """Choose the best trace of each question, as the table knows them."""
-    select(Path(folder) / "within.parquet", RankRequest(per_group=1))
+    select(Path(folder) / "within.parquet", Selection(per_group=1))
 
 
 def judge_traces(folder: str) -> None:
     """Hold signals against labels of traces, as many of them as are drawn by default."""
-    judge(Path(folder) / "store.zarr", JudgeRequest(label="is_right"), threads=1)
+    judge(Pool.of(Path(folder) / "store.zarr", threads=1), JudgeSettings(label="is_right"))
 
 
 TASKS = {

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.curate.score import score
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.run.status import status
 from grace_store.run.verify import verify
 from grace_store.store.backend import LocalBackend
 from grace_store.store.opened import Store
-from grace_store.store.totals import Totals
+from grace_store.store.unit_writer import Totals
 from jobs.bench.billion import report as arithmetic
 from jobs.bench.findings import Curve, Findings, shown
 from jobs.bench.measuring import apart, take

@@ -18,9 +18,10 @@ from grace_store.curate.sweep import sweep
 from grace_store.curate.sweep_settings import SettingValues, resolve_settings
 from grace_store.curate.weigh_steps import weights
 from grace_store.read.blocks import BlockReader
+from grace_store.read.pool import Pool
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.history import history_weights
+from grace_store.values.step_rules import history_weights
 from jobs.bench.findings import Curve, Findings, Goal, Ratio
 from jobs.bench.measuring import measured_apart
 from jobs.bench.stores import NUM_STEPS, kept_store, million
@@ -67,7 +68,7 @@ def values(location: str, threads: int) -> None:
 def whole_sweep(location: str, threads: int) -> None:
     """Do all that `grace-store sweep` does."""
     with tempfile.TemporaryDirectory() as folder:
-        sweep(Store.open(location), PAPER, out=Path(folder) / "sweep", threads=threads)
+        sweep(Pool.of(location, threads=threads), PAPER, out=Path(folder) / "sweep")
 
 
 def table(location: str, threads: int) -> None:
@@ -79,7 +80,7 @@ def table(location: str, threads: int) -> None:
 def step_weights(location: str, threads: int) -> None:
     """Do all that `grace-store weights` does."""
     with tempfile.TemporaryDirectory() as folder:
-        weights(Store.open(location), out=Path(folder) / "weights.parquet", threads=threads)
+        weights(Pool.of(location, threads=threads), out=Path(folder) / "weights.parquet")
 
 
 def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:

@@ -23,12 +23,13 @@ import numpy.typing as npt
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity
 from grace_store.base.unit import UnitSignals
-from grace_store.curate.duplicates import DuplicatesRequest, StoreVectors, duplicates
-from grace_store.curate.neighbours import NeighboursRequest, neighbours
+from grace_store.curate.duplicates import StoreVectors, duplicates
+from grace_store.curate.neighbours import neighbours
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR
 from grace_store.likeness.search import plan_index, similar_pairs
 from grace_store.likeness.searching import IndexPlan, Kind
-from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
+from grace_store.read.descriptors import DescriptionReader
+from grace_store.read.pool import Pool
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from jobs.bench.findings import Curve, Findings, Ratio
@@ -91,7 +92,7 @@ def _answers(view: SignalView, unit: int, centres: npt.NDArray[np.float32]) -> n
 def duplicates_in(location: str, threads: int | None) -> dict[str, Any]:
     """Look for the planted copies, and say how many of them were found."""
     store = Store.open(location)
-    found = duplicates(store, DuplicatesRequest(descriptor="answer", threshold=THRESHOLD), threads=threads)
+    found = duplicates(Pool.of(store, threads=threads), descriptor="answer", threshold=THRESHOLD)
     planted, seen = 0, 0
     for unit in range(store.plan.num_units):
         start, stop = store.plan.unit_range(unit)
@@ -113,13 +114,13 @@ def duplicates_in(location: str, threads: int | None) -> dict[str, Any]:
 
 
 def neighbours_in(location: str, threads: int | None) -> dict[str, Any]:
-    best = neighbours(location, "#0", NeighboursRequest(descriptor="answer"), threads=threads).neighbours[0]
-    return {"nearest": best.sample_id, "cosine": best.cosine}
+    best = neighbours(Pool.of(location, threads=threads), "#0", descriptor="answer").tables["neighbours"].rows[0]
+    return {"nearest": best["sample_id"], "cosine": best["cosine"]}
 
 
 def search_by(location: str, threads: int | None, kind: Kind) -> dict[str, Any]:
     """Search the vectors alone, in one way, by as many cells whatever the way."""
-    reader = DescriptionReader.of(location, DescriptorSpec(descriptor="answer"), threads=threads)
+    reader = DescriptionReader.of(Pool.of(location, threads=threads), "answer")
     planned = plan_index(reader.max_samples, reader.size)
     cells = (planned.num_cells, planned.num_probed) if planned.num_cells else FEW_CELLS
     found = similar_pairs(StoreVectors(reader), DEFAULT_FLOOR, plan=IndexPlan(kind, *cells), threads=threads)

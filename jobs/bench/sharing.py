@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import Qwen3VLConfig
 
-from grace_store.base.settings import ExtractRequest
+from grace_store.base.settings import ExtractSpec
 from grace_store.store.opened import SignalView
 from jobs.bench.extraction import Extraction
 from jobs.bench.findings import Findings, Goal, Ratio, sides
@@ -104,7 +104,7 @@ def _compare(
 
 def _extraction(folder: Path, model: Path, traces: Traces, threads: int, *, shares: bool) -> Extraction:
     pixels = None if traces.image is None else IMAGE_SIZE[0] * IMAGE_SIZE[1]
-    request = ExtractRequest(share_prompts=shares, min_pixels=pixels, max_pixels=pixels)
+    request = ExtractSpec(share_prompts=shares, min_pixels=pixels, max_pixels=pixels)
     return Extraction(folder, model, traces, threads=threads, request=request, images=folder.parent.parent)
 
 

@@ -14,11 +14,11 @@ NUM_GPUS="${NUM_GPUS:-8}"
 IMAGE_OPTIONS=(${IMAGES:+--images "$IMAGES"})
 
 # shellcheck disable=SC2086 - options are meant to be split
-"$PYTHON" -m grace_store plan "$DATA" --config "$CONFIGS/plan.toml" --store "$STORE" ${PLAN_OPTIONS:-}
+"$PYTHON" -m grace_store plan "$STORE" "$DATA" --config "$CONFIGS/plan.toml" ${PLAN_OPTIONS:-}
 # shellcheck disable=SC2086
 "$PYTHON" -m torch.distributed.run --standalone --nproc-per-node "$NUM_GPUS" \
-    -m grace_store warmup --config "$CONFIGS/warmup.toml" --store "$STORE" --model "$MODEL" --out "$WARMUP" \
+    -m grace_store warmup "$STORE" --config "$CONFIGS/warmup.toml" --model "$MODEL" --out "$WARMUP" \
     "${IMAGE_OPTIONS[@]}" ${WARMUP_OPTIONS:-}
 # shellcheck disable=SC2086
-"$PYTHON" -m grace_store extract --config "$CONFIGS/extract.toml" --store "$STORE" --model "$MODEL" \
+"$PYTHON" -m grace_store extract "$STORE" --config "$CONFIGS/extract.toml" --model "$MODEL" \
     --adapter "$WARMUP" --workers "$NUM_GPUS" "${IMAGE_OPTIONS[@]}" ${EXTRACT_OPTIONS:-}

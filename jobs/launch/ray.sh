@@ -15,5 +15,5 @@ OPTIONS=(${DATA:+--data "$DATA"} ${WARMUP:+--adapter "$WARMUP"} ${IMAGES:+--imag
     ${NUM_WORKERS:+--workers "$NUM_WORKERS"})
 
 # shellcheck disable=SC2086 - options are meant to be split
-exec "${PYTHON:-python}" -m grace_store extract --config "$CONFIGS/extract.toml" --store "$STORE" --model "$MODEL" \
+exec "${PYTHON:-python}" -m grace_store extract "$STORE" --config "$CONFIGS/extract.toml" --model "$MODEL" \
     --engine ray --address "${ADDRESS:-auto}" "${OPTIONS[@]}" ${EXTRACT_OPTIONS:-}

@@ -20,5 +20,5 @@ OPTIONS=(${DATA:+--data "$DATA"} ${WARMUP:+--adapter "$WARMUP"} ${IMAGES:+--imag
 
 # shellcheck disable=SC2086 - options are meant to be split
 exec "$PYTHON" -m torch.distributed.run "${PLACE[@]}" --nproc-per-node "${NUM_GPUS:-8}" \
-    -m grace_store extract --config "$CONFIGS/extract.toml" --store "$STORE" --model "$MODEL" \
+    -m grace_store extract "$STORE" --config "$CONFIGS/extract.toml" --model "$MODEL" \
     "${OPTIONS[@]}" ${EXTRACT_OPTIONS:-}

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grace_store.base.events import Listener
-from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
+from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, RunOptions
+from grace_store.base.training_settings import WarmupOptions, WarmupSpec
 from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import RankRequest, select
+from grace_store.curate.select import select
+from grace_store.curate.selection import Selection
 from grace_store.curate.targets import Targets
-from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.run.warmup import WarmupJob, warmup
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
+from grace_store.train.warmup import WarmupJob, warmup
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
 from jobs.study.folders import Folders
 from jobs.study.methods import METHODS
 from jobs.study.problems import KINDS
@@ -34,7 +36,7 @@ class Signal:
 
     name: str
     adapter: Path | None
-    request: ExtractRequest
+    request: ExtractSpec
     of_targets: bool = False
 
 
@@ -49,7 +51,7 @@ class Curation:
 
     def run(self) -> None:
         """Write the stores: the pool's and the targets', with every signal that some method needs."""
-        request = DataRequest(format="explicit", min_steps=self._settings.data.fewest_steps)
+        request = DataSpec(format="explicit", min_steps=self._settings.data.fewest_steps)
         unit = self._settings.score.unit_samples
         targets = [self._folders.targets / f"{kind}.jsonl" for kind in KINDS]
         plan([self._folders.pool], self._folders.pool_store, request, samples_per_unit=unit, listener=self._listener)
@@ -66,7 +68,7 @@ class Curation:
             out=self._folders.warmup(seed),
             model=str(self._folders.base),
             store=str(self._folders.pool_store),
-            request=WarmupRequest(
+            request=WarmupSpec(
                 ratio=chosen.ratio,
                 seed=seed,
                 checkpoints=chosen.checkpoints,
@@ -88,7 +90,7 @@ class Curation:
 
     def _signals(self) -> list[Signal]:
         folder = self._folders.warmup(self._settings.warmup.seeds[0])
-        proxy = ExtractRequest(max_length=self._settings.model.max_length, storage="float32")
+        proxy = ExtractSpec(max_length=self._settings.model.max_length, storage="float32")
         last = self._checkpoints[-1]
         signals = [Signal(BARE, None, proxy)]
         signals += [Signal(name, folder / name, proxy) for name in self._checkpoints]
@@ -99,15 +101,15 @@ class Curation:
         signals.append(Signal(f"plain-{last}", folder / last, self._gradient(proxy)))
         return signals
 
-    def _gradient(self, request: ExtractRequest, **wishes: str) -> ExtractRequest:
+    def _gradient(self, request: ExtractSpec, **wishes: str) -> ExtractSpec:
         dimension = self._settings.score.projection_dimension
-        gradient = GradientRequest.model_validate({"dimension": dimension, **wishes})
+        gradient = GradientSpec.model_validate({"dimension": dimension, **wishes})
         return request.model_copy(update={"kind": "gradient", "gradient": gradient})
 
     def _of_seed(self, seed: int) -> Signal:
         """Return the last checkpoint of another warm-up, for the stability audit."""
         last = self._warm_up(seed)[-1]
-        request = ExtractRequest(max_length=self._settings.model.max_length, storage="float32")
+        request = ExtractSpec(max_length=self._settings.model.max_length, storage="float32")
         return Signal(f"seed-{seed}", self._folders.warmup(seed) / last, request)
 
     def _extract(self, signal: Signal) -> None:
@@ -180,5 +182,5 @@ class Curation:
 
     def choose(self, method: str, ratio: str, seed: int) -> list[str]:
         """Return the ids of a method's subset, in the order of the records."""
-        request = RankRequest(by=self._settings.score.by)
+        request = Selection(by=self._settings.score.by)
         return select(self.score(method, seed), request, ratio=ratio).sample_id

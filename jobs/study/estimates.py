@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.base.finding import Estimate
 from grace_store.curate.benchmark_results import Entry, Results
-from grace_store.curate.evaluate import Interval, relative_average
+from grace_store.curate.evaluate import relative_average
 from jobs.study.methods import FULL, label
 from jobs.study.runs import WHOLE, Run, RunKey
 
 FloatArray = npt.NDArray[np.float64]
 Group = tuple[str, str]
 """Method and ratio: the runs that differ in their seeds alone."""
-
-COVERED = (0.025, 0.975)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A number and where 95 % of the draws lie."""
-
-    value: float
-    interval: Interval
-
-    def text(self, digits: int = 1) -> str:
-        if not math.isfinite(self.value):
-            return "none"
-        return f"{self.value:.{digits}f} ({self.interval.low:.{digits}f} to {self.interval.high:.{digits}f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +72,13 @@ class Comparison:
         against = None
         if random in self._groups and group != random:
             difference = self._point(group) - self._point(random)
-            against = Estimate(difference, _interval(draws - self._relative(random)))
+            against = Estimate.from_draws(difference, draws - self._relative(random), len(self._groups[group]))
         return GroupResult(
             method=method,
             ratio=ratio,
             accuracy={kind: float(100 * self._right(group, kind).mean()) for kind in self._kinds},
             num_items={kind: self._right(full, kind).shape[1] for kind in self._kinds},
-            relative=Estimate(self._point(group), _interval(draws)),
+            relative=Estimate.from_draws(self._point(group), draws, len(self._groups[group])),
             against_random=against,
         )
 
@@ -139,11 +124,6 @@ class Comparison:
         return self._drawn[group]
 
 
-def _interval(draws: FloatArray) -> Interval:
-    low, high = np.quantile(draws, COVERED)
-    return Interval(float(low), float(high))
-
-
 def separation(
     above: npt.ArrayLike, below: npt.ArrayLike, *, paired: bool = False, draws: int = 1000, seed: int = 0
 ) -> Estimate:
@@ -168,7 +148,7 @@ def separation(
         # All draws may be of one pair: then there is nothing to compare.
         weight = rows @ counted @ columns
         found[number] = rows @ wins @ columns / weight if weight else np.nan
-    return Estimate(float(wins.sum() / counted.sum()), _interval(found[np.isfinite(found)]))
+    return Estimate.from_draws(float(wins.sum() / counted.sum()), found[np.isfinite(found)], len(one))
 
 
 def share_above(above: npt.ArrayLike, below: npt.ArrayLike, *, draws: int = 1000, seed: int = 0) -> Estimate:
@@ -177,4 +157,4 @@ def share_above(above: npt.ArrayLike, below: npt.ArrayLike, *, draws: int = 1000
     wins = (one > other) + 0.5 * (one == other)
     generator = np.random.Generator(np.random.Philox(seed))
     found = wins[generator.integers(0, len(wins), (draws, len(wins)))].mean(axis=1)
-    return Estimate(float(wins.mean()), _interval(found))
+    return Estimate.from_draws(float(wins.mean()), found, len(one))

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from grace_store.artifacts.measures import FidelityDocument
-from grace_store.curate.stability import Stability
-from grace_store.values.agreement import Survival
+from grace_store.base.finding import Finding
 from jobs.study.estimates import Comparison, GroupResult, separation
 from jobs.study.folders import Folders
 from jobs.study.methods import BASE, FULL, label
@@ -46,17 +44,17 @@ def main_table(settings: Settings, runs: Comparison) -> Table:
 
 
 def _row(result: GroupResult, *, with_ratio: bool) -> tuple[str, ...]:
-    against = "" if result.against_random is None else result.against_random.text()
+    against = "" if result.against_random is None else result.against_random.text(1)
     entries = (f"{result.accuracy[kind]:.1f}" for kind in KINDS)
     ratio = (percent(result.ratio),) if with_ratio else ()
-    return (label(result.method), *ratio, *entries, result.relative.text(), against)
+    return (label(result.method), *ratio, *entries, result.relative.text(1), against)
 
 
 def ratio_table(settings: Settings, runs: Comparison) -> Table:
     """Relative averages over ratios, as the paper's Table 2."""
     methods = settings.score.methods
     rows = [
-        (percent(ratio), *(runs.result(method, ratio).relative.text() for method in methods))
+        (percent(ratio), *(runs.result(method, ratio).relative.text(1) for method in methods))
         for ratio in settings.score.ratios
     ]
     return Table(
@@ -185,33 +183,23 @@ def separation_table(pool: Sequence[Record], values: Mapping[str, Mapping[str, f
     )
 
 
-def stability_table(found: Stability) -> Table:
-    rows = [(f"signal {name}", each) for name, each in found.signals.items()]
-    rows += [(f"vectors as {name}", each) for name, each in found.storages.items()]
-    rows += [("steps drawn anew", found.steps)] if found.steps is not None else []
-    cells = tuple((name, _shared(each)) for name, each in rows)
+def stability_table(found: Finding) -> Table:
+    table, numbers = found.tables["changes"], found.numbers
     return Table(
-        f"Stability of GRACE's best {found.num_chosen} of {found.num_samples}",
+        f"Stability of GRACE's best {numbers['num_chosen']} of {numbers['num_samples']}",
         ("Chosen again by", "Jaccard (95 %)"),
-        (*cells, ("two random subsets", f"{found.by_chance:.3f}")),
+        tuple((str(row["change"]), table.cell_text(row, "jaccard")) for row in table.rows),
     )
 
 
-def _shared(each: Survival) -> str:
-    return f"{each.jaccard:.3f} ({each.low:.3f} to {each.high:.3f})"
-
-
-def fidelity_table(found: FidelityDocument) -> Table:
-    rows = []
-    for name, space in found.spaces.items():
-        pairs = (space.answer_alignment, space.history_alignment, space.value)
-        cells = (f"{each.correlation:.2f} ({each.low:.2f} to {each.high:.2f})" for each in pairs)
-        rows.append((name, *cells, _shared(space.chosen)))
-    columns = ("over parameters", "answer alignment", "history alignment", "value", f"best {found.ratio} shared")
+def fidelity_table(found: Finding) -> Table:
+    headings, *rows = found.tables["spaces"].texts()
+    numbers = found.numbers
     return Table(
         "Fidelity of the proxy",
-        columns,
-        tuple(rows),
-        f"Rank correlations of the proxy's alignments with those of whole gradients, {found.num_samples} samples, "
-        f"{found.num_steps} steps (95 %). Random choices would share {found.by_chance:.2f}.",
+        tuple(headings),
+        tuple(map(tuple, rows)),
+        "Rank correlations of the proxy's alignments with those of whole gradients, "
+        f"{numbers['num_samples']} samples, {numbers['num_steps']} steps (95 %). "
+        f"Random choices would share {numbers['by_chance']:.2f}.",
     )

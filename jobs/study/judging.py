@@ -19,18 +19,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from grace_store.artifacts.judgement import JudgedItems, Judgement
 from grace_store.base.documents import write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
-from grace_store.base.settings import DataRequest, RunOptions
-from grace_store.curate.judge import JudgeRequest, judge
-from grace_store.curate.verdict import shown_area
+from grace_store.base.finding import Finding
+from grace_store.base.settings import DataSpec, RunOptions
+from grace_store.base.training_settings import WarmupOptions, WarmupSpec
 from grace_store.example import demo_model
-from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
-from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.warmup import WarmupJob, warmup
+from grace_store.read.pool import Pool
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
+from grace_store.study.judge import JudgeSettings, judge
+from grace_store.train.warmup import WarmupJob, warmup
 from jobs.study.ending import end
 from jobs.study.tables import Table
 from jobs.study.traces import write_records
@@ -98,8 +99,8 @@ def warm_up(plan: Plan) -> Path:
         out=plan.work / "warmup",
         model=str(plan.model),
         data=(str(plan.data / "gsm8k" / "train.jsonl"),),
-        data_request=DataRequest(format="gsm8k", min_steps=2),
-        request=WarmupRequest(
+        data_request=DataSpec(format="gsm8k", min_steps=2),
+        request=WarmupSpec(
             ratio=plan.warmup_ratio,
             seed=plan.seed,
             checkpoints=("1",),
@@ -112,7 +113,7 @@ def warm_up(plan: Plan) -> Path:
     return job.out / warmup(job, _tell).checkpoints[-1]
 
 
-def judged(plan: Plan, name: str, adapter: Path) -> Judgement:
+def judged(plan: Plan, name: str, adapter: Path) -> Finding:
     """Extract what is missing of both signals, and judge them."""
     store, data = plan.work / f"{name}.zarr", (str(plan.work / f"{name}.jsonl"),)
     for signal in (BARE, WARM):
@@ -122,14 +123,15 @@ def judged(plan: Plan, name: str, adapter: Path) -> Judgement:
             data=data,
             signal=signal,
             adapter=str(adapter) if signal == WARM else None,
-            data_request=DataRequest(format=name, min_steps=1),
+            data_request=DataSpec(format=name, min_steps=1),
             options=RunOptions(threads=plan.threads),
             samples_per_unit=16,
         )
         extract(job, _tell)
-    found = judge(store, JudgeRequest(seed=plan.seed, data=data), listener=_tell)
+    found = judge(Pool.of(store, data=data), JudgeSettings(seed=plan.seed), listener=_tell)
+    assert found.pool is not None
     # Without the folder, so that results are the same wherever they are made.
-    found = found.model_copy(update={"store": store.name})
+    found = found.model_copy(update={"pool": found.pool.model_copy(update={"store": store.name})})
     write_document(plan.out / f"{name}.json", found)
     return found
 
@@ -139,33 +141,17 @@ def _tell(event: Event) -> None:
         log.info(event.text)
 
 
-def tables_of(name: str, found: Judgement) -> Iterator[Table]:
-    """Yield the tables of one benchmark."""
-    for items in found.judged:
-        amount = f"{items.num_right} right and {items.num_wrong} wrong {items.of} of {items.num_questions} questions."
-        yield _areas(f"{name}: {items.of}", f"{items.conclusion}\n\n{amount}", items)
-        if kinds := list(items.measures[0].kinds):
-            rows = [(each.name, *(shown_area(each.kinds[kind]) for kind in kinds)) for each in items.measures]
-            note = "All right ones against those of one kind of error, with position and length held fixed."
-            yield Table(f"{name}: {items.of} by kind of error", ("measure", *kinds), tuple(rows), note)
+def tables_of(name: str, found: Finding) -> Iterator[Table]:
+    """Yield the tables of one benchmark, the first with the conclusion."""
+    note = f"{found.conclusion}\n\n"
+    for key, table in found.tables.items():
+        headings, *rows = table.texts()
+        title = f"{name}: {key.replace('_', ' ')}"
+        yield Table(title, tuple(headings), tuple(map(tuple, rows)), f"{note}{table.title}. {table.about}".strip())
+        note = ""
 
 
-def _areas(title: str, note: str, items: JudgedItems) -> Table:
-    columns = ["measure", "better is", "all pairs", "same question", "held fixed", "both"]
-    chance = ["chance", "", *["0.50"] * 4]
-    rows = []
-    for each in items.measures:
-        areas = (each.across, each.within, each.across_fixed, each.within_fixed)
-        first = each.first_errors
-        cells = [each.name, each.better, *map(shown_area, areas)]
-        rows.append([*cells, f"{first.f1:.2f} ({first.low:.2f} to {first.high:.2f})"] if first else cells)
-    if items.chance_of_first_errors is not None:
-        columns.append("F1")
-        chance.append(f"{items.chance_of_first_errors:.2f}")
-    return Table(title, tuple(columns), tuple(map(tuple, [*rows, chance])), note)
-
-
-def page(found: Mapping[str, Judgement]) -> str:
+def page(found: Mapping[str, Finding]) -> str:
     """Return the tables of all benchmarks, by their names, as Markdown."""
     tables = [table.markdown() for name, each in found.items() for table in tables_of(name, each)]
     return "\n".join(["# What SmolLM2's signals know of wrong steps\n", *tables])

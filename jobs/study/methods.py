@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
 
 Signals = Literal["proxy", "projected", "adam", "plain"]

@@ -13,17 +13,20 @@ from pydantic import Field
 from grace_store.artifacts.weight_table import WeightTable, read_weights, weights_schema, write_weights
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.events import Listener
-from grace_store.base.settings import DataRequest, ExtractRequest, Frozen, GradientRequest, RunOptions
+from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, GradientSpec, RunOptions
+from grace_store.base.training_settings import WarmupOptions, WarmupSpec
 from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import RankRequest, select
+from grace_store.curate.select import select
+from grace_store.curate.selection import Selection
 from grace_store.curate.targets import Targets
-from grace_store.curate.weigh_steps import WeightsRequest, weights
-from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.curate.weigh_steps import weights
+from grace_store.read.pool import Pool
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.run.warmup import WarmupJob, warmup
 from grace_store.store.opened import Store
-from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec, MethodSpec
+from grace_store.train.warmup import WarmupJob, warmup
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, MethodSpec
 from grace_store.values.ranking import budget
 from grace_store.values.score_spec import ScoreSpec
 from jobs.study.corruptions import FEWEST_STEPS, split, usable, versions_of
@@ -70,15 +73,15 @@ class Choice:
     label: str
     spec: MethodSpec
     signal: str = PROXY
-    request: RankRequest = field(default_factory=RankRequest)
+    request: Selection = field(default_factory=Selection)
     has_weights: bool = False
     """Whether its steps are trained with weights."""
 
 
 CHOICES: dict[str, Choice] = {
     "grace": Choice("GRACE", ScoreSpec()),
-    "grace-questions": Choice("GRACE, best of each question", ScoreSpec(), request=RankRequest(per_group=1)),
-    "grace-unflagged": Choice("GRACE, none flagged", ScoreSpec(), request=RankRequest(exclude_flagged=("hygiene",))),
+    "grace-questions": Choice("GRACE, best of each question", ScoreSpec(), request=Selection(per_group=1)),
+    "grace-unflagged": Choice("GRACE, none flagged", ScoreSpec(), request=Selection(exclude_flagged=("hygiene",))),
     "grace-weights": Choice("GRACE with step weights", ScoreSpec(), has_weights=True),
     "longest": Choice("Longest", HeuristicSpec(method="longest")),
     "loss": Choice("Loss", HeuristicSpec(method="loss")),
@@ -136,7 +139,7 @@ class RealCuration:
 
     def plan(self) -> None:
         """Plan the pool and the targets; needs no model."""
-        request = DataRequest(format="gsm8k", min_steps=FEWEST_STEPS)
+        request = DataSpec(format="gsm8k", min_steps=FEWEST_STEPS)
         targets = sorted((self.work / "targets").glob("*.jsonl"))
         for data, store in (([self.work / "pool.jsonl"], self.pool_store), (targets, self.target_store)):
             plan(data, store, request, samples_per_unit=UNIT_SAMPLES, listener=self.listener)
@@ -144,15 +147,15 @@ class RealCuration:
     def extract(self) -> None:
         """Write every signal that some method needs."""
         adapter = self._warm_up()
-        proxy = ExtractRequest()
+        proxy = ExtractSpec()
         self._extract(self.pool_store, PROXY, adapter, proxy)
         self._extract(self.target_store, PLAIN, adapter, self._gradient("none"))
         self._extract(self.pool_store, ADAM, adapter, self._gradient("adam"))
         self._extract(self.pool_store, PLAIN, adapter, self._gradient("none"))
 
-    def _gradient(self, preconditioner: str) -> ExtractRequest:
+    def _gradient(self, preconditioner: str) -> ExtractSpec:
         wishes = {"preconditioner": preconditioner, "projection": "sparse", "dimension": self.subsets.dimension}
-        return ExtractRequest(kind="gradient", gradient=GradientRequest.model_validate(wishes))
+        return ExtractSpec(kind="gradient", gradient=GradientSpec.model_validate(wishes))
 
     def _warm_up(self) -> Path:
         """Train the adapter, if it is not there, and return its folder."""
@@ -161,7 +164,7 @@ class RealCuration:
             out=self.work / "warmup",
             model=str(self.model),
             store=str(self.pool_store),
-            request=WarmupRequest(
+            request=WarmupSpec(
                 ratio=chosen.ratio,
                 checkpoints=("1",),
                 batch_size=chosen.batch_size,
@@ -172,7 +175,7 @@ class RealCuration:
         )
         return job.out / warmup(job, self.listener).checkpoints[-1]
 
-    def _extract(self, store: Path, signal: str, adapter: Path, request: ExtractRequest) -> None:
+    def _extract(self, store: Path, signal: str, adapter: Path, request: ExtractSpec) -> None:
         job = ExtractJob(
             store=str(store),
             model=str(self.model),
@@ -187,7 +190,7 @@ class RealCuration:
         """Write the step weights of the pool."""
         # Without places: `adopt` says where the pool is.
         content = Store.open(self.pool_store).plan.content_digest()
-        table = weights(self.pool_store, WeightsRequest(signals=PROXY))
+        table = weights(Pool.of(self.pool_store, signals=PROXY))
         _write(table, out, store=self.pool_store.name, plan_sha256=content)
 
     def adopt(self, kept: Path) -> Path:

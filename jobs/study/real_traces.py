@@ -21,12 +21,13 @@ import numpy.typing as npt
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import write_text
-from grace_store.base.settings import DataRequest, RunOptions
+from grace_store.base.settings import DataSpec, RunOptions
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.example import demo_model
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.method import HeuristicSpec
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, make_traces
 from jobs.study.ending import end
 from jobs.study.estimates import separation, share_above
@@ -59,7 +60,7 @@ def score_traces(out: Path, model: Path, data: Path, signal: str, threads: int |
         model=str(model),
         data=(str(data),),
         signal=signal,
-        data_request=DataRequest(format="gsm8k", min_steps=FEWEST_STEPS),
+        data_request=DataSpec(format="gsm8k", min_steps=FEWEST_STEPS),
         options=RunOptions(threads=threads),
         samples_per_unit=16,
     )

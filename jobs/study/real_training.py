@@ -20,15 +20,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from grace_store.artifacts.trial_documents import Trial, conclusions_of
+from grace_store.artifacts.trial_documents import TrialRequest, TrialSpec
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
+from grace_store.base.finding import Cell, Estimate, Finding
 from grace_store.base.settings import Frozen
+from grace_store.base.training_settings import TrainingDtype, TrainingSpec, WarmupOptions
 from grace_store.curate.trial import trial
-from grace_store.curate.trial_plan import TrialRequest
 from grace_store.example import demo_model
-from grace_store.model.lora.recipe import TrainingDtype, TrainingRequest, WarmupOptions
-from grace_store.values.subset_trial import SubsetDifference
 from jobs.study.corruptions import CLEAN, CORRUPTIONS
 from jobs.study.ending import end
 from jobs.study.environment import claim
@@ -102,7 +101,7 @@ def run(study: Study) -> str:
     write_data(study.data, study.work, study.settings.data, study.settings.seed)
     choose(study)
     found = train(study)
-    tables = (results_table(found), pairs_table(study, found), composition_table(study, found))
+    tables = (results_table(study.settings, found), pairs_table(study, found), composition_table(study, found))
     text = "\n".join(["# Do subsets of real traces train better models?\n", *(table.markdown() for table in tables)])
     with whole_file(study.out / "tables.md") as partial:
         partial.write_text(text, encoding="utf-8")
@@ -122,7 +121,7 @@ def choose(study: Study) -> None:
             partial.write_text("".join(f"{each}\n" for each in curation.choose(method)), encoding="utf-8")
 
 
-def train(study: Study) -> Trial:
+def train(study: Study) -> Finding:
     """Do the trainings that are missing, and return what they come to."""
     chosen = study.settings.trial
     methods = study.settings.subsets.methods
@@ -133,15 +132,17 @@ def train(study: Study) -> Trial:
         weighted=[(study.subset(method), weights) for method in methods if CHOICES[method].has_weights],
         store=str(curation.pool_store),
         model=str(study.model),
-        held_out=str(study.work / "heldout.jsonl"),
-        num_updates=chosen.num_updates,
-        num_random=chosen.num_random,
-        num_seeds=chosen.num_seeds,
-        training=TrainingRequest(
-            seed=study.settings.seed,
-            batch_size=chosen.batch_size,
-            learning_rate=chosen.learning_rate,
-            dtype=chosen.dtype,
+        spec=TrialSpec(
+            held_out=str(study.work / "heldout.jsonl"),
+            num_updates=chosen.num_updates,
+            num_random=chosen.num_random,
+            num_seeds=chosen.num_seeds,
+            training=TrainingSpec(
+                seed=study.settings.seed,
+                batch_size=chosen.batch_size,
+                learning_rate=chosen.learning_rate,
+                dtype=chosen.dtype,
+            ),
         ),
         options=WarmupOptions(threads=1, batch_tokens=BATCH_TOKENS, gradient_checkpointing=False),
         devices=("cpu",) * study.num_processes if study.num_processes > 1 else (),
@@ -149,33 +150,31 @@ def train(study: Study) -> Trial:
     return trial(study.out / "trial", request, listener=_tell)
 
 
-def results_table(found: Trial) -> Table:
+def results_table(settings: Settings, found: Finding) -> Table:
     """Return what each subset's models reach against those of random subsets."""
     rows = []
-    for each in found.subsets:
-        random = sum(each.random_losses) / len(each.random_losses)
-        cells = (f"{each.heldout_loss:.4f}", f"{random:.4f}")
-        interval = _interval(each.difference)
-        rows.append((_label(each.name), *cells, interval, str(each.num_rounds)))
-    told = "\n".join(f"- {each}" for each in conclusions_of(found.subsets, found.questions_conclusion, found.pairs))
-    spec = found.spec
+    for row in found.tables["subsets"]:
+        losses = [float(str(arm["heldout_loss"])) for arm in found.tables["arms"] if arm["subset"] == row["subset"]]
+        cells = (f"{losses[0]:.4f}", f"{sum(losses[1:]) / len(losses[1:]):.4f}")
+        rows.append((_label(str(row["subset"])), *cells, _interval(row["difference"]), str(row["num_rounds"])))
+    spec = settings.trial
     return Table(
         "Subsets against random ones",
         ("Subset", "held-out loss", "of random ones", "difference (95 %)", "seeds"),
         tuple(rows),
-        f"{told}\n\nLoss per token of {found.num_items} untouched test solutions, lower is better, after "
-        f"{spec.num_updates} updates of {spec.training.batch_size} traces; {spec.num_random} random subsets of the "
-        f"same size; {found.num_runs} trainings.",
+        f"{found.conclusion}\n\nLoss per token of {found.numbers['num_items']} untouched test solutions, lower is "
+        f"better, after {spec.num_updates} updates of {spec.batch_size} traces; {spec.num_random} random subsets of "
+        f"the same size; {found.numbers['num_runs']} trainings.",
     )
 
 
-def pairs_table(study: Study, found: Trial) -> Table:
+def pairs_table(study: Study, found: Finding) -> Table:
     """Return what the models of each other subset reach against those of GRACE's."""
     grace = study.subset("grace").name
     rows = [
-        (_label(each.second), _interval(each.difference), str(each.num_rounds))
-        for each in found.pairs or ()
-        if each.first == grace
+        (_label(str(row["second"])), _interval(row["difference"]), str(row["num_rounds"]))
+        for row in found.tables["pairs"]
+        if row["first"] == grace
     ]
     note = (
         "GRACE's held-out loss less that of the other: below 0, GRACE trains better models. Over the seeds that both "
@@ -191,11 +190,12 @@ def _label(name: str) -> str:
     return CHOICES[name.partition(".")[0]].label
 
 
-def _interval(found: SubsetDifference) -> str:
-    return f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+def _interval(found: Cell) -> str:
+    assert isinstance(found, Estimate)
+    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
-def composition_table(study: Study, found: Trial) -> Table:
+def composition_table(study: Study, found: Finding) -> Table:
     """Return what subsets are made of, in percent."""
     label = {record["id"]: record["label"] for record in read_records(study.work / "pool.jsonl")}
     names = (CLEAN, *CORRUPTIONS)
@@ -208,7 +208,8 @@ def composition_table(study: Study, found: Trial) -> Table:
     rows = [("Pool", *shares(list(label)))]
     for method in study.settings.subsets.methods:
         rows.append((CHOICES[method].label, *shares(study.subset(method).read_text(encoding="utf-8").split())))
-    random = [each for subset in found.subsets for each in subset.random_num_questions or ()]
+    arms = [row for row in found.tables["arms"] if str(row["arm"]).startswith("random")]
+    random = [int(str(row["num_questions"])) for row in arms]
     note = (
         "In percent, by what was done to the traces; then of how many problems they are, random subsets of "
         f"{min(random)} to {max(random)}. No method saw the labels."

@@ -28,17 +28,18 @@ from torch import Tensor
 from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import FloatArray
 from grace_store.base.files import write_text
-from grace_store.base.settings import DataRequest, Frozen, RunOptions
+from grace_store.base.settings import DataSpec, Frozen, RunOptions
 from grace_store.curate.weigh_steps import weights
 from grace_store.data.sample import Sample
 from grace_store.example import demo_model
-from grace_store.model.door import open_extractor
+from grace_store.model.open_model import open_extractor
 from grace_store.model.proxy import ProxyExtractor
 from grace_store.read.records import UnitLoader, open_dataset
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weights_spec import WeightsSpec
+from grace_store.values.weightings.weighting import WeightsSpec
 from jobs.study.ending import end
 from jobs.study.environment import claim
 from jobs.study.runs import append_line, whole_lines
@@ -147,7 +148,7 @@ def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     known = [json.loads(line) for line in whole_lines(done)]
     yield from known
     store, options = given.out / "traces.zarr", RunOptions(threads=given.threads, device="cpu")
-    request = DataRequest(format="gsm8k", min_steps=FEWEST_STEPS)
+    request = DataSpec(format="gsm8k", min_steps=FEWEST_STEPS)
     data = first_traces(given.data, given.out, given.num)
     extract(
         ExtractJob(store=str(store), model=str(given.model), data=(str(data),), data_request=request, options=options)

@@ -11,9 +11,10 @@ import torch
 
 from grace_store.artifacts.score_table import read_scores
 from grace_store.base.events import Event, Note, Warned
-from grace_store.base.settings import RunOptions
-from grace_store.curate.fidelity import Fidelity, FidelityRequest, fidelity
-from grace_store.curate.stability import Stability, StabilityRequest, stability
+from grace_store.base.finding import Finding
+from grace_store.read.pool import Pool
+from grace_store.study.fidelity import FidelitySettings, fidelity
+from grace_store.study.stability import StabilitySettings, stability
 from jobs.study.curation import Curation
 from jobs.study.environment import claim
 from jobs.study.folders import Folders
@@ -38,8 +39,8 @@ class Study:
     subsets: dict[RunKey, list[str]]
     values: dict[str, dict[str, float]]
     """By method, of the study's first seed, by sample."""
-    stability: Stability
-    fidelity: Fidelity
+    stability: Finding
+    fidelity: Finding
 
 
 def run_study(settings: Settings, out: Path, *, num_workers: int = 2, tell: Tell = lambda text: None) -> Study:
@@ -99,20 +100,16 @@ def _choose(settings: Settings, data: StudyData, curation: Curation) -> dict[Run
     return subsets
 
 
-def _audit(settings: Settings, folders: Folders, curation: Curation, tell: Tell) -> tuple[Stability, Fidelity]:
+def _audit(settings: Settings, folders: Folders, curation: Curation, tell: Tell) -> tuple[Finding, Finding]:
     """Ask what of GRACE's choice survives, and how the proxy follows whole gradients, on the study's own store."""
     tell("Auditing stability and fidelity.")
     store, signal = str(folders.pool_store), curation.scored_signal
     others = [name for name in curation.proxy_signals if name != signal]
     ratio = settings.score.main_ratio
-    survived = stability(store, StabilityRequest(signal=signal, against=others, ratio=ratio), threads=1)
-    followed = FidelityRequest(
-        signal=signal,
-        num_samples=settings.evaluation.fidelity_samples,
-        ratio=ratio,
-        options=RunOptions(threads=settings.threads, device="cpu"),
-    )
-    return survived, fidelity(store, followed)
+    pool = Pool.of(store, signals=signal)
+    survived = stability(Pool.of(pool, threads=1), StabilitySettings(against=tuple(others), ratio=ratio))
+    followed = FidelitySettings(samples=settings.evaluation.fidelity_samples, ratio=ratio, device="cpu")
+    return survived, fidelity(Pool.of(pool, threads=settings.threads), followed)
 
 
 def _values(curation: Curation, method: str, seed: int) -> dict[str, float]:

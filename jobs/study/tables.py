@@ -1,10 +1,9 @@
-"""A table of texts, as Markdown and as HTML."""
+"""A table of texts, as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +23,3 @@ class Table:
         parts += [self.note, ""] if self.note else []
         parts += [line(self.columns), "|" + "---|" * len(self.columns), *map(line, self.rows)]
         return "\n".join([*parts, ""])
-
-    def html(self) -> str:
-        def line(cells: Sequence[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        note = f"<p>{escape(self.note)}</p>" if self.note else ""
-        body = "\n".join(line(row, "td") for row in self.rows)
-        return f"<h2>{escape(self.title)}</h2>{note}\n<table>\n{line(self.columns, 'th')}\n{body}\n</table>"

@@ -22,15 +22,15 @@ from random import Random
 
 import torch
 
-from grace_store.artifacts.trial_documents import Trial
+from grace_store.artifacts.trial_documents import TrialRequest, TrialSpec
 from grace_store.base.files import write_text
-from grace_store.base.settings import DataRequest
+from grace_store.base.finding import Estimate, Finding
+from grace_store.base.settings import DataSpec
 from grace_store.base.text import percent_between
+from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.curate.trial import trial
-from grace_store.curate.trial_plan import TrialRequest
-from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
 from grace_store.run.plan import plan
-from grace_store.values.intervals import ERROR, share_interval
+from grace_store.values.length_bias import ERROR, share_interval
 from grace_store.values.subset_trial import POWER
 from jobs.study.ending import end
 from jobs.study.environment import describe_environment
@@ -96,8 +96,8 @@ def make_pool(work: Path) -> list[Record]:
     if not (work / "model").exists():
         write_records(work / "pool.jsonl", data.pool)
         write_records(work / "heldout.jsonl", [record for some in data.heldout.values() for record in some])
-        plan([work / "pool.jsonl"], work / "pool.zarr", DataRequest(min_steps=1))
-        plan([work / "heldout.jsonl"], work / "heldout.zarr", DataRequest(min_steps=1))
+        plan([work / "pool.jsonl"], work / "pool.zarr", DataSpec(min_steps=1))
+        plan([work / "heldout.jsonl"], work / "heldout.zarr", DataSpec(min_steps=1))
         tokenizer = make_tokenizer()
         save_model(_loud(new_model(MODEL, tokenizer, seed=0)), tokenizer, work / "model")
     return data.pool
@@ -131,11 +131,13 @@ def repeat(work: Path, pool: Sequence[Record], question: str, repetition: int) -
         subsets=[subset],
         store=str(work / "pool.zarr"),
         model=str(work / "model"),
-        # Between random subsets the pool's own questions are asked; planted differences are seen on clean ones.
-        held_out="40" if question == "random" else str(work / "heldout.zarr"),
-        training=TrainingRequest(seed=seed, **TRAINING),
+        spec=TrialSpec(
+            # Between random subsets the pool's own questions are asked; planted differences are seen on clean ones.
+            held_out="40" if question == "random" else str(work / "heldout.zarr"),
+            training=TrainingSpec(seed=seed, **TRAINING),
+            **SPENT,
+        ),
         options=WarmupOptions(device="cpu", threads=1, loader_threads=1, gradient_checkpointing=False),
-        **SPENT,
     )
     found = _outcome(trial(out, request), question, repetition)
     shutil.rmtree(out)
@@ -143,10 +145,11 @@ def repeat(work: Path, pool: Sequence[Record], question: str, repetition: int) -
     return found
 
 
-def _outcome(found: Trial, question: str, repetition: int) -> Outcome:
-    tried = found.subsets[0]
-    each = tried.difference
-    return Outcome(question, repetition, each.difference, each.low, each.high, tried.num_rounds, found.num_runs)
+def _outcome(found: Finding, question: str, repetition: int) -> Outcome:
+    (tried,) = found.tables["subsets"]
+    each, counts = tried["difference"], (tried["num_rounds"], found.numbers["num_runs"])
+    assert isinstance(each, Estimate)
+    return Outcome(question, repetition, each.value, each.low, each.high, *(int(str(count)) for count in counts))
 
 
 def read_outcomes(path: Path) -> list[Outcome]:

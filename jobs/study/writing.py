@@ -1,14 +1,15 @@
-"""A finished study as files: tables as Markdown, costs beside them, and one page with pictures."""
+"""A finished study as files: tables as Markdown, costs beside them, and one page with figures."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from html import escape
 from pathlib import Path
 
-from grace_store.base.files import whole_file
-from grace_store.curate.fidelity import fidelity_svg
+from grace_store.base.files import write_text
+from grace_store.pages.findings import finding_section
+from grace_store.pages.html import write_page
+from grace_store.pages.sections import Section
 from jobs.study import findings
 from jobs.study.drawings import curve_plot, interval_plot, stacked_plot
 from jobs.study.estimates import Comparison
@@ -17,13 +18,6 @@ from jobs.study.methods import BASE, label
 from jobs.study.runs import NONE
 from jobs.study.study import Study
 from jobs.study.tables import Table
-
-STYLE = (
-    "body{font:15px/1.5 sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}"
-    "td,th{padding:3px 9px;border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child{text-align:left}"
-    "svg{max-width:100%;height:auto}"
-)
 
 
 def write_findings(study: Study) -> list[Path]:
@@ -39,12 +33,11 @@ def write_findings(study: Study) -> list[Path]:
     texts = {
         out / "tables.md": "\n".join([head, *(table.markdown() for table in tables)]),
         out / "cost.md": costs.markdown(),
-        out / "page.html": _page(study, comparison, [*tables, costs]),
     }
     for path, text in texts.items():
-        with whole_file(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    return list(texts)
+        write_text(path, text)
+    write_page(out / "page.html", "Training study", _sections(study, comparison, [*tables, costs]))
+    return [*texts, out / "page.html"]
 
 
 def _tables(study: Study, comparison: Comparison) -> list[Table]:
@@ -67,11 +60,11 @@ def _tables(study: Study, comparison: Comparison) -> list[Table]:
         ),
         findings.separation_table(study.pool, study.values),
         findings.stability_table(study.stability),
-        findings.fidelity_table(study.fidelity.document),
+        findings.fidelity_table(study.fidelity),
     ]
 
 
-def _page(study: Study, comparison: Comparison, tables: list[Table]) -> str:
+def _sections(study: Study, comparison: Comparison, tables: list[Table]) -> list[Section]:
     settings = study.settings
     main, methods = settings.score.main_ratio, settings.score.methods
     at_main = {label(BASE): comparison.result(BASE, NONE).relative}
@@ -80,27 +73,18 @@ def _page(study: Study, comparison: Comparison, tables: list[Table]) -> str:
     curves = {
         label(name): [comparison.result(name, ratio).relative for ratio in settings.score.ratios] for name in methods
     }
-    pictures = [
-        interval_plot(f"Rel. Avg. at {findings.percent(main)} (dashed: the full pool)", at_main),
-        *([curve_plot("Rel. Avg. by share of the pool", shares, curves)] if len(shares) > 1 else []),
-        stacked_plot(f"Subsets of {findings.percent(main)} by quality", _qualities(study, main)),
-        fidelity_svg(study.fidelity),
-    ]
-    described = json.loads(study.folders.settings.read_text(encoding="utf-8"))
-    about = escape(json.dumps(described, indent=1))
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Training study</title>',
-            f"<style>{STYLE}</style></head><body>",
-            "<h1>Training study</h1>",
-            *pictures,
-            *(table.html() for table in tables),
-            f"<h2>Settings and environment</h2><details><summary>{escape(described['sha256'])}</summary>"
-            f"<pre>{about}</pre></details>",
-            "</body></html>",
-            "",
-        ]
-    )
+    results, about = Section("results", "Results"), Section("settings", "Settings and environment")
+    share = findings.percent(main)
+    results.figure("relative", f"Rel. Avg. at {share}", interval_plot(at_main), wide=True)
+    if len(shares) > 1:
+        results.figure("curves", "Rel. Avg. by share of the pool", curve_plot(shares, curves), wide=True)
+    results.figure("qualities", f"Subsets of {share} by quality", stacked_plot(_qualities(study, main)), wide=True)
+    for table in tables:
+        results.table(table.title, table.columns, table.rows, table.note)
+    for name, value in json.loads(study.folders.settings.read_text(encoding="utf-8")).items():
+        facts = value.items() if isinstance(value, dict) else [(name, value)]
+        about.facts(name, [(key, each if isinstance(each, str) else json.dumps(each)) for key, each in facts])
+    return [results, finding_section(study.fidelity), about]
 
 
 def _qualities(study: Study, ratio: str) -> dict[str, dict[str, float]]:

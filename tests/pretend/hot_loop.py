@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
-from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.base.settings import ExtractSpec, GradientSpec, RunOptions
+from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.gradients import make_adapter
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
@@ -38,7 +38,7 @@ class Workload:
             make(self.family, model)
         # Each unit has every sample twice: with shared prompts they would be another workload.
         plain = {"dtype": "float32", "batch_tokens": 150, "share_prompts": False}
-        request = ExtractRequest(**{**plain, **self.request})
+        request = ExtractSpec(**{**plain, **self.request})
         adapter = None
         if request.kind == "gradient":
             adapter = str(folder / "adapter")
@@ -61,9 +61,9 @@ WORKLOADS = {
     "Qwen3-VL, shared prompts": Workload("qwen3_vl", {"share_prompts": True}, with_images=True),
     "LLaVA": Workload("llava", {}, with_images=True),
     "one batch": Workload("qwen3", {"batch_tokens": 100_000}),
-    "gradients": Workload("qwen2", {"kind": "gradient", "gradient": GradientRequest(dimension=64)}),
+    "gradients": Workload("qwen2", {"kind": "gradient", "gradient": GradientSpec(dimension=64)}),
     "gradients per segment": Workload(
-        "qwen2", {"kind": "gradient", "gradient": GradientRequest(dimension=64, per="segment")}
+        "qwen2", {"kind": "gradient", "gradient": GradientSpec(dimension=64, per="segment")}
     ),
 }
 

@@ -39,7 +39,7 @@ SHARED: dict[str, SharedImages | None] = {"shared prompts": None, "shared images
 
 
 def extract(kind: str, *more: str, unit: int = 4) -> tuple[str, ...]:
-    return ("extract", "--store", "{out}", *KINDS[kind], "--unit-samples", str(unit), *more)
+    return ("extract", "{out}", *KINDS[kind], "--unit-samples", str(unit), *more)
 
 
 def reference(kind: str, devices: int, *more: str, unit: int = 4) -> Callable[[Stage], Path]:
@@ -121,7 +121,7 @@ def _extractions() -> list[Rehearsal]:
 def _launched() -> list[Rehearsal]:
     ranks = Play(extract("text"), devices=8, ranks=8)
     ray = Play(extract("text", "--engine", "ray"), devices=2)
-    half = ("extract", "--store", "{out}", "--model", "{text}", "--data", "{traces}", "--min-steps", "2")
+    half = ("extract", "{out}", "--model", "{text}", "--data", "{traces}", "--min-steps", "2")
     return [
         Rehearsal(
             "extract text by eight ranks of torchrun", (ranks,), (one_device("text"), checks.ranks_have_their_own)
@@ -143,7 +143,7 @@ def _launched() -> list[Rehearsal]:
 def _memory() -> list[Rehearsal]:
     again = Play(("{out}",), module="tests.rehearsals.split_again")
     made = []
-    # Units so large that a batch takes more than projecting, and than the trials of a model with images.
+    # Units so large that a batch takes more than projecting, and than the probes of a model with images.
     for kind, unit in {"text": 16, "gradients": 32, "text and images": 16, "shared prompts": 32}.items():
         scarce = Play(extract(kind, unit=unit))
         near = checks.near(reference(kind, 0, unit=unit), TOLERANCE)
@@ -179,8 +179,8 @@ def _lost() -> list[Rehearsal]:
     return [
         *made,
         Rehearsal(
-            # Whoever is faster: a worker comes to its trial in any case, and one that is left alone to every unit.
-            "extract on two devices, one lost in its trial and the other in a unit",
+            # Whoever is faster: a worker comes to its probe in any case, and one that is left alone to every unit.
+            "extract on two devices, one lost in its probe and the other in a unit",
             (Play(extract("text"), devices=2, faults="0=fail@5,1=fail@4000"),),
             (one_device("text"), checks.says(r"Worker 0 \(device 0\) does not start.*is lost", NAMED)),
         ),
@@ -202,10 +202,10 @@ def _hung() -> list[Rehearsal]:
     again = Play(extract("text"))
     warmup = Play(("warmup", "--model", "{text}", "--data", "{traces}", *WARMUP, "--out", "{out}", "--patience", "5"))
     what = checks.says(r"has not finished (unit \d+|loading the model).* within 5 seconds .*kill -9")
-    several = replace(hang, devices=2, faults="1=hang@1200")  # in its trials, to which it comes in any case
+    several = replace(hang, devices=2, faults="1=hang@1200")  # in its probes, to which it comes in any case
     return [
         Rehearsal("extract, the device hangs", (hang, again), (what, one_device("text"))),
-        Rehearsal("extract, the device hangs in its trial", (replace(hang, faults="0=hang@1200"), again), (what,)),
+        Rehearsal("extract, the device hangs in its probe", (replace(hang, faults="0=hang@1200"), again), (what,)),
         Rehearsal(
             "extract, one of two devices hangs",
             (several, replace(again, devices=2)),

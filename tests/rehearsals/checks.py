@@ -150,7 +150,7 @@ def near(reference: Callable[[Stage], Path], tolerance: float) -> Check:
 
 
 def shares(images: SharedImages | None) -> Check:
-    """Return a check that prompts were shared, and images in this way, as the trial on the device found."""
+    """Return a check that prompts were shared, and images in this way, as the probe on the device found."""
 
     def check(scene: Scene) -> Iterator[str]:
         kept = _only_signal(scene.out).sharing()

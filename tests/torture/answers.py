@@ -158,7 +158,7 @@ class Victim:
         depth = [] if is_plain else ["--deep"]
         if self.run(["verify", *depth, str(self.root)]).code == 0:
             return [f"{' '.join(['verify', *depth])} calls it sound"]
-        repaired = self.run(["repair", str(self.root), "--device", "cpu"])
+        repaired = self.run(["verify", str(self.root), "--repair", "--device", "cpu"])
         wrong = [f"repair failed: {repaired.text[-500:]}"] if repaired.code else []
         return wrong + differences(content(self.root), self.whole) + [f"{p} is left" for p in left_behind(self.root)]
 

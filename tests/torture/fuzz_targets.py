@@ -26,18 +26,19 @@ from PIL import Image
 
 from grace_store.base.documents import METADATA_KEY, parse_document
 from grace_store.base.errors import DataError, GraceStoreError, UnknownFormat
-from grace_store.base.settings import DataSpec, canonical_json
+from grace_store.base.settings import DataSpec
 from grace_store.base.states import Unusable
+from grace_store.base.text import canonical_json
 from grace_store.cli import main
 from grace_store.curate.sweep_settings import load_grid
 from grace_store.data.answers import boxed_answer, natural_answer
 from grace_store.data.dataset import Dataset
 from grace_store.data.formats import FORMATS
 from grace_store.data.image_files import ImageFolder
+from grace_store.data.parse_records import parse_record
 from grace_store.data.record import Record, parse_object
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.splitters import compile_marker, line_starts, natural_starts, paragraph_starts, section_starts
-from grace_store.data.understand import understand
 from grace_store.model.load.adapter_folder import open_adapter
 from grace_store.model.load.model_folder import open_folder
 from grace_store.run.plan import found_format
@@ -146,7 +147,7 @@ def _read_all(paths: list[Path], data: bytes) -> str:
 
 def _understood(record: Record, format: str) -> bool:
     try:
-        sample = understand(record, DataSpec(format=format, min_steps=1), "data", record.row_in_file)
+        sample = parse_record(record, DataSpec(format=format, min_steps=1), "data", record.row_in_file)
     except Unusable:
         return False
     _check_sample(sample)
@@ -236,10 +237,10 @@ def _pictures(_: Path) -> list[bytes]:
 
 def _picture(data: bytes, folder: Path) -> str:
     try:
-        picture = ImageFolder(folder).open(ImageRef(data))
+        image, _ = ImageFolder(folder).open(ImageRef(data))
     except Unusable:
         return "set aside"
-    assert picture.image.mode == "RGB"
+    assert image.mode == "RGB"
     return "pictures"
 
 
@@ -271,10 +272,10 @@ def _image_path(data: bytes, folder: Path) -> str:
         (inside / "link").symlink_to(folder / "secret.png")
         (inside / "loop").symlink_to("loop")
     try:
-        picture = ImageFolder(inside).open(ImageRef(data.decode(errors="surrogateescape")))
+        _, sha256 = ImageFolder(inside).open(ImageRef(data.decode(errors="surrogateescape")))
     except Unusable:
         return "set aside"
-    assert picture.sha256 != hashlib.sha256((folder / "secret.png").read_bytes()).hexdigest(), "left the folder"
+    assert sha256 != hashlib.sha256((folder / "secret.png").read_bytes()).hexdigest(), "left the folder"
     return "pictures"
 
 
@@ -293,7 +294,7 @@ def _config_file(data: bytes, folder: Path) -> str:
     (folder / "c.toml").write_bytes(data)
     (folder / "d.jsonl").write_bytes(b'{"prompt": "a", "steps": ["b"], "answer": "c"}\n')
     shutil.rmtree(folder / "s.zarr", ignore_errors=True)
-    return _command("plan", folder / "d.jsonl", "--store", folder / "s.zarr", "--config", folder / "c.toml")
+    return _command("plan", folder / "s.zarr", folder / "d.jsonl", "--config", folder / "c.toml")
 
 
 def _grids(_: Path) -> list[bytes]:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.events import Event, UnitCommitted
-from grace_store.base.settings import DataRequest, RunOptions
+from grace_store.base.settings import DataSpec, RunOptions
 from grace_store.data.sample import Sample
 from grace_store.read.records import UnitLoader, open_dataset
-from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.pipeline import ListFeed, run_pipeline
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
+from grace_store.run.pipeline import QUEUE_UNITS, ListFeed, run_pipeline
 from grace_store.run.status import status
 from grace_store.store.backend import LocalBackend
 from grace_store.store.opened import SignalView, Store
@@ -56,7 +57,7 @@ def peak_memory(words: Sequence[str], *, real_model: bool = False) -> tuple[int,
 
 
 def extract_words(store: Path, data: Path, model: str) -> list[str]:
-    return ["extract", "--store", str(store), "--data", str(data), "--model", model, "--min-steps", "2",
+    return ["extract", str(store), "--data", str(data), "--model", model, "--min-steps", "2",
             "--unit-samples", "64", "--device", "cpu", "--threads", "1"]  # fmt: skip
 
 
@@ -142,12 +143,12 @@ def back_pressure(tally: Tally, folder: Path, count: int, *, slow: str) -> None:
     data = write_traces(folder / f"{slow}.jsonl", count * 4)
     job = ExtractJob(
         str(folder / f"{slow}.zarr"), make_fake_model(folder / "model"), (str(data),), samples_per_unit=4,
-        shard=(0, 2 * count), data_request=DataRequest(min_steps=2), door="tests.fake_model",
+        shard=(0, 2 * count), data_request=DataSpec(min_steps=2), door="tests.fake_model",
     )  # fmt: skip
     extract(job)  # one unit, so that the signal is there
     backend = (SlowBackend if slow == "disk" else LocalBackend)(Path(job.store))
     view = Store.open(backend).signal("base")
-    options = RunOptions(queue_units=2, loader_threads=2)
+    options = RunOptions(loader_threads=2)
     counted = Counted(view, 0.002 if slow == "device" else 0.0)
     with open_dataset(view.store) as dataset:
         feed = ListFeed(range(1, count), threading.Event())
@@ -160,7 +161,7 @@ def back_pressure(tally: Tally, folder: Path, count: int, *, slow: str) -> None:
         f"open files, slow {slow}": counted.most_files,
     }
     # Read: those waiting, and the one that is being taken. Computed: those waiting, one being written, one just done.
-    if counted.most_read > options.queue_units + 2 or counted.most_computed > options.queue_units + 2:
+    if counted.most_read > QUEUE_UNITS + 2 or counted.most_computed > QUEUE_UNITS + 2:
         tally.failures.append(f"slow {slow}: {counted.most_read} units read ahead, {counted.most_computed} computed")
     if counted.most_files > MAX_OPEN_FILES:
         tally.failures.append(f"slow {slow}: {counted.most_files} files were open at once")
@@ -173,7 +174,7 @@ def many_units(tally: Tally, folder: Path, count: int) -> None:
     data = write_traces(folder / "many.jsonl", count)
     job = ExtractJob(
         str(folder / "many.zarr"), make_fake_model(folder / "model"), (str(data),), samples_per_unit=1,
-        data_request=DataRequest(min_steps=2), door="tests.fake_model",
+        data_request=DataSpec(min_steps=2), door="tests.fake_model",
     )  # fmt: skip
     with fake_model_door():
         extract(job)

@@ -48,7 +48,7 @@ FILL_VALUES = (
 MUTANTS = (
     Mutant(
         "score skips a digest",
-        "store/chunk_reader.py",
+        "store/array_group.py",
         'if hashlib.sha256(raw).hexdigest() != committed.get("sha256"):',
         "if False:",
         "answers",
@@ -62,7 +62,7 @@ MUTANTS = (
         "answers",
         0,
     ),
-    Mutant("a missing chunk is read as fill values", "store/chunk_reader.py", NOTHING_THERE, FILL_VALUES, "answers", 2),
+    Mutant("a missing chunk is read as fill values", "store/array_group.py", NOTHING_THERE, FILL_VALUES, "answers", 2),
     Mutant(
         "a taken lock is broken",
         "store/lock.py",
@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         "a foreign commit is read",
-        "store/chunk_reader.py",
+        "store/array_group.py",
         "if owner != (unit, self._identity):",
         "if False:",
         "answers",
@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(
         "a live run counts as dead",
         "store/lock.py",
-        "    runs = _is_running(owner)\n",
-        "    runs = False\n",
+        "    if (runs := _is_running(owner)) is not None:\n",
+        "    if (runs := False) is not None:\n",
         "trespass",
         0,
     ),

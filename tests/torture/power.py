@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grace_store.base.events import Event, UnitCommitted
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.store.check import check_signal
 from grace_store.store.opened import Store

@@ -87,7 +87,7 @@ class Arena:
             path.unlink()
         chunk = rng.choice(sorted((self.job.store(STORE) / "signals/base/sample_gram/c").iterdir()))
         chunk.write_bytes(chunk.read_bytes()[:-1])
-        repair = ["repair", str(self.job.store(STORE)), "--device", "cpu"]
+        repair = ["verify", str(self.job.store(STORE)), "--repair", "--device", "cpu"]
         outcomes = self.together([repair, self.job.extract(STORE), repair], rng)
         return _refused_or_done(outcomes) + self.unlike(self.whole, repair)
 

@@ -13,13 +13,13 @@ from itertools import chain
 from pathlib import Path
 
 from grace_store.base.errors import GraceStoreError
-from grace_store.base.settings import ExtractRequest, Storage
-from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.repair import repair
-from grace_store.run.verify import verify
+from grace_store.base.settings import ExtractSpec, Storage
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
+from grace_store.run.verify import repair, verify
 from grace_store.store import check
+from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.check import check_plan, check_signal
-from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.opened import Store
 from tests.jobs import content
@@ -54,7 +54,7 @@ class Victim:
         self.job = ExtractJob(store.location, door="tests.fake_model")
         # One vector a sample, of a checkpoint: all kinds of arrays that the format has.
         (folder / "checkpoint").mkdir()
-        request = ExtractRequest(kind="gradient", storage="int8")
+        request = ExtractSpec(kind="gradient", storage="int8")
         extract(replace(self.job, model=str(folder / "model"), adapter=str(folder / "checkpoint"), signal=GRADIENT,
                         request=request))  # fmt: skip
         self.whole = content(self.root)

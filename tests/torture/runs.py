@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.cli import main
-from grace_store.run.extract import ExtractJob
-from grace_store.run.model_door import PROXY
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extractor_protocol import PROXY
 from grace_store.store import lock
 from grace_store.store.keys import COMMITS, LOCKS, TMP
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, write_dataset
 
 # What commands import when they are called, imported once for all forked processes.
-for module in ("plan", "extract", "status", "verify", "repair", "score", "select", "inspect"):
+for module in ("plan", "extract", "status", "verify", "score", "select", "inspect"):
     importlib.import_module(f"grace_store.cli.{module}")
-for module in ("curate.score", "curate.select", "curate.inspect", "run.verify", "run.status", "run.engines.choice"):
+for module in ("curate.score", "curate.select", "curate.inspect", "run.verify", "run.status", "run.engines.engine"):
     importlib.import_module(f"grace_store.{module}")
 
 SAMPLES_PER_UNIT = 8
@@ -132,11 +132,11 @@ class SmallJob:
         return self.folder / name
 
     def plan(self, name: str) -> list[str]:
-        return ["plan", str(self.folder / "traces.jsonl"), "--store", str(self.store(name)), "--min-steps", "2",
+        return ["plan", str(self.store(name)), str(self.folder / "traces.jsonl"), "--min-steps", "2",
                 "--unit-samples", str(SAMPLES_PER_UNIT)]  # fmt: skip
 
     def extract(self, name: str, *more: str) -> list[str]:
-        return ["extract", "--store", str(self.store(name)), "--data", str(self.folder / "traces.jsonl"),
+        return ["extract", str(self.store(name)), "--data", str(self.folder / "traces.jsonl"),
                 "--model", str(self.folder / "model"), "--min-steps", "2",
                 "--unit-samples", str(SAMPLES_PER_UNIT), "--device", "cpu", *more]  # fmt: skip
 

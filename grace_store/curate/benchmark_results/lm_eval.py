@@ -6,7 +6,6 @@ A task, or the group that it is part of, is one entry: its first metric of which
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +18,19 @@ ALREADY_PERCENT = ("bleu", "chrf", "ter", "rouge")
 """How the names of metrics begin that lm-evaluation-harness gives times 100; the others are shares."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Evaluation:
-    """One file of results, understood."""
-
-    path: Path
-    model: str
-    entries: dict[str, Entry]
-    without_metric: tuple[str, ...]
-
-
 def read_lm_eval(folder: Path) -> list[Results]:
     """Return a run for each model of which there are results below a folder."""
     files = sorted(path for path in folder.rglob("*.json") if FILE.fullmatch(path.name) and path.is_file())
-    runs: dict[tuple[Path, str], list[_Evaluation]] = defaultdict(list)
+    runs: dict[tuple[Path, str], list[tuple[Path, Results]]] = defaultdict(list)
     for path in sorted(files, key=_time):
-        evaluation = _read(path)
-        runs[path.parent, evaluation.model].append(evaluation)
+        found = _read(path)
+        runs[path.parent, found.name].append((path, found))
     return [_merged(place.name if place != folder else model, mine) for (place, model), mine in runs.items()]
 
 
 def read_lm_eval_file(path: Path) -> Results:
     """Return the run of one file, named as its folder."""
-    return _merged(path.resolve().parent.name, [_read(path)])
+    return _merged(path.resolve().parent.name, [(path, _read(path))])
 
 
 def _time(path: Path) -> str:
@@ -49,21 +38,22 @@ def _time(path: Path) -> str:
     return found["time"] if found else ""
 
 
-def _merged(name: str, evaluations: list[_Evaluation]) -> Results:
+def _merged(name: str, evaluations: list[tuple[Path, Results]]) -> Results:
     """Return a model's evaluations, oldest first, as one run: of each task, the newest results."""
     entries: dict[str, Entry] = {}
     older: list[str] = []
-    for evaluation in reversed(evaluations):
-        again = [task for task in evaluation.entries if task in entries]
-        older += [f"{task} in {evaluation.path.name}" for task in again]
-        entries |= {task: entry for task, entry in evaluation.entries.items() if task not in again}
+    for path, found in reversed(evaluations):
+        again = [task for task in found.entries if task in entries]
+        older += [f"{task} in {path.name}" for task in again]
+        entries |= {task: entry for task, entry in found.entries.items() if task not in again}
     remarks = [f"older results are not used: {listed(older)}"] if older else []
-    without = sorted({task for evaluation in evaluations for task in evaluation.without_metric})
+    without = sorted({task for _, found in evaluations for task in found.left_out})
     remarks += [f"tasks without a metric of which higher is better are left out: {listed(without)}"] if without else []
     return Results(name, entries, remarks=tuple(remarks))
 
 
-def _read(path: Path) -> _Evaluation:
+def _read(path: Path) -> Results:
+    """Return what one file holds, by the model's name; tasks without a metric are left out."""
     found = read_json(path)
     results = found.get("results") if isinstance(found, dict) else None
     if not isinstance(results, dict) or not all(isinstance(each, dict) for each in results.values()):
@@ -73,7 +63,7 @@ def _read(path: Path) -> _Evaluation:
     entries = dict(each for each in made.values() if each)
     if not entries:
         raise DataError(f"{path} has no task with a metric of which higher is better.")
-    return _Evaluation(path, str(found.get("model_name")), entries, tuple(name for name in names if not made[name]))
+    return Results(str(found.get("model_name")), entries, tuple(name for name in names if not made[name]))
 
 
 def _counted(found: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[str]:

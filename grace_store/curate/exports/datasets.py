@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from grace_store.artifacts.notes import SubsetNote
 from grace_store.base.documents import find_document
 from grace_store.base.errors import DataError
 from grace_store.base.file_formats import FOLDER
 from grace_store.base.files import sidecar_of, whole_folder
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.curate.selection import SubsetNote
 
 Records = Callable[[], Iterator[dict[str, Any]]]
 """Goes through the records once more every time it is called."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import IntArray
@@ -17,17 +17,17 @@ from grace_store.base.text import counted
 from grace_store.curate.exports.weighted_parts import Part, cut_by_spaces, weighted_parts
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
+from grace_store.data.parse_records import parse_record
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
 from grace_store.data.sample_digests import prompt_digest
-from grace_store.data.understand import understand
 from grace_store.read.records import image_folder
 from grace_store.store.opened import Store
 from grace_store.store.sample_rows import locators_at
 
 if TYPE_CHECKING:
-    from grace_store.curate.select import Subset
-    from grace_store.model.inputs.token_cuts import TokenCuts
+    from grace_store.curate.selection import Subset
+    from grace_store.model.inputs.encode_samples import TokenCuts
 
 
 @dataclass(slots=True)
@@ -60,13 +60,6 @@ class Export:
     """Which step weights its reader can use: any, only those that are 0 or 1, or none."""
     no_weights: str = "what is written has no place for them"
     """Why it takes no weights, or no others than 0 and 1."""
-
-
-class Pair(NamedTuple):
-    """Two traces of one question, the first of which is preferred."""
-
-    chosen: Sample
-    rejected: Sample
 
 
 class ChosenRecords:
@@ -140,23 +133,25 @@ class ChosenRecords:
         """Return where a model's tokenizer cuts responses; None if no model was given."""
         if self._model is None:
             return None
-        from grace_store.model.inputs.token_cuts import TokenCuts  # needs transformers, which nothing else here does
+        from grace_store.model.inputs.encode_samples import (
+            TokenCuts,  # needs transformers, which nothing else here does
+        )
 
         return TokenCuts.of_model(self._model)
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[tuple[Sample, Sample]]:
         """Yield the chosen samples, each with the one that it is preferred to; their prompts are the same."""
         rejected = self.subset.rejected_row
         assert rejected is not None  # only pairs are written by what asks for them
         both = zip(self.samples(), self._samples(rejected), strict=True)
-        for pair in (Pair(chosen, other) for (_, chosen), (_, other) in both):
-            if prompt_digest(pair.chosen) != prompt_digest(pair.rejected):
-                ids = f"{pair.chosen.sample_id!r} and {pair.rejected.sample_id!r}"
+        for (_, chosen), (_, other) in both:
+            if prompt_digest(chosen) != prompt_digest(other):
+                ids = f"{chosen.sample_id!r} and {other.sample_id!r}"
                 raise DataError(
                     f"{ids} have different prompts or images, so they are no pair of responses to one prompt. Leave "
                     "--group-by out: then questions are what has the same prompt and images."
                 )
-            yield pair
+            yield chosen, other
 
     def _samples(self, rows: IntArray) -> Iterator[tuple[bytes, Sample]]:
         names = name_files([Path(file.path) for file in self.store.plan.files])
@@ -165,7 +160,7 @@ class ChosenRecords:
             file = locator[0]
             record = Record(row, *locator, raw)
             try:
-                sample = understand(record, self.store.plan.spec, names[file], row - file_start[file])
+                sample = parse_record(record, self.store.plan.spec, names[file], row - file_start[file])
             except Unusable as why:  # the file is the planned one, so this code reads it differently
                 raise DataError(f"Row {row} cannot be read as it was when it was planned: {why}.") from why
             yield raw, sample

@@ -11,12 +11,12 @@ COLUMNS = {name: name for name in ("messages", "chosen", "rejected")}
 
 
 def _conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
-    for pair in chosen.pairs():
-        record = conversation(pair.chosen, image_name)
+    for best, worst in chosen.pairs():
+        record = conversation(best, image_name)
         *asked, response = record["messages"]
-        rejected = {"role": "assistant", "content": pair.rejected.response}
+        rejected = {"role": "assistant", "content": worst.response}
         said = {"messages": asked, "chosen": response, "rejected": rejected}
-        yield record | said | {"rejected_id": pair.rejected.sample_id}
+        yield record | said | {"rejected_id": worst.sample_id}
 
 
 EXPORT = Export(

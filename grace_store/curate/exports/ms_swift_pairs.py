@@ -8,9 +8,9 @@ from grace_store.curate.exports.export_kind import ChosenRecords, Export
 
 
 def _conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
-    for pair in chosen.pairs():
-        rejected = {"rejected_id": pair.rejected.sample_id, "rejected_response": pair.rejected.response}
-        yield conversation(pair.chosen, image_name) | rejected
+    for best, worst in chosen.pairs():
+        rejected = {"rejected_id": worst.sample_id, "rejected_response": worst.response}
+        yield conversation(best, image_name) | rejected
 
 
 EXPORT = Export(

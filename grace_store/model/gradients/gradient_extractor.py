@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,32 +15,30 @@ from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome
 from grace_store.model import devices
 from grace_store.model.gradients import sample_gradients as by_sample
-from grace_store.model.gradients.coordinates import AdamStep, coordinates_of, parameters_of, read_moments
-from grace_store.model.gradients.projection import ProjectedRows, make_projector
-from grace_store.model.gradients.recorded_gradients import record
+from grace_store.model.gradients.projection import (
+    AdamStep,
+    ProjectedRows,
+    coordinates_of,
+    make_projector,
+    parameters_of,
+    read_moments,
+)
+from grace_store.model.gradients.sample_gradients import record
+from grace_store.model.head.closed_form import SegmentMeans
 from grace_store.model.inputs.batches import ONE_AT_A_TIME
 from grace_store.model.inputs.collate import Batch
+from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.adapters import Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.unit_extractor import (
     PendingSegments,
-    PreparedUnit,
-    SegmentRows,
     UnitExtractor,
     UnitInFlight,
 )
 
 
-@dataclass(slots=True)
-class VectorRows(SegmentRows):
-    """Vectors of a batch's samples or segments; on the device until their unit is finished."""
-
-    norm: Tensor
-    """Of each vector before it was normalised."""
-
-
-class PendingSamples(UnitInFlight[VectorRows, SampleSignals]):
+class PendingSamples(UnitInFlight[SegmentMeans, SampleSignals]):
     """A unit with a vector for each sample."""
 
     def gather(self) -> SampleSignals:
@@ -53,6 +50,7 @@ class PendingSamples(UnitInFlight[VectorRows, SampleSignals]):
             sample_loss=np.zeros(num_samples, dtype=np.float32),
         )
         for batch, made in self.results:
+            assert made.norm is not None
             for row, member in enumerate(batch.members):
                 vector, loss, norm = made.vector[row].numpy(), float(made.statistics[row, 0]), float(made.norm[row])
                 if not (np.isfinite(vector).all() and np.isfinite([loss, norm]).all()):
@@ -65,7 +63,7 @@ class PendingSamples(UnitInFlight[VectorRows, SampleSignals]):
         return signals
 
 
-class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
+class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
     """Turns samples into projected gradients of the loss over a LoRA adapter's parameters."""
 
     def __init__(
@@ -86,7 +84,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
         parameters = parameters_of(coordinates, layers)
         for parameter in parameters.values():
             parameter.requires_grad_(True)
-        recorder, head_tokens = record(layers), self._batching.head_tokens
+        recorder, head_tokens = record(layers), self._spec.head_tokens
         self._source = by_sample.choose_source(loaded.model, self.head, recorder, parameters, head_tokens)
         if isinstance(self._source, by_sample.PlainGradients):
             self._rule = ONE_AT_A_TIME
@@ -95,31 +93,31 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
             moments = read_moments(adapter, coordinates)
             precondition = AdamStep(moments, loaded.device, bias_correction=self._gradient.bias_correction)
         self._projected = ProjectedRows(coordinates, make_projector(self._gradient), precondition)
-        self._finished: list[VectorRows] = []
+        self._finished: list[SegmentMeans] = []
         self._under_way: Tensor | None = None
 
     @property
     def vector_size(self) -> int:
         return self._gradient.dimension
 
-    def _pending(self, prepared: PreparedUnit) -> UnitInFlight[VectorRows, UnitOutcome]:
+    def _pending(self, prepared: PreparedUnit) -> UnitInFlight[SegmentMeans, UnitOutcome]:
         kind = PendingSamples if self._gradient.per == "sample" else PendingSegments
         return kind(prepared, self.vector_size)  # type: ignore[return-value]
 
-    def _run(self, batch: Batch, image_inputs: ImageInputs) -> VectorRows:
+    def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentMeans:
         per, counts = self._gradient.per, by_sample.row_tokens(batch, self._gradient.per)
         with _same_every_time(self._device):
             statistics, found = self._source.run(batch, self.inputs_on_device(batch, image_inputs), per)
             out = torch.zeros((len(counts), self.vector_size), device=self._device)
             self._under_way = out
-            for each in found:
-                tokens = by_sample.on_device(counts[each.rows], out).unsqueeze(1)
-                means = {name: gradient.div_(tokens) for name, gradient in each.gradients.items()}
-                self._projected.add(out, by_sample.on_device(each.rows, out, torch.int64), means)
+            for rows, gradients in found:
+                tokens = by_sample.on_device(counts[rows], out).unsqueeze(1)
+                means = {name: gradient.div_(tokens) for name, gradient in gradients.items()}
+                self._projected.add(out, by_sample.on_device(rows, out, torch.int64), means)
         self._under_way = None
-        rows = VectorRows(out, by_sample.row_statistics(batch, statistics, per), out.new_zeros(len(out)))
-        self._finished.append(rows)
-        return rows
+        made = SegmentMeans(out, by_sample.row_statistics(batch, statistics, per), out.new_zeros(len(out)))
+        self._finished.append(made)
+        return made
 
     def _finish(self) -> None:
         """Project what waits, normalise, and send all rows of the unit to main memory."""

@@ -3,43 +3,41 @@
 Recorded: one forward pass for the batch, the losses' gradient at the last hidden state token by token, and from there
 one backward pass (or one for the first segments of all samples, one for the second, ...) that records every sample's
 gradient. Plain: one sample at a time, autograd through the model's own forward. The first is what models get that
-give the same in a trial; the second is right for all.
+give the same in a probe; the second is right for all.
 """
+
+from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.settings import Per
 from grace_store.model import devices
-from grace_store.model.gradients.recorded_gradients import NotBySample, Recorder
 from grace_store.model.head.closed_form import OutputHead, alone, averaging_matrix, residual_of
 from grace_store.model.head.own_forward import response_states
 from grace_store.model.inputs.collate import Batch, collate
 from grace_store.model.inputs.tokens import TokenizedSample
+from grace_store.model.load.adapters import ADAPTER
 
 _LOG = logging.getLogger(__name__)
 
 _TOLERANCE = {torch.float32: 1e-3}
 _LOOSE = 0.1
-_TRIAL_LENGTHS = (9, 6, 4)
+_PROBE_LENGTHS = (9, 6, 4)
 
 
-@dataclass(frozen=True, slots=True)
-class GradientRows:
-    """Gradients of some of a batch's rows, summed over their tokens."""
-
-    rows: IntArray
-    """Which samples of the batch, or which of its segments, on the host."""
-    gradients: dict[str, Tensor]
-    """By parameter, (rows, elements) float32 on the device."""
+GradientRows = tuple[IntArray, dict[str, Tensor]]
+"""Which samples or segments of a batch, on the host, and their gradients summed over their tokens: by parameter, (rows,
+elements) float32 on the device."""
 
 
 class GradientSource(Protocol):
@@ -85,7 +83,7 @@ class RecordedGradients:
                 if len(samples) < len(batch.members):
                     index = on_device(samples, upstream, torch.int64)
                     found = {name: gradient.index_select(0, index) for name, gradient in found.items()}
-                yield GradientRows(rows, found)
+                yield rows, found
         finally:
             self._recorder.stop()
 
@@ -108,7 +106,8 @@ class PlainGradients:
             losses = nn.functional.cross_entropy(chosen, target, reduction="none")
         # A masked logit is minus infinity, and 0 times that would be no entropy.
         finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
-        return residual_of(finite, target, torch.empty_like(finite)).statistics, self._rows(batch, losses, per)
+        _, statistics, _ = residual_of(finite, target, torch.empty_like(finite))
+        return statistics, self._rows(batch, losses, per)
 
     def _rows(self, batch: Batch, losses: Tensor, per: Per) -> Iterator[GradientRows]:
         passes = list(_passes(batch, per))
@@ -122,13 +121,13 @@ class PlainGradients:
                 name: torch.zeros_like(parameter, dtype=torch.float32) if gradient is None else gradient.float()
                 for (name, parameter), gradient in zip(self._parameters.items(), found, strict=True)
             }
-            yield GradientRows(rows, {name: gradient.reshape(1, -1) for name, gradient in gradients.items()})
+            yield rows, {name: gradient.reshape(1, -1) for name, gradient in gradients.items()}
 
 
 def choose_source(
     model: nn.Module, head: OutputHead, recorder: Recorder, parameters: dict[str, nn.Parameter], head_tokens: int
 ) -> GradientSource:
-    """Return the quick way if a trial shows that it gives what autograd gives, else the one that always does."""
+    """Return the quick way if a probe shows that it gives what autograd gives, else the one that always does."""
     recorded, plain = RecordedGradients(model, head, recorder, head_tokens), PlainGradients(model, parameters)
     chosen = recorded if _is_exact(recorded, plain, model, parameters) else plain
     for parameter in parameters.values():
@@ -140,8 +139,8 @@ def _is_exact(
     recorded: RecordedGradients, plain: PlainGradients, model: nn.Module, parameters: dict[str, nn.Parameter]
 ) -> bool:
     """Tell whether recorded gradients of a few tokens are those that autograd gives for each sample alone."""
-    trial = _trial_samples(model)
-    together = collate(range(len(trial)), trial)
+    probes = _probe_samples(model)
+    together = collate(range(len(probes)), probes)
     try:
         found = _gradients(recorded, together, parameters)
     except NotBySample as error:
@@ -151,7 +150,7 @@ def _is_exact(
         # A part that runs for some inputs only, such as a vision tower: nobody knows what it will be given.
         _LOG.info("gradients one sample at a time: %s has no part in a text", missing[0])
         return False
-    for row, sample in enumerate(trial):
+    for row, sample in enumerate(probes):
         alone = _gradients(plain, collate([0], [sample]), parameters)
         expected = torch.cat([alone[name][0] for name in parameters])
         difference = torch.cat([found[name][row] for name in parameters]) - expected
@@ -204,11 +203,11 @@ def on_device(values: npt.NDArray[np.generic], like: Tensor, dtype: torch.dtype 
     return devices.to_device(devices.pin(tensor, like.device), like.device)
 
 
-def _trial_samples(model: nn.Module) -> list[TokenizedSample]:
+def _probe_samples(model: nn.Module) -> list[TokenizedSample]:
     """Return samples of some tokens each, no two alike, of two segments after a few tokens of prompt."""
     num_ids = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     samples = []
-    for number, length in enumerate(_TRIAL_LENGTHS):
+    for number, length in enumerate(_PROBE_LENGTHS):
         ids = (np.arange(length, dtype=np.int64) + 1 + 11 * number) * 7919 % num_ids
         samples.append(TokenizedSample(ids, np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64), 2))
     return samples
@@ -217,4 +216,105 @@ def _trial_samples(model: nn.Module) -> list[TokenizedSample]:
 def _gradients(source: GradientSource, batch: Batch, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     device = next(iter(parameters.values())).device
     _, rows = source.run(batch, {name: tensor.to(device) for name, tensor in batch.inputs.items()}, "sample")
-    return list(rows)[0].gradients  # noqa: RUF015 - all are to be taken
+    return list(rows)[0][1]  # noqa: RUF015 - all are to be taken
+
+
+# ---------------------------------------------------------------- every sample's gradients from one backward pass
+# A factor is a linear layer without bias. Its gradient for one sample is the product of what came in and of what came
+# back, summed over the sample's own tokens: so both are caught on their way, and the factors' own gradients, which
+# would be sums over the batch, are never made.
+
+
+FACTORS = ("lora_A", "lora_B")
+
+
+class NotBySample(Exception):
+    """A layer was given something else than the tokens of each sample."""
+
+
+class Recorder:
+    """Collects the gradients of all recorded layers, by name, each (samples, elements) in float32."""
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, int] | None = None
+        self._lengths: tuple[int, ...] = ()
+        self._found: dict[str, Tensor] = {}
+
+    @property
+    def is_on(self) -> bool:
+        return self._shape is not None
+
+    def start(self, shape: Sequence[int], packed_lengths: tuple[int, ...] = ()) -> None:
+        """Record a batch of inputs of shape (samples, longest), or (1, tokens) with the samples end to end."""
+        self._shape = (shape[0], shape[1])
+        self._lengths = packed_lengths
+        self._found = {}
+
+    def stop(self) -> None:
+        self._shape = None
+        self._found = {}
+
+    def take(self) -> dict[str, Tensor]:
+        """Return what the last backward pass left, and forget it."""
+        found, self._found = self._found, {}
+        return found
+
+    def add(self, name: str, incoming: Tensor, coming_back: Tensor) -> None:
+        """Add a layer's gradient; a layer that is used twice gets the sum."""
+        x, back = self._by_sample(name, incoming), self._by_sample(name, coming_back)
+        if self._lengths:
+            parts = [torch.split_with_sizes(tensor[0], list(self._lengths)) for tensor in (back, x)]
+            made = torch.stack([left.t().float() @ right.float() for left, right in zip(*parts, strict=True)])
+        else:
+            made = torch.bmm(back.transpose(1, 2).float(), x.float())
+        made = made.flatten(1)
+        self._found[name] = self._found[name].add_(made) if name in self._found else made
+
+    def _by_sample(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a layer's inputs or outputs as (samples, longest, features)."""
+        assert self._shape is not None
+        if tuple(tensor.shape[:-1]) not in (self._shape, (self._shape[0] * self._shape[1],)):
+            raise NotBySample(f"{name} is given {tuple(tensor.shape)} for a batch of {self._shape} tokens")
+        return tensor.reshape(*self._shape, tensor.shape[-1])
+
+
+class _RecordedProduct(torch.autograd.Function):
+    """x W', whose backward pass records W's gradient of each sample and gives W itself none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: RecordedLinear) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer = layer
+        return nn.functional.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *coming_back: Tensor) -> tuple[Tensor | None, None, None]:
+        x, weight = ctx.saved_tensors
+        ctx.layer.recorder.add(ctx.layer.name, x, coming_back[0])
+        return coming_back[0] @ weight if ctx.needs_input_grad[0] else None, None, None
+
+
+class RecordedLinear(nn.Module):
+    """A LoRA factor in place of peft's own."""
+
+    def __init__(self, name: str, factor: nn.Linear, recorder: Recorder) -> None:
+        super().__init__()
+        self.name = name
+        self.weight = factor.weight
+        self.recorder = recorder
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.recorder.is_on:
+            return nn.functional.linear(x, self.weight)
+        product: Tensor = _RecordedProduct.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
+        return product
+
+
+def record(layers: dict[str, LoraLayer]) -> Recorder:
+    """Have layers, by their names in the adapter, record the gradients of their factors while the recorder is on."""
+    recorder = Recorder()
+    for name, layer in layers.items():
+        for part in FACTORS:
+            factors: Any = getattr(layer, part)
+            factors[ADAPTER] = RecordedLinear(f"{name}.{part}", factors[ADAPTER], recorder)
+    return recorder

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from grace_store.base.errors import ModelError
 from grace_store.model.devices import telling
 from grace_store.model.head.closed_form import ClosedFormHead, OutputHead, ResponseTokens, alone
-from grace_store.model.head.own_forward import OwnForward, VjpHead, refuse_not_finite, run_backbone, trial_ids
+from grace_store.model.head.own_forward import OwnForward, VjpHead, probe_ids, refuse_not_finite, run_backbone
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def choose_head(model: nn.Module) -> OutputHead:
 
 def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
     """Return (vector size, vocabulary) after seeing that backbone and head together make the whole model."""
-    ids = trial_ids(model, 8, 7919)
+    ids = probe_ids(model, 8, 7919)
     with torch.no_grad():
         whole = model(input_ids=ids, use_cache=False).logits[0].float()
         hidden: Tensor = run_backbone(model, input_ids=ids).last_hidden_state[0]

@@ -47,13 +47,15 @@ def alone(target: Tensor) -> ResponseTokens:
     return ResponseTokens(target, torch.arange(len(each), device=target.device), ones, each)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SegmentMeans:
-    """Means over each segment's tokens, float32 on the device, one row per segment."""
+    """Means over each segment's tokens, float32, one row per segment, in the order of a batch's members."""
 
     vector: Tensor
     statistics: Tensor
     """Columns: loss, entropy, hit rate."""
+    norm: Tensor | None = None
+    """Of each vector before it was normalised, if it is a projected gradient."""
 
 
 class OutputHead(Protocol):
@@ -69,23 +71,12 @@ class OutputHead(Protocol):
         """Give back memory kept between calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class Residual:
-    """p - y of some rows of logits, up to each row's factor 1/Z, and what comes with it."""
+def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Write p - y of float32 logits to out, up to each row's factor 1/Z; leave logits - max in logits.
 
-    residual: Tensor
-    """exp(z - max), with the target's entry replaced by minus the sum of all others: (rows, vocab)."""
-    inverse_z: Tensor
-    statistics: Tensor
-    top: Tensor
-    """The rows' largest logits: (rows, 1)."""
-
-
-def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> Residual:
-    """Return the residual of float32 logits, written to out; leaves logits - max in logits.
-
-    The target's entry is minus the others' mass by construction. Computed as p - 1 it would lose all its digits
-    where the model is sure, and the vector with it.
+    Return 1/Z, the rows' (loss, entropy, hit) and their largest logits, (rows, 1). The target's entry is minus the
+    others' mass by construction. Computed as p - 1 it would lose all its digits where the model is sure, and the vector
+    with it.
     """
     index = target.unsqueeze(1)
     top = logits.amax(dim=1, keepdim=True)
@@ -99,7 +90,7 @@ def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> Residual:
     z = others + target_mass
     hit = target_logit == 0
     log_z = torch.where(hit, torch.log1p(others), torch.log(z))
-    return Residual(out, 1.0 / z, torch.stack((log_z - target_logit, log_z - spread / z, hit.float()), dim=1), top)
+    return 1.0 / z, torch.stack((log_z - target_logit, log_z - spread / z, hit.float()), dim=1), top
 
 
 def averaging_matrix(segment: Tensor, weight: Tensor, first: int, stop: int) -> Tensor:
@@ -155,13 +146,13 @@ class ClosedFormHead:
             rows = slice(start, min(start + num_rows, len(logits)))
             taken = slice(block.start + rows.start, block.start + rows.stop)
             out = self._buffer("residual", rows.stop - rows.start, logits.device)
-            made = residual_of(logits[rows], tokens.target[taken], out)
+            inverse_z, found, top = residual_of(logits[rows], tokens.target[taken], out)
             if self._cap is not None:  # 1 - (z/cap)^2 in place of z - top
-                made.residual.mul_(logits[rows].add_(made.top).div_(self._cap).square_().neg_().add_(1.0))
+                out.mul_(logits[rows].add_(top).div_(self._cap).square_().neg_().add_(1.0))
             first, stop = int(tokens.host_segment[taken.start]), int(tokens.host_segment[taken.stop - 1]) + 1
             average = averaging_matrix(tokens.segment[taken], tokens.weight[taken], first, stop)
-            mean[first - offset : stop - offset].addmm_(average * made.inverse_z, made.residual)
-            statistics[first:stop].addmm_(average, made.statistics)
+            mean[first - offset : stop - offset].addmm_(average * inverse_z, out)
+            statistics[first:stop].addmm_(average, found)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits, scaled and capped."""

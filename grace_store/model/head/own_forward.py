@@ -28,7 +28,7 @@ def backbone_of(model: Any) -> Any:
     return parts[0] if len(parts) == 1 else model
 
 
-def trial_ids(model: Any, count: int, step: int) -> Tensor:
+def probe_ids(model: Any, count: int, step: int) -> Tensor:
     """Return a batch of one sample of some tokens, no two alike, to try a model on: (1, count)."""
     num_ids: int = model.get_input_embeddings().weight.shape[0]
     return (torch.arange(1, count + 1, device=next(model.parameters()).device) * step % num_ids).unsqueeze(0)
@@ -67,7 +67,7 @@ class OwnForward:
         self._stand_ins = backbones(model)
         self._parameters = _head_tensors(model, self._stand_ins)
         with torch.no_grad():
-            self._output = run_backbone(model, input_ids=trial_ids(model, 4, 1))
+            self._output = run_backbone(model, input_ids=probe_ids(model, 4, 1))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits (tokens, vocab) of hidden states (tokens, d)."""
@@ -114,9 +114,10 @@ class VjpHead:
             logits = self._own.logits(given)
             # A masked logit is minus infinity, and 0 times that would be no entropy.
             finite = logits.detach().clamp(min=torch.finfo(torch.float32).min)
-            made = residual_of(finite, target.clone(), torch.empty_like(finite))
-            (gradient,) = torch.autograd.grad(logits, given, made.residual * made.inverse_z.unsqueeze(1))
-        return gradient, made.statistics
+            residual = torch.empty_like(finite)
+            inverse_z, statistics, _ = residual_of(finite, target.clone(), residual)
+            (gradient,) = torch.autograd.grad(logits, given, residual * inverse_z.unsqueeze(1))
+        return gradient, statistics
 
 
 def backbones(model: Any) -> list[nn.Module]:

@@ -96,17 +96,11 @@ class PromptLengths(NamedTuple):
     """Tokens that follow these."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedGroups:
-    """Groups whose prompts run together, and the passes of their responses."""
-
-    groups: list[list[int]]
-    """Positions of each group's samples."""
-    passes: list[list[int]]
-    """The same positions as they run, the longest responses first."""
+Groups = list[list[int]]
+"""The positions of each group's samples, whose prompts run together; or of each pass of their responses."""
 
 
-def form_shared(groups: Iterable[Sequence[int]], lengths: PromptLengths, batch_tokens: int) -> list[SharedGroups]:
+def form_shared(groups: Iterable[Sequence[int]], lengths: PromptLengths, batch_tokens: int) -> list[Groups]:
     """Return batches of those groups that are worth it, the longest prompts first.
 
     Prompts and each pass of responses have at most batch_tokens tokens with their padding; a prompt that has more is
@@ -114,17 +108,19 @@ def form_shared(groups: Iterable[Sequence[int]], lengths: PromptLengths, batch_t
 
     >>> lengths = PromptLengths({0: 9, 1: 9, 2: 9, 5: 9}, {0: 3, 1: 5, 2: 4, 5: 3})
     >>> form_shared([[0, 1, 5], [2]], lengths, 10)
-    [SharedGroups(groups=[[0, 1, 5]], passes=[[1, 0], [5]])]
+    [[[0, 1, 5]]]
+    >>> form_passes([[0, 1, 5]], lengths, 10)
+    [[1, 0], [5]]
     """
     fitting = [group for group in groups if lengths.prompt[group[0]] < batch_tokens]
     worth = [group for group in fitting if _saves(group, lengths)]
     pieces = [piece for group in worth for piece in _pieces(group, lengths, LOOK_BACK * batch_tokens)]
     pieces.sort(key=lambda piece: (-lengths.prompt[piece[0]], piece[0]))
-    return [form_passes(batch, lengths, batch_tokens) for batch in _fill(pieces, lengths, batch_tokens)]
+    return _fill(pieces, lengths, batch_tokens)
 
 
-def form_passes(groups: list[list[int]], lengths: PromptLengths, pass_tokens: int) -> SharedGroups:
-    """Return groups with the passes of their responses, each of at most pass_tokens tokens with its padding."""
+def form_passes(groups: Groups, lengths: PromptLengths, pass_tokens: int) -> Groups:
+    """Return the passes of groups' responses, the longest first, each of at most pass_tokens tokens with padding."""
     longest_prompt = max(lengths.prompt[group[0]] for group in groups)
     members = sorted((i for group in groups for i in group), key=lambda i: (-lengths.response[i], i))
     passes: list[list[int]] = []
@@ -137,7 +133,7 @@ def form_passes(groups: list[list[int]], lengths: PromptLengths, pass_tokens: in
             passes.append([])
         passes[-1].append(position)
         room -= 1
-    return SharedGroups(groups, passes)
+    return passes
 
 
 def _saves(members: Sequence[int], lengths: PromptLengths) -> bool:

@@ -1,6 +1,7 @@
 """From tokenised samples to the tensors of one forward pass. Knows nothing of models."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.model import devices
 from grace_store.model.head.closed_form import ResponseTokens
-from grace_store.model.inputs.batches import SharedGroups
+from grace_store.model.inputs.batches import Groups, PromptLengths, form_passes
 from grace_store.model.inputs.tokens import TokenizedSample
 
 
@@ -107,28 +108,33 @@ def collate(
 
 
 def collate_shared(
-    formed: SharedGroups, tokens: Mapping[int, TokenizedSample], device: torch.device = devices.CPU
+    groups: Groups, tokens: Mapping[int, TokenizedSample], pass_tokens: int, device: torch.device = devices.CPU
 ) -> Batch:
-    """Return the batch of some groups of samples, each of one prompt; they are named by their positions in the unit."""
-    lengths = np.array([tokens[group[0]].num_prompt_tokens for group in formed.groups])
-    row = {member: number for number, group in enumerate(formed.groups) for member in group}
-    prompts = [tokens[group[0]].cut(length)[0] for group, length in zip(formed.groups, lengths.tolist(), strict=True)]
+    """Return the batch of some groups of samples, each of one prompt; they are named by their positions in the unit.
+
+    The responses run in passes of at most pass_tokens tokens.
+    """
+    members = [member for group in groups for member in group]
+    formed = form_passes(groups, prompt_lengths({member: tokens[member] for member in members}), pass_tokens)
+    lengths = np.array([tokens[group[0]].num_prompt_tokens for group in groups])
+    row = {member: number for number, group in enumerate(groups) for member in group}
+    prompts = [tokens[group[0]].cut(length)[0] for group, length in zip(groups, lengths.tolist(), strict=True)]
     responses = {member: tokens[member].cut(int(lengths[number]))[1] for member, number in row.items()}
     longest = int(lengths.max())
     missing = longest - lengths
     shift = (np.arange(longest) - missing[:, None]) % longest
     passes = [
         _response_pass([responses[i] for i in each], np.array([row[i] for i in each]), missing, longest, device)
-        for each in formed.passes
+        for each in formed
     ]
-    members = [member for each in formed.passes for member in each]
+    members = [member for each in formed for member in each]
     return Batch(
         tuple(members),
         _inputs(prompts, np.arange(len(prompts)) * longest, device),
         _tensor(np.zeros(0, dtype=np.int64), device),
         **_responses([responses[member] for member in members], device),
         shared=SharedPrompts(
-            formed.groups,
+            groups,
             _tensor(lengths, device),
             _tensor(shift, device) if missing.any() else None,
             passes,
@@ -205,3 +211,39 @@ def _input_names(sample: TokenizedSample, *, packed: bool) -> list[str]:
 def _tensor(array: IntArray | Float32Array, device: torch.device) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return devices.pin(tensor, device)
+
+
+# ---------------------------------------------------------------- which samples of a unit have the same prompt
+# Samples of one prompt have the same tokens, and the same images, before their responses. All of these but the last
+# token run through the model once; each response follows, that last token before it, so that whatever predicts a token
+# of a response is in the pass of the response.
+
+
+def find_groups(
+    tokens: Mapping[int, TokenizedSample], images: Mapping[int, Sequence[str]], image_ids: Collection[int]
+) -> list[list[int]]:
+    """Return the positions of samples that have the same prompt, group by group; images are digests of each sample's.
+
+    A prompt whose last token stands for an image is not shared: images must not be cut in two.
+    """
+    groups: dict[bytes, list[int]] = {}
+    for position, sample in tokens.items():
+        length = sample.num_prompt_tokens
+        if length and int(sample.ids[length]) not in image_ids:
+            groups.setdefault(_digest(sample, length, images.get(position, ())), []).append(position)
+    return list(groups.values())
+
+
+def prompt_lengths(tokens: Mapping[int, TokenizedSample]) -> PromptLengths:
+    """Return the lengths of samples' prompts and responses."""
+    prompt = {position: sample.num_prompt_tokens for position, sample in tokens.items()}
+    return PromptLengths(prompt, {i: sample.num_tokens - prompt[i] for i, sample in tokens.items()})
+
+
+def _digest(sample: TokenizedSample, length: int, images: Sequence[str]) -> bytes:
+    digest = hashlib.blake2b(np.ascontiguousarray(sample.ids[:length]).tobytes(), digest_size=16)
+    for name, values in sample.token_inputs.items():
+        digest.update(name.encode() + np.ascontiguousarray(values[:length]).tobytes())
+    for image in images:
+        digest.update(image.encode())
+    return digest.digest()

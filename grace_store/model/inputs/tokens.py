@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from grace_store.base.arrays import BoolArray, IntArray
+from grace_store.base.arrays import IntArray
 from grace_store.base.states import Reason, Unusable
 from grace_store.model.inputs.render import RenderedSample
 
@@ -49,16 +49,6 @@ class TokenizedSample:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    ids: IntArray
-    start: IntArray
-    stop: IntArray
-    """Character spans in the text."""
-    added: BoolArray
-    """Tokens that stand for no text: the tokenizer's own beginning and end."""
-
-
 class SampleTokenizer:
     """Turns rendered samples into tokens with segments. Safe to use from several threads."""
 
@@ -86,21 +76,23 @@ class SampleTokenizer:
     def _finish(self, sample: RenderedSample, encoding: Any) -> TokenizedSample | Unusable:
         if not _is_unicode(sample.text):
             return Unusable(Reason.BAD_TEXT, "the text holds half of a surrogate pair")
-        encoded = _read(encoding)
-        if len(encoded.ids) > self._max_length:
-            return Unusable(Reason.TOO_LONG, f"{len(encoded.ids)} tokens, at most {self._max_length}")
-        largest = int(encoded.ids.max(initial=0))
+        ids = np.asarray(encoding.ids, dtype=np.int64)
+        if len(ids) > self._max_length:
+            return Unusable(Reason.TOO_LONG, f"{len(ids)} tokens, at most {self._max_length}")
+        largest = int(ids.max(initial=0))
         if largest >= self._vocab_size:
             return Unusable(Reason.BAD_TEXT, f"token {largest} is not among the model's {self._vocab_size}")
-        place = place_of_tokens(sample.text, encoded.start, encoded.stop)
+        span = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        place = place_of_tokens(sample.text, span[:, 0], span[:, 1])
         segment = segment_of_places(place, sample.bounds)
-        segment[encoded.added] = NO_SEGMENT
+        # Tokens that stand for no text: the tokenizer's own beginning and end.
+        segment[np.asarray(encoding.special_tokens_mask, dtype=np.bool_)] = NO_SEGMENT
         if self._include_eos:
-            ends = np.flatnonzero((place >= sample.bounds[-1]) & np.isin(encoded.ids, self._marker_ids))
+            ends = np.flatnonzero((place >= sample.bounds[-1]) & np.isin(ids, self._marker_ids))
             # The first only: what follows the end of a turn is the template's, not the model's.
             segment[ends[:1]] = len(sample.bounds) - 2
         segment[:1] = NO_SEGMENT
-        made = TokenizedSample(encoded.ids, segment, len(sample.bounds) - 1)
+        made = TokenizedSample(ids, segment, len(sample.bounds) - 1)
         empty = np.flatnonzero(made.tokens_per_segment() == 0)
         if len(empty):
             name = "the answer" if empty[0] == made.num_segments - 1 else f"step {empty[0] + 1}"
@@ -121,12 +113,6 @@ def segment_of_places(place: IntArray, bounds: Sequence[int]) -> IntArray:
     """Return the segment that holds each character, NO_SEGMENT outside the bounds."""
     segment = np.searchsorted(np.asarray(bounds), place, side="right") - 1
     return np.where(segment < len(bounds) - 1, segment, NO_SEGMENT)
-
-
-def _read(encoding: Any) -> _Encoded:
-    offsets = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-    added = np.asarray(encoding.special_tokens_mask, dtype=np.bool_)
-    return _Encoded(np.asarray(encoding.ids, dtype=np.int64), offsets[:, 0], offsets[:, 1], added)
 
 
 def with_plain_offsets(tokenizer: Any) -> Tokenizer:

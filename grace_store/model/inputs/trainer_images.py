@@ -9,7 +9,7 @@ Each was held against the trainer itself: jobs/trainers/record.py writes down wh
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
@@ -32,12 +32,8 @@ _FACTORY_SIDE, _FACTORY_RATIO = 28, 180
 Limit = int | None
 
 
-class Prepared(NamedTuple):
-    """What images go through."""
-
-    processor: Any
-    to_rgb: ToRgb
-    """Before the processor."""
+Prepared = tuple[Any, ToRgb]
+"""The processor that images go through, and what makes them RGB before it."""
 
 
 def as_trainer(images_as: ImagesAs, processor: Any, min_pixels: Limit, max_pixels: Limit) -> Prepared:
@@ -52,7 +48,7 @@ def as_trainer(images_as: ImagesAs, processor: Any, min_pixels: Limit, max_pixel
 
 
 def _as_processor(processor: Any, low: Limit, high: Limit) -> Prepared:
-    return Prepared(with_pixel_limits(processor, low, high), upright_on_white)
+    return with_pixel_limits(processor, low, high), upright_on_white
 
 
 # ---------------------------------------------------------------- ms-swift
@@ -60,7 +56,7 @@ def _as_processor(processor: Any, low: Limit, high: Limit) -> Prepared:
 
 def _as_ms_swift(processor: Any, low: Limit, high: Limit) -> Prepared:
     if type(processor).__name__ not in _QWEN:
-        return Prepared(with_pixel_limits(processor, low, high), _plain_rgb)
+        return with_pixel_limits(processor, low, high), _plain_rgb
     side = processor.image_processor.patch_size * processor.image_processor.merge_size
     # ms-swift counts its limits in tokens.
     tokens = [own if limit is None else limit // side**2 for limit, own in zip((low, high), _QWEN_TOKENS, strict=True)]
@@ -69,7 +65,7 @@ def _as_ms_swift(processor: Any, low: Limit, high: Limit) -> Prepared:
     def to_rgb(image: Image.Image) -> Image.Image:
         return _plain_rgb(image).resize(_qwen_size(image.size, side, least, most))
 
-    return Prepared(with_image_settings(processor, do_resize=False), to_rgb)
+    return with_image_settings(processor, do_resize=False), to_rgb
 
 
 def _plain_rgb(image: Image.Image) -> Image.Image:
@@ -107,7 +103,7 @@ def _as_llama_factory(processor: Any, low: Limit, high: Limit) -> Prepared:
         image = _plain_rgb(image)
         return _widened(image) if is_qwen else image
 
-    return Prepared(processor, to_rgb)
+    return processor, to_rgb
 
 
 def _of_pixels(image: Image.Image, pixels: int) -> Image.Image:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DatasetChanged, ModelError
 from grace_store.base.states import Reason, Unusable
-from grace_store.data.image_files import ImageFolder, Picture
+from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.model import devices
 from grace_store.model.devices import in_words
@@ -111,11 +112,11 @@ class VisionReader:
         if len(ids) > self._max_length:
             raise Unusable(Reason.TOO_LONG, f"{len(ids)} tokens with its images, at most {self._max_length}")
         expanded = TokenizedSample(ids, _counted_from_the_end(tokens, ids), tokens.num_segments, token_inputs)
-        digests = tuple(picture.sha256 for picture in pictures)
+        digests = tuple(sha256 for _, sha256 in pictures)
         again = partial(self._again, refs, rendered.text, digests)
         return expanded, SampleImages(digests, image_inputs, again, _image_keys(digests, image_inputs))
 
-    def _open(self, refs: Sequence[ImageRef]) -> list[Picture]:
+    def _open(self, refs: Sequence[ImageRef]) -> list[tuple[Image.Image, str]]:
         return [] if self._images is None else [self._images.open(ref) for ref in refs]
 
     def _again(self, refs: Sequence[ImageRef], text: str, digests: tuple[str, ...]) -> ImageInputs:
@@ -124,7 +125,7 @@ class VisionReader:
             pictures = self._open(refs)
         except Unusable as verdict:
             raise DatasetChanged(f"An image cannot be read any more: {verdict.detail}.") from verdict
-        if tuple(picture.sha256 for picture in pictures) != digests:
+        if tuple(sha256 for _, sha256 in pictures) != digests:
             raise DatasetChanged("An image was changed while its unit was under way. Run the same command again.")
         return self._process(text, pictures)[2]
 
@@ -135,13 +136,15 @@ class VisionReader:
             if any(word in text for text in (*texts, sample.response)):
                 raise Unusable(Reason.BAD_TEXT, f"the text holds {word}, which the model would take for an image")
 
-    def _process(self, text: str, pictures: Sequence[Picture]) -> tuple[IntArray, dict[str, IntArray], ImageInputs]:
+    def _process(
+        self, text: str, pictures: Sequence[tuple[Image.Image, str]]
+    ) -> tuple[IntArray, dict[str, IntArray], ImageInputs]:
         """Return the ids, what else there is for every token, and what belongs to images."""
         try:
             made = dict(
                 self._processor(
                     text=[text],
-                    images=[[picture.image for picture in pictures]] if pictures else None,
+                    images=[[image for image, _ in pictures]] if pictures else None,
                     add_special_tokens=self._add_special_tokens,
                     return_tensors="pt",
                 )
@@ -149,7 +152,7 @@ class VisionReader:
         except Exception as error:
             if not pictures or devices.is_out_of_memory(error):
                 raise
-            sizes = ", ".join(f"{picture.image.width} x {picture.image.height}" for picture in pictures)
+            sizes = ", ".join(f"{image.width} x {image.height}" for image, _ in pictures)
             raise Unusable(
                 Reason.IMAGE_UNREADABLE, f"the image processor refuses it ({sizes} pixels): {in_words(error)}"
             ) from None

@@ -8,14 +8,19 @@ import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from grace_store.base.documents import read_document
-from grace_store.base.errors import MissingExtra, ModelError, SettingError, UnsafeModel
+from grace_store.base.documents import Count, Document, read_document
+from grace_store.base.errors import MissingExtra, ModelError, SettingError, UnsafeModel, how_to_install
+from grace_store.base.settings import ModelIdentity
 from grace_store.model.load.model_folder import ADAPTER_FILES, read_object
-from grace_store.model.lora.recipe import TRAINING_STATE, CheckpointState
 
 CONFIG, TENSORS = ADAPTER_FILES
+OPTIMIZER = "optimizer.safetensors"
+TRAINING_STATE = "training_state.json"
+"""Files that a warm-up of ours writes beside these."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each parameter, as optimizer.safetensors calls it."""
 
 CONVERTED = Path("converted", "default")
 """Where in a checkpoint ms-swift writes an adapter that changed its base a second time, as plain LoRA."""
@@ -39,6 +44,34 @@ IMMATERIAL = (
 )  # fmt: skip
 """Keys that only mattered while the adapter was made (those of an initialisation count with it alone), or say where it
 goes, which its tensors say better."""
+
+
+class WarmupDocument(Document):
+    """What all documents of a warm-up have in common."""
+
+    maker: ClassVar[str] = "warmup"
+    remedy: ClassVar[str] = "Run `grace-store {maker}` with a new --out."
+
+
+class CheckpointState(WarmupDocument):
+    """Where in the training a checkpoint stands, and what it was trained on."""
+
+    words: ClassVar[str] = "the state of a checkpoint"
+
+    kind: Literal["warmup_checkpoint"] = "warmup_checkpoint"
+    step: Count
+    num_steps: Count
+    fraction: str
+    learning_rate: float
+    """Of the step just taken."""
+    mean_learning_rate: float
+    """Over the steps since the checkpoint before: the weight that influence methods give a checkpoint."""
+    loss: float
+    """Mean over the tokens of the steps since the checkpoint before."""
+    heldout_loss: float | None = None
+    base: ModelIdentity
+    """The model that the adapter belongs on."""
+    recipe_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +124,7 @@ def read_state(folder: Path) -> CheckpointState | None:
 def require_peft() -> None:
     """Raise MissingExtra if the library that knows adapters is not installed."""
     if importlib.util.find_spec("peft") is None:
-        raise MissingExtra("Adapters and warm-up need peft: pip install 'grace-store[warmup]'.")
+        raise MissingExtra(f"Adapters and warm-up need peft, which is not installed. {how_to_install('warmup')}")
 
 
 def find_adapters(path: str | Path) -> list[Path]:

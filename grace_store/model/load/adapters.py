@@ -24,11 +24,14 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from grace_store.base.errors import ModelError
-from grace_store.base.settings import ModelIdentity, canonical_json
-from grace_store.base.text import counted
+from grace_store.base.settings import ModelIdentity
+from grace_store.base.text import canonical_json, counted
 from grace_store.model.load.adapter_folder import MERGING, UNDERSTOOD, AdapterFolder, open_adapter
 
 _LOG = logging.getLogger(__name__)
+
+ADAPTER = "default"
+"""What peft calls the only adapter on a model."""
 
 _PREFIXES = ("module.", "base_model.model.")
 _LORA_KEY = re.compile(r"(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_magnitude_vector)(\.default)?(\.weight)?")

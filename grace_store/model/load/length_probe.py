@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grace_store.model.head.own_forward import backbone_of, run_backbone, trial_ids
+from grace_store.model.head.own_forward import backbone_of, probe_ids, run_backbone
 from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule
 
 _LOG = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def _is_same(model: nn.Module, shorter: int, longer: int) -> bool:
 def _hidden(model: Any, shorter: int, length: int, last: int = 0) -> Tensor:
     """Return the hidden states of tokens spread over the shorter length, before a last one at the end of a length."""
     spread = sorted({number * (shorter - 2) // (_NUM_PLACES - 1) for number in range(_NUM_PLACES)})
-    ids = trial_ids(model, len(spread) + 1, 31)
+    ids = probe_ids(model, len(spread) + 1, 31)
     ids[0, -1] = last % model.get_input_embeddings().weight.shape[0]
     places = torch.tensor([[*spread, length - 1]], device=ids.device)
     with torch.inference_mode():

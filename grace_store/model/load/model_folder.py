@@ -1,9 +1,10 @@
-"""What lies at a model path: its weight files and configuration, or an error that says why it cannot be used.
+"""What lies at a model path, its weight files and configuration, and who that model is by content.
 
-Reads names, JSON and the headers of weights only, so that a damaged file or an absurd configuration is refused
-before anything is built; knows neither torch nor transformers.
+Reads names, JSON, the headers of weights, and all bytes for digests, so that a damaged file or an absurd configuration
+is refused before anything is built; knows neither torch nor transformers.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import ModelError, UnsafeModel
+from grace_store.base.files import files_sha256
+from grace_store.base.settings import ModelIdentity
+from grace_store.base.text import canonical_json
 
 Shapes = dict[str, tuple[int, ...]]
 _LAYERS = re.compile(r"(^|_)n(um)?_.*(layer|block|stage)s?$|^(.*_)?(layers|depth|n_layer)$")
@@ -188,3 +192,71 @@ def _numbers(node: Any) -> Iterator[tuple[str, int]]:
             yield from _numbers(value)
         elif isinstance(value, int) and not isinstance(value, bool):
             yield str(key), value
+
+
+# ---------------------------------------------------------------- who a model is, by content
+
+
+_VOLATILE = (
+    "_name_or_path",
+    "name_or_path",
+    "transformers_version",
+    "torch_dtype",
+    "dtype",
+    "use_cache",
+    "_commit_hash",
+)
+"""Keys of config.json that say where a model came from or how to hold it, not what it computes."""
+_NOT_THE_PROCESSORS_OWN = (
+    "image_processor", "tokenizer", "video_processor", "chat_template", "processor_class", "image_processor_type",
+    "auto_map",
+)  # fmt: skip
+"""Keys of a processor's configuration that are digested elsewhere, or change nothing."""
+
+
+def identify(
+    folder: ModelFolder, architecture: str, shape: tuple[int, int], tokenizer: Any, processor: Any | None = None
+) -> ModelIdentity:
+    """Return the identity of a model on disk, whose head has a shape. Reads the weight files but loads nothing."""
+    weights = files_sha256(folder.weight_files)
+    return ModelIdentity(
+        architecture=architecture,
+        hidden_size=shape[1],
+        vocab_size=shape[0],
+        # A GGUF carries its configuration inside the weights' file.
+        config=weights if folder.gguf_file else _digest(_without_volatile(folder.config)),
+        weights=weights,
+        tokenizer=tokenizer_digest(tokenizer),
+        template=_digest(tokenizer.chat_template) if tokenizer.chat_template else None,
+        processor=None if processor is None else processor_digest(processor),
+    )
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Return a digest of everything that decides which ids a text gets."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Left over from whoever used the tokenizer last; neither is in force here.
+    state["truncation"] = state["padding"] = None
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    return _digest({"tokenizer": state, "special": special, "split_special": bool(tokenizer.split_special_tokens)})
+
+
+def processor_digest(processor: Any) -> str:
+    """Return a digest of everything that decides which pixels and how many tokens an image becomes."""
+    images = processor.image_processor
+    parts = {}
+    for part in (processor, images):
+        settings = _without_volatile(part.to_dict()).items()
+        # By its class, not by the class that the file names: that may be of another backend, whose pixels are others.
+        parts[type(part).__name__] = {name: value for name, value in settings if name not in _NOT_THE_PROCESSORS_OWN}
+    return _digest({"backend": images.backend, "parts": parts})
+
+
+def _without_volatile(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_volatile(entry) for key, entry in value.items() if key not in _VOLATILE}
+    return [_without_volatile(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(canonical_json(value)).hexdigest()

@@ -24,10 +24,16 @@ from grace_store.base.errors import ModelError, UnsafeModel
 from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
 from grace_store.model import devices
 from grace_store.model.devices import in_words, telling
-from grace_store.model.head.own_forward import refuse_not_finite, run_backbone, trial_ids
-from grace_store.model.load.identity import identify
+from grace_store.model.head.own_forward import probe_ids, refuse_not_finite, run_backbone
 from grace_store.model.load.length_probe import forget_lengths
-from grace_store.model.load.model_folder import ModelFolder, check_plausible, differing_shapes, open_folder, read_shapes
+from grace_store.model.load.model_folder import (
+    ModelFolder,
+    check_plausible,
+    differing_shapes,
+    identify,
+    open_folder,
+    read_shapes,
+)
 from grace_store.model.load.processor import read_processor
 
 _LOG = logging.getLogger(__name__)
@@ -142,8 +148,8 @@ def _bfloat16_products_work() -> bool:
     """Try bfloat16 in another process: some virtual machines announce Intel's matrix unit and kill who uses it."""
     if not torch.cpu._is_amx_tile_supported():
         return True
-    trial = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
-    return subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode >= 0
+    probe = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
+    return subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode >= 0
 
 
 def _read_config(folder: ModelFolder) -> Any:
@@ -280,7 +286,7 @@ def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
 
 def _check_causal(model: Any) -> None:
     """Raise unless hidden states depend on nothing to their right: batches are padded there and have no mask."""
-    ids = trial_ids(model, 8, 31)
+    ids = probe_ids(model, 8, 31)
     padded = torch.cat((ids[:, :5], torch.zeros_like(ids[:, 5:])), dim=1)
     with torch.inference_mode():
         alone = run_backbone(model, input_ids=ids[:, :5]).last_hidden_state.float()

@@ -2,8 +2,11 @@
 
 const TRACES = "traces";
 
+/** Whether the page has traces to browse; a page may have figures and tables only. */
+const hasTraces = () => readDocument("trace-browser") !== null;
+
 function viewKeys() {
-  return [...readDocument("page").sections.map((section) => section.key), TRACES];
+  return [...readDocument("page").sections.map((section) => section.key), ...(hasTraces() ? [TRACES] : [])];
 }
 
 function showView(key) {
@@ -35,7 +38,7 @@ function leaveTrace() {
 /** Show what the fragment names: a part of the report, or #sample=ID. */
 function follow() {
   const fragment = window.location.hash.slice(1);
-  const isSample = fragment.startsWith("sample=");
+  const isSample = hasTraces() && fragment.startsWith("sample=");
   const before = document.body.dataset.view;
   if (isSample) {
     let id = "";
@@ -75,13 +78,15 @@ function onKey(event) {
   const inTraces = !byId("view-traces").hidden;
   const onList = event.target.closest?.("#trace-list") || event.target === document.body || event.target.id === "main" || event.target.id === "trace";
   const does = {
-    "/": () => {
-      if (!inTraces || byId("search").offsetParent === null) goTo(`#${TRACES}`);
-      byId("search").focus();
-    },
     t: toggleTheme,
     "?": () => byId("help").showModal(),
   };
+  if (hasTraces()) {
+    does["/"] = () => {
+      if (!inTraces || byId("search").offsetParent === null) goTo(`#${TRACES}`);
+      byId("search").focus();
+    };
+  }
   if (/^[1-9]$/.test(event.key) && viewKeys()[Number(event.key) - 1]) does[event.key] = () => goTo(`#${viewKeys()[Number(event.key) - 1]}`);
   if (inTraces) {
     does.j = () => moveInList(1);
@@ -102,11 +107,14 @@ function start() {
   byId("store-name").textContent = page.title;
   byId("made-by").textContent = `Made by ${page.made_by}. This file is complete: it loads nothing and sends nothing.`;
   byId("sections").append(...page.sections.map(sectionView));
-  const links = [...page.sections.map(({ key, title }) => [key, title]), [TRACES, "Traces"]];
+  const links = page.sections.map(({ key, title }) => [key, title]);
+  if (hasTraces()) links.push([TRACES, "Traces"]);
   byId("views").append(...links.map(([key, title]) => element("a", { href: `#${key}` }, title)));
   startTheme();
-  startList();
-  findTraces();
+  if (hasTraces()) {
+    startList();
+    findTraces();
+  }
   byId("help-button").addEventListener("click", () => byId("help").showModal());
   byId("trace-list").addEventListener("click", (event) => {
     // The same link again still opens the trace on a narrow screen.

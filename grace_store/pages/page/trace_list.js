@@ -21,7 +21,7 @@ function fieldText(value) {
 /** Return the fields that stand beside traces, each with its number, name, kind and values. */
 function traceFields() {
   const index = readDocument("trace-index");
-  return readDocument("page").traces.fields.map((field, number) => ({ ...field, number, values: index.fields[number] }));
+  return readDocument("trace-browser").fields.map((field, number) => ({ ...field, number, values: index.fields[number] }));
 }
 
 /** Return a way to sort for each field: numbers before texts, and traces without a value last. */
@@ -50,7 +50,7 @@ function orLast(value, direction) {
 const list = { found: [], page: 0, current: -1, search: null };
 
 function traceDetail(i) {
-  const size = readDocument("page").traces.block;
+  const size = readDocument("trace-browser").block;
   return readDocument(`traces-${Math.floor(i / size)}`)[i % size];
 }
 
@@ -68,7 +68,7 @@ function searchTexts() {
 }
 
 function filters() {
-  const { subsets } = readDocument("page").traces;
+  const { subsets } = readDocument("trace-browser");
   const index = readDocument("trace-index");
   const made = [["all", "All", () => true]];
   subsets.forEach((name, bit) => {
@@ -76,7 +76,7 @@ function filters() {
     made.push([`out-${bit}`, `Not in ${name}`, (i) => !((index.chosen[i] >> bit) & 1)]);
   });
   made.push(["flagged", "Flagged", (i) => index.flags[i].length > 0]);
-  for (const name of Object.keys(readDocument("page").traces.flags)) {
+  for (const name of Object.keys(readDocument("trace-browser").flags)) {
     if (index.flags.some((names) => names.includes(name))) made.push([`flag-${name}`, `Flagged ${name}`, (i) => index.flags[i].includes(name)]);
   }
   made.push(["duplicates", "Duplicates", (i) => index.group[i] !== null]);
@@ -142,7 +142,7 @@ function showPage() {
   place.replaceChildren(...shown.map((i) => element("li", {}, traceLink(i))));
   if (!shown.length) place.append(element("li", { class: "empty" }, "No trace is like that."));
   place.scrollTop = 0;
-  byId("count").textContent = `${grouped(list.found.length)} of ${grouped(readDocument("page").traces.num)} traces`;
+  byId("count").textContent = `${grouped(list.found.length)} of ${grouped(readDocument("trace-browser").num)} traces`;
   byId("page-words").textContent = `Page ${list.page + 1} of ${pages}`;
   byId("previous-page").disabled = list.page === 0;
   byId("next-page").disabled = list.page >= pages - 1;
@@ -150,7 +150,7 @@ function showPage() {
 
 function traceLink(i) {
   const index = readDocument("trace-index");
-  const { scale, subsets } = readDocument("page").traces;
+  const { scale, subsets } = readDocument("trace-browser");
   const cells = index.score[i].map((score) => element("i", { style: { background: shade(score, scale, 0.9) } }));
   const badges = [];
   subsets.forEach((name, bit) => {
@@ -211,7 +211,7 @@ function turnPage(by) {
 }
 
 function startList() {
-  const { shown, notes } = readDocument("page").traces;
+  const { shown, notes } = readDocument("trace-browser");
   byId("shown-words").textContent = shown;
   byId("trace-notes").append(...notes.map((text) => element("p", { class: "note" }, text)));
   byId("field-filters").append(...traceFields().map(fieldFilter));

@@ -29,12 +29,12 @@ function backButton() {
 }
 
 function traceHead(i, index) {
-  const { subsets } = readDocument("page").traces;
+  const { subsets } = readDocument("trace-browser");
   const badges = subsets
     .filter((_, bit) => (index.chosen[i] >> bit) & 1)
     .map((name) => element("span", { class: "badge chosen" }, `in ${name}`));
   if (!badges.length) badges.push(element("span", { class: "badge" }, "not chosen"));
-  const { flags } = readDocument("page").traces;
+  const { flags } = readDocument("trace-browser");
   badges.push(...index.flags[i].map((flag) => element("span", { class: "badge flag", title: flags[flag] }, flag)));
   if (index.group[i] !== null) badges.push(element("span", { class: "badge" }, `duplicates, group ${index.group[i]}`));
   const numbers = [
@@ -70,7 +70,7 @@ function partView(part) {
 }
 
 function stepsCard(i, index, trace) {
-  const { scale } = readDocument("page").traces;
+  const { scale } = readDocument("trace-browser");
   const values = colourBy === "score" ? index.score[i] : trace[colourBy] || [];
   const num = index.steps[i];
   const items = [];
@@ -131,7 +131,7 @@ function gramCard(trace) {
   table.classList.add("gram");
   card.append(
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cosines of the segments" }, table),
-    element("p", { class: "caption" }, `Of signal ${readDocument("page").traces.signal}: blue points the same way, orange the other way.`),
+    element("p", { class: "caption" }, `Of signal ${readDocument("trace-browser").signal}: blue points the same way, orange the other way.`),
   );
   return card;
 }

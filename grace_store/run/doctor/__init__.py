@@ -10,9 +10,10 @@ from grace_store.base.errors import DeviceLost, GraceStoreError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.watch import Watch
 from grace_store.run.doctor import data_checks, machine_checks, model_checks
-from grace_store.run.doctor.findings import DoctorJob, Examination, Finding, Seen
+from grace_store.run.doctor.data_checks import CheckResult, Seen
+from grace_store.run.engines.engine import ExtractJob
 
-CHECKS: dict[str, Callable[[DoctorJob, Seen], Finding | None]] = {
+CHECKS: dict[str, Callable[[ExtractJob, Seen], CheckResult | None]] = {
     "data": data_checks.examine_data,
     "images": data_checks.examine_images,
     "place": machine_checks.examine_place,
@@ -31,13 +32,13 @@ CHECKS: dict[str, Callable[[DoctorJob, Seen], Finding | None]] = {
 BEFORE_THE_MODEL = ("data", "images", "place", "vectors")
 
 
-def doctor(job: DoctorJob, listener: Listener = ignore) -> Examination:
+def doctor(job: ExtractJob, listener: Listener = ignore) -> list[CheckResult]:
     """Run every check that can be run; one that fails ends those that need what it would have found.
 
     Without a usable record no model is loaded: it could be tried on nothing.
     """
     seen = Seen()
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     with Watch(job.options.patience, listener) as watch:
         for name, check in CHECKS.items():
             if name not in BEFORE_THE_MODEL and not seen.samples:
@@ -47,10 +48,10 @@ def doctor(job: DoctorJob, listener: Listener = ignore) -> Examination:
                 with watch.over(f"the check of {name}"):
                     found = check(job, seen)
             except DeviceLost as error:
-                findings.append(Finding(name, "fail", str(error), "No later check could be made."))
+                findings.append(CheckResult(name, "fail", str(error), "No later check could be made."))
                 break
             except GraceStoreError as error:
-                found = Finding(name, "fail", str(error), "Mend that and run doctor again.")
+                found = CheckResult(name, "fail", str(error), "Mend that and run doctor again.")
             if found is not None:
                 findings.append(found)
-    return Examination(tuple(findings))
+    return findings

@@ -1,22 +1,84 @@
 """Can the records and their images be used?"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Literal
 
+from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.errors import StorageError
-from grace_store.base.settings import DataSpec
+from grace_store.base.settings import DataSpec, ExtractSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.record import Record
+from grace_store.data.sample import Sample
 from grace_store.data.tables import open_table
-from grace_store.run.doctor.findings import DoctorJob, Finding, Seen
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extractor_protocol import Extractor
 from grace_store.run.plan import RECORDS_TO_DETECT_FORMAT, open_planned, resolve_data_spec
 from grace_store.run.record_tally import RecordTally, advise, remedy
 from grace_store.run.scan import Understanding
+
+Verdict = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check found, in a sentence, and what to do about it."""
+
+    check: str
+    verdict: Verdict
+    text: str
+    remedy: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    brief: str = ""
+    """What of a warning is repeated beside the verdict; the text unless given."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What checks learn and later ones need."""
+
+    samples: list[Sample] = field(default_factory=list)
+    num_expected: int = 0
+    """Samples that the whole dataset is likely to hold."""
+    spec: ExtractSpec | None = None
+    extractor: Extractor | None = None
+    few: list[Sample] = field(default_factory=list)
+    """Samples of various lengths that can be extracted."""
+    alone: Vectors | None = None
+    """Their vectors, each sample by itself."""
+
+
+def is_go(findings: Sequence[CheckResult]) -> bool:
+    """Return whether the run may start."""
+    return all(finding.verdict != "fail" for finding in findings)
+
+
+def conclusion(findings: Sequence[CheckResult]) -> str:
+    """Return whether the run may start, in one sentence that repeats every warning."""
+    if failed := [finding.check for finding in findings if finding.verdict == "fail"]:
+        return f"Not yet: {', '.join(failed)} must be mended first."
+    warned = [finding.brief or finding.text for finding in findings if finding.verdict == "warn"]
+    return f"Go, but: {'; '.join(warned)}." if warned else "Go."
+
+
+def finding_lines(findings: Sequence[CheckResult]) -> Iterator[str]:
+    """Yield one line for each finding, and what to change below it."""
+    for finding in findings:
+        yield f"{finding.verdict:<5}{finding.check:<10}{finding.text.removesuffix('.')}."
+        if finding.remedy and finding.verdict != "ok":
+            yield f"{'':<15}{finding.remedy}"
+
+
+def num_chars(sample: Sample) -> int:
+    """Return how much text a sample is."""
+    return len(sample.response) + sum(len(turn.text) for turn in sample.turns)
+
 
 NUM_RECORDS = 1024
 """Records looked at. Reading tells how many bytes it read at every multiple of this."""
@@ -24,7 +86,7 @@ NUM_IMAGES = 64
 """Images opened."""
 
 
-def examine_data(job: DoctorJob, seen: Seen) -> Finding:
+def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
     """How many of the first records can be used, and why the others cannot."""
     read_bytes = 0
 
@@ -58,11 +120,11 @@ def examine_data(job: DoctorJob, seen: Seen) -> Finding:
     )
     figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
     if share >= 0.5:
-        return Finding("data", "ok", text, "", figures)
+        return CheckResult("data", "ok", text, "", figures)
     what_to_do = remedy(tally, advise(tally, understanding))
     if not seen.samples:
-        return Finding("data", "fail", text, f"{what_to_do} No model was loaded.", figures)
-    return Finding("data", "warn", text, what_to_do, figures, _why_unusable(tally.set_aside, records, spec))
+        return CheckResult("data", "fail", text, f"{what_to_do} No model was loaded.", figures)
+    return CheckResult("data", "warn", text, what_to_do, figures, _why_unusable(tally.set_aside, records, spec))
 
 
 def _why_unusable(reasons: Counter[str], records: Sequence[Record], spec: DataSpec) -> str:
@@ -78,10 +140,10 @@ def _why_unusable(reasons: Counter[str], records: Sequence[Record], spec: DataSp
     return f"{reasons.total()} of {counted(len(records), 'record')} cannot be used: {', '.join(counts)}"
 
 
-def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
+def _data_spec(job: ExtractJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
     """Return the settings that a plan would freeze, or that the store's has frozen."""
     try:
-        planned = open_planned(job.store, job.data_request) if job.store is not None else None
+        planned = open_planned(job.store, job.data_request) if job.store else None
     except StorageError:
         planned = None  # for the check of its place to report
     if planned is not None:
@@ -101,7 +163,7 @@ def _num_records(dataset: Dataset, read_bytes: int) -> int:
     return known + round(text_bytes * NUM_RECORDS / max(read_bytes, 1))
 
 
-def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_images(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """Whether the images that the samples name are there and can be decoded."""
     refs = [ref for sample in seen.samples for ref in sample.images][:NUM_IMAGES]
     if not refs or job.request.text_only:
@@ -121,6 +183,6 @@ def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:
     text = f"{len(refs) - num_bad} of {counted(len(refs), 'image')} can be read from {folder}{what}"
     figures = {"num_images": len(refs), "num_unusable": num_bad}
     if not num_bad:
-        return Finding("images", "ok", text, "", figures)
+        return CheckResult("images", "ok", text, "", figures)
     remedy = f"The first: {bad[0].detail}. Give the folder that image paths start from with --images."
-    return Finding("images", "fail" if 2 * num_bad > len(refs) else "warn", text, remedy, figures)
+    return CheckResult("images", "fail" if 2 * num_bad > len(refs) else "warn", text, remedy, figures)

@@ -1,15 +1,12 @@
 """Do the store's place and the installed libraries do what stores rely on, does it fit, and how long will it take?"""
 
-import importlib
 import os
 import shutil
 import tempfile
 import time
 import uuid
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,33 +16,21 @@ from grace_store.base.metadata import DataFile, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
 from grace_store.base.text import duration, size
 from grace_store.base.unit import UnitSignals
-from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, num_chars
+from grace_store.run.doctor.data_checks import CheckResult, Seen, num_chars
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extractor_protocol import reference_of
 from grace_store.store.backend import Backend, is_url, open_backend
 from grace_store.store.check import check_signal
+from grace_store.store.layout import PlannedSample
 from grace_store.store.opened import Store
-from grace_store.store.plan_writer import PlannedSample, PlanWriter
+from grace_store.store.plan_writer import PlanWriter
 from grace_store.store.storages import STORAGES, storage_of, stored_form
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Bytes."""
-
-    free: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What a place does not do: nothing, less than could be wished, or too little to hold a store."""
-
-    folder: Path | str
-    slight: str = ""
-    fatal: str = ""
+_OTHER_FOLDER = "Choose another place for the store."
+_OTHER_BUCKET = "Mend that, or choose another place for the store."
 
 
 def existing_folder(place: Path) -> Path:
@@ -53,14 +38,11 @@ def existing_folder(place: Path) -> Path:
     return next(folder for folder in place.parents if folder.exists())
 
 
-def disk_room(place: Path) -> Room:
-    """Return the room on the disk that a place is, or will be, on."""
-    found = shutil.disk_usage(place if place.exists() else existing_folder(place))
-    return Room(found.free, found.total)
+def main_memory() -> tuple[int, int] | None:
+    """Return the bytes that this process may still take, and all there are, by the machine and its control group.
 
-
-def main_memory() -> Room | None:
-    """Return the memory that this process may still take, by the machine and by its control group; None if unknown."""
+    None if that is not known.
+    """
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         free, total = (int(lines[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
@@ -70,11 +52,11 @@ def main_memory() -> Room | None:
         limit = int((_CGROUP / "memory.max").read_text())
         used = int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):  # no control group, or no limit ("max")
-        return Room(free, total)
-    return Room(min(free, max(limit - used, 0)), min(total, limit))
+        return free, total
+    return min(free, max(limit - used, 0)), min(total, limit)
 
 
-def try_storage(url: str) -> Trouble:
+def try_storage(url: str) -> CheckResult:
     """Try in a bucket, by an object that is gone afterwards, what a store does there."""
     backend = open_backend(url)
     key = f".doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -84,20 +66,22 @@ def try_storage(url: str) -> Trouble:
         finally:
             backend.delete(key)
     except StorageError as error:
-        return Trouble(url, fatal=str(error))
+        return CheckResult("place", "fail", str(error), _OTHER_BUCKET)
 
 
-def _try_object(backend: Backend, key: str) -> Trouble:
-    url = backend.location
+def _try_object(backend: Backend, key: str) -> CheckResult:
+    url, alone = backend.location, "Never let two runs write the same units at once."
     is_new, is_new_again = backend.write_new(key, b"1"), backend.write_new(key, b"2")
     found, names = backend.read(key), backend.names("")
     if not is_new or key not in names or found is None:
-        return Trouble(url, fatal=f"{url} does not give back at once what was put there")
+        return CheckResult("place", "fail", f"{url} does not give back at once what was put there", _OTHER_BUCKET)
     if is_new_again:
-        return Trouble(url, slight=f"{url} replaces objects that it was told not to, so runs may not see each other")
+        text = f"{url} replaces objects that it was told not to, so runs may not see each other"
+        return CheckResult("place", "warn", text, alone)
     if not _can_renew(backend, key, found):
-        return Trouble(url, slight=f"{url} does not let a lock be renewed, so a long run may be taken for a dead one")
-    return Trouble(url)
+        text = f"{url} does not let a lock be renewed, so a long run may be taken for a dead one"
+        return CheckResult("place", "warn", text, alone)
+    return CheckResult("place", "ok", f"{url} takes, lists, gives back and deletes objects, and refuses duplicates")
 
 
 def _can_renew(backend: Backend, key: str, value: bytes) -> bool:
@@ -107,42 +91,54 @@ def _can_renew(backend: Backend, key: str, value: bytes) -> bool:
         return False
 
 
-def try_place(place: Path) -> Trouble:
+def try_place(place: Path) -> CheckResult:
     """Try what a store relies on, in files beside its place that are gone again: rename, link and sync."""
     folder = existing_folder(place)
     name = f".{place.name}.doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     first, second = folder / f"{name}.a", folder / f"{name}.b"
+    slight: list[str] = []
     try:
         for path, content in ((first, b"1"), (second, b"2")):
             path.write_bytes(content)
             sync_file(path)
         os.replace(first, second)  # noqa: PTH105 - what the store calls
         if second.read_bytes() != b"1":
-            return Trouble(folder, fatal=f"{folder} does not replace a file by a rename")
-        keeps_names = sync_folder(folder)
-        trouble = _try_link(folder, first, second)
-        if not keeps_names and not trouble.fatal:
-            lost = f"{folder} cannot sync folders, so a power cut may take what was just written"
-            trouble = replace(trouble, slight="; ".join(filter(None, (lost, trouble.slight))))
-        return trouble
+            return CheckResult("place", "fail", f"{folder} does not replace a file by a rename", _OTHER_FOLDER)
+        if not sync_folder(folder):
+            slight.append(f"{folder} cannot sync folders, so a power cut may take what was just written")
+        if weaker := _weaker_links(folder, first, second):
+            slight.append(weaker)
+        elif _can_link(first, second):
+            text = f"{folder} lets two runs make the same file, so they could mix"
+            return CheckResult("place", "fail", text, _OTHER_FOLDER)
     except OSError as error:
-        return Trouble(folder, fatal=f"{folder} cannot be written to as a store is: {error.strerror or error}")
+        text = f"{folder} cannot be written to as a store is: {error.strerror or error}"
+        return CheckResult("place", "fail", text, _OTHER_FOLDER)
     finally:
         first.unlink(missing_ok=True)
         second.unlink(missing_ok=True)
+    if slight:
+        full = "A local or another network file system does it in full."
+        return CheckResult("place", "warn", "; ".join(slight), full)
+    return CheckResult("place", "ok", f"{folder} takes files, links, renames and syncs")
 
 
-def _try_link(folder: Path, free: Path, taken: Path) -> Trouble:
+def _weaker_links(folder: Path, free: Path, taken: Path) -> str:
+    """Return in words that a folder has no hard links; nothing if it has, after one was made."""
     try:
         free.hardlink_to(taken)
     except OSError as error:
-        text = f"{folder} has no hard links ({error.strerror}), so locks are made in a weaker way"
-        return Trouble(folder, slight=text)
+        return f"{folder} has no hard links ({error.strerror}), so locks are made in a weaker way"
+    return ""
+
+
+def _can_link(name: Path, taken: Path) -> bool:
+    """Return whether a link can be made under a name that is there already."""
     try:
-        free.hardlink_to(taken)
+        name.hardlink_to(taken)
     except FileExistsError:
-        return Trouble(folder)
-    return Trouble(folder, fatal=f"{folder} lets two runs make the same file, so they could mix")
+        return False
+    return True
 
 
 NUM_STEPS, VECTOR_SIZE = 2, 24
@@ -204,93 +200,84 @@ def _read_back(store: Store, storage: Storage) -> str:
     return "" if is_same else "other numbers are read than were written"
 
 
-def examine_vectors(job: DoctorJob, _: Seen) -> Finding:
+def examine_vectors(job: ExtractJob, _: Seen) -> CheckResult:
     """Whether vectors of every storage are read as they were written, with the installed libraries."""
     try:
         with tempfile.TemporaryDirectory(prefix="grace-store-doctor-") as folder:
             faults = try_storages(Path(folder) / "store.zarr")
     except OSError as error:
         text = f"no vectors could be written to the temporary folder: {error.strerror or error}"
-        return Finding("vectors", "warn", text, "Set TMPDIR to a folder with room.")
+        return CheckResult("vectors", "warn", text, "Set TMPDIR to a folder with room.")
     by = ", ".join(f"{name} {version(name)}" for name in ("zarr", "numcodecs", "numpy"))
     if not faults:
-        return Finding("vectors", "ok", f"{', '.join(STORAGES)}: read as they were written, by {by}")
+        return CheckResult("vectors", "ok", f"{', '.join(STORAGES)}: read as they were written, by {by}")
     text = "; ".join(f"{storage} cannot be read after it is written ({fault})" for storage, fault in faults.items())
     remedy = f"Install other releases than {by}, and send what `grace-store support` collects."
-    return Finding("vectors", "fail", text, remedy)
+    return CheckResult("vectors", "fail", text, remedy)
 
 
 SEGMENT_BYTES, SAMPLE_BYTES = 32, 128
 """What a segment and a sample take beside vectors and Gram: statistics, spans, ids."""
 
 
-def examine_place(job: DoctorJob, _: Seen) -> Finding:
+def examine_place(job: ExtractJob, _: Seen) -> CheckResult:
     """Whether the file system or bucket at the store's place does what stores rely on."""
-    if job.store is None:
-        return Finding("place", "warn", "no --store was given, so its place was not looked at", "Give --store.")
-    if is_url(job.store):
-        trouble, what = try_storage(job.store), "takes, lists, gives back and deletes objects, and refuses duplicates"
-        remedies = "Mend that, or choose another place for --store.", "Never let two runs write the same units at once."
-    else:
-        trouble, what = try_place(Path(job.store).expanduser().absolute()), "takes files, links, renames and syncs"
-        remedies = "Choose another place for --store.", "A local or another network file system does it in full."
-    if trouble.fatal:
-        return Finding("place", "fail", trouble.fatal, remedies[0])
-    if trouble.slight:
-        return Finding("place", "warn", trouble.slight, remedies[1])
-    return Finding("place", "ok", f"{trouble.folder} {what}")
+    if not job.store:
+        return CheckResult("place", "warn", "no STORE was given, so its place was not looked at", "Give STORE.")
+    return try_storage(job.store) if is_url(job.store) else try_place(Path(job.store).expanduser().absolute())
 
 
-def examine_disk(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_disk(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """Whether what the run will write fits on the disk; a bucket has no end."""
-    if job.store is None or is_url(job.store) or seen.spec is None or not seen.samples:
+    if not job.store or is_url(job.store) or seen.spec is None or not seen.samples:
         return None
     segments = np.array([sample.num_segments for sample in seen.samples], dtype=np.float64)
     per_vector = storage_of(seen.spec).bytes_per_vector + SEGMENT_BYTES
     per_sample = float((segments * per_vector + 2 * segments * (segments + 1) + SAMPLE_BYTES).mean())
     expected = int(per_sample * seen.num_expected)
-    room = disk_room(Path(job.store).expanduser().absolute())
-    text = f"about {size(expected)} to write as {seen.spec.storage}, {size(room.free)} free"
-    figures = {"expected_bytes": expected, "free_bytes": room.free}
-    if expected > room.free:
-        remedy = "Make room, choose another --store, or a smaller --storage (int4 takes half of int8)."
-        return Finding("disk", "fail", text, remedy, figures)
-    if expected > 0.8 * room.free:
-        return Finding("disk", "warn", text, "It will be tight: other files may grow meanwhile.", figures)
-    return Finding("disk", "ok", text, "", figures)
+    place = Path(job.store).expanduser().absolute()
+    free = shutil.disk_usage(place if place.exists() else existing_folder(place)).free
+    text = f"about {size(expected)} to write as {seen.spec.storage}, {size(free)} free"
+    figures = {"expected_bytes": expected, "free_bytes": free}
+    if expected > free:
+        remedy = "Make room, choose another place for the store, or a smaller --storage (int4 takes half of int8)."
+        return CheckResult("disk", "fail", text, remedy, figures)
+    if expected > 0.8 * free:
+        return CheckResult("disk", "warn", text, "It will be tight: other files may grow meanwhile.", figures)
+    return CheckResult("disk", "ok", text, "", figures)
 
 
-def examine_speed(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_speed(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """How long the run will take."""
-    if seen.extractor is None or not seen.trial:
+    if seen.extractor is None or not seen.few:
         return None
     began = time.perf_counter()
-    made = seen.extractor.compute(seen.extractor.prepare(seen.trial)).result()
+    made = seen.extractor.compute(seen.extractor.prepare(seen.few)).result()
     seconds = max(time.perf_counter() - began, 1e-9)
-    # The whole dataset's samples may be longer than those of the trial.
-    chars, trial_chars = (np.mean([num_chars(each) for each in some]) for some in (seen.samples, seen.trial))
-    rate = float(len(seen.trial) / seconds * job.num_workers * trial_chars / chars)
+    # The whole dataset's samples may be longer than these few.
+    chars, few_chars = (np.mean([num_chars(each) for each in some]) for some in (seen.samples, seen.few))
+    rate = float(len(seen.few) / seconds * job.num_workers * few_chars / chars)
     total = seen.num_expected / rate
     devices = f" on {job.num_workers} devices" if job.num_workers > 1 else ""
     tokens = f"{made.num_tokens / seconds:.0f} tokens/s each"
     text = f"{rate:.1f} samples/s ({tokens}){devices}: about {duration(total)} in all"
-    return Finding("speed", "ok", text, "", {"samples_per_second": rate, "seconds": total})
+    return CheckResult("speed", "ok", text, "", {"samples_per_second": rate, "seconds": total})
 
 
-def examine_memory(job: DoctorJob, seen: Seen) -> Finding | None:
-    """Whether memory is left beside the loaded model and a trial's batch."""
+def examine_memory(job: ExtractJob, seen: Seen) -> CheckResult | None:
+    """Whether memory is left beside the loaded model and a batch."""
     if seen.extractor is None:
         return None
-    rooms: dict[str, Room] = {}
+    rooms: dict[str, tuple[int, int]] = {}
     if (main := main_memory()) is not None:
         rooms["main memory"] = main
-    reference: Any = importlib.import_module(job.reference)
+    reference = reference_of(job.door)
     if (device := reference.device_memory(seen.extractor)) is not None:
-        rooms[f"the memory of {reference.device_name(seen.extractor)}"] = Room(*device)
+        rooms[f"the memory of {reference.device_name(seen.extractor)}"] = device
     if not rooms:
         return None
-    text = ", ".join(f"{size(room.free)} of {size(room.total)} of {what} left" for what, room in rooms.items())
-    figures = {what.replace(" ", "_"): room.free for what, room in rooms.items()}
-    if any(room.free < 0.1 * room.total for room in rooms.values()):
-        return Finding("memory", "warn", text, "Lower --batch-tokens or --max-length, or free some.", figures)
-    return Finding("memory", "ok", text, "", figures)
+    text = ", ".join(f"{size(free)} of {size(total)} of {what} left" for what, (free, total) in rooms.items())
+    figures = {what.replace(" ", "_"): free for what, (free, _) in rooms.items()}
+    if any(free < 0.1 * total for free, total in rooms.values()):
+        return CheckResult("memory", "warn", text, "Lower --batch-tokens or --max-length, or free some.", figures)
+    return CheckResult("memory", "ok", text, "", figures)

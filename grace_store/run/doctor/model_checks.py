@@ -1,6 +1,5 @@
 """Does the model load, take the samples, and give the gradients that it should?"""
 
-import importlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -9,16 +8,18 @@ import numpy as np
 
 from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.arrays import FloatArray, Int32Array
+from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
-from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Verdict, num_chars
-from grace_store.run.model_door import Extractor, model_door
+from grace_store.run.doctor.data_checks import CheckResult, Seen, Verdict, num_chars
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extractor_protocol import Extractor, model_door, reference_of
 from grace_store.store.storages import stored_form
 from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
 
-NUM_TRIAL, TRIAL_CHARS = 8, 16_000
+NUM_FEW, FEW_CHARS = 8, 16_000
 """Samples run in batches of several sizes, and about how much text they may come to: a minute on a CPU."""
 NUM_REFERENCE = 3
 """Samples held against autograd: the shortest of them."""
@@ -28,8 +29,10 @@ STORAGE_WARNING = 2e-2
 """Change of a cosine between stored vectors from which to warn; scores do not depend on it."""
 
 
-def examine_model(job: DoctorJob, seen: Seen) -> Finding:
+def examine_model(job: ExtractJob, seen: Seen) -> CheckResult:
     """Whether the model loads, with the checks that every loading makes."""
+    if job.model is None:
+        raise SettingError("Say which --model to check.")
     door = model_door(job.door)
     spec = door.resolve_spec(job.model, job.request, job.options, adapter=job.adapter)
     images = job.images or default_image_folder(job.data)
@@ -37,7 +40,7 @@ def examine_model(job: DoctorJob, seen: Seen) -> Finding:
     seen.spec = spec
     text = f"{spec.model.architecture}, {spec.dtype}, {spec.attention} attention, vectors of {spec.model.hidden_size}"
     text += f", with {job.adapter}" if job.adapter else ""
-    return Finding("model", "ok", text + _sharing_in_words(seen.extractor))
+    return CheckResult("model", "ok", text + _sharing_in_words(seen.extractor))
 
 
 def _sharing_in_words(extractor: Extractor) -> str:
@@ -47,33 +50,33 @@ def _sharing_in_words(extractor: Extractor) -> str:
     return ", prompts shared" if found.prompts else f"; prompts are not shared: {found.fault}"
 
 
-def examine_samples(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_samples(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """How many samples have tokens (and images) that the model takes."""
     if seen.extractor is None or not seen.samples:
         return None
-    looked_at = _spread(seen.samples, 8 * NUM_TRIAL)
+    looked_at = _spread(seen.samples, 8 * NUM_FEW)
     set_aside = seen.extractor.prepare(looked_at).set_aside
     reasons = Counter(str(why.reason) for why in set_aside.values())
-    seen.trial = _trial([sample for i, sample in enumerate(looked_at) if i not in set_aside])
+    seen.few = _few([sample for i, sample in enumerate(looked_at) if i not in set_aside])
     seen.num_expected = round(seen.num_expected * (1 - len(set_aside) / len(looked_at)))
     what = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
     text = f"{len(looked_at) - len(set_aside)} of {counted(len(looked_at), 'sample')} can be extracted{what}"
     figures = {"num_looked_at": len(looked_at), "num_set_aside": len(set_aside)}
     if not set_aside:
-        return Finding("samples", "ok", text, "", figures)
+        return CheckResult("samples", "ok", text, "", figures)
     remedy = next(iter(set_aside.values())).detail
-    verdict: Verdict = "fail" if not seen.trial else "warn" if 20 * len(set_aside) > len(looked_at) else "ok"
-    return Finding("samples", verdict, text, f"The first: {remedy}." if remedy else "", figures)
+    verdict: Verdict = "fail" if not seen.few else "warn" if 20 * len(set_aside) > len(looked_at) else "ok"
+    return CheckResult("samples", verdict, text, f"The first: {remedy}." if remedy else "", figures)
 
 
-def examine_trainer(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_trainer(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """How many samples' images a trainer would show the model otherwise, or in other numbers of tokens."""
-    shown = _spread([sample for sample in seen.samples if sample.images], 2 * NUM_TRIAL)
+    shown = _spread([sample for sample in seen.samples if sample.images], 2 * NUM_FEW)
     if seen.extractor is None or seen.spec is None or seen.spec.model.processor is None or seen.spec.text_only:
         return None
     if not shown:
         return None
-    reference: Any = importlib.import_module(job.reference)
+    reference = reference_of(job.door)
     own = seen.spec.images_as
     found = reference.shown_otherwise(seen.extractor, shown, own)
     others = "".join(
@@ -83,10 +86,10 @@ def examine_trainer(job: DoctorJob, seen: Seen) -> Finding | None:
     others = others or "; what trainers do with images of this model is not known"
     text = f"images of {counted(len(shown), 'sample')} prepared as {own} does{others}"
     figures = {f"differ_from_{name}": differ for name, (differ, _) in found.items()}
-    if job.request.images_as is not None or not any(figures.values()):
-        return Finding("trainer", "ok", text, "", figures)
+    if "images_as" in job.request.model_fields_set or not any(figures.values()):
+        return CheckResult("trainer", "ok", text, "", figures)
     remedy = "Give --images-as with the trainer that the subset is for; processor is also TRL's way."
-    return Finding("trainer", "warn", text, remedy, figures)
+    return CheckResult("trainer", "warn", text, remedy, figures)
 
 
 def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
@@ -96,42 +99,42 @@ def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
     return [ordered[place] for place in places]
 
 
-def _trial(samples: Sequence[Sample]) -> list[Sample]:
+def _few(samples: Sequence[Sample]) -> list[Sample]:
     """Return samples of various lengths, the longest left out until the rest is soon run; at least one."""
     ordered = sorted(samples, key=num_chars)
     for stop in range(len(ordered), 0, -1):
-        chosen = _spread(ordered[:stop], NUM_TRIAL)
-        if sum(map(num_chars, chosen)) <= TRIAL_CHARS:
+        chosen = _spread(ordered[:stop], NUM_FEW)
+        if sum(map(num_chars, chosen)) <= FEW_CHARS:
             return chosen
     return ordered[:1]
 
 
-def examine_gradient(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_gradient(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """Whether vectors are the gradients that autograd finds with the whole model."""
-    if seen.extractor is None or seen.spec is None or not seen.trial:
+    if seen.extractor is None or seen.spec is None or not seen.few:
         return None
-    reference: Any = importlib.import_module(job.reference)
-    shortest = seen.trial[:NUM_REFERENCE]
+    reference = reference_of(job.door)
+    shortest = seen.few[:NUM_REFERENCE]
     worst = reference.autograd_difference(seen.extractor, shortest)
     limit = reference.TOLERANCE[seen.spec.dtype]
     text = f"vectors of {counted(len(shortest), 'sample')} differ from autograd's by {worst:.1e} (at most {limit:.0e})"
     figures = {"difference": worst, "limit": limit}
     if worst <= limit:
-        return Finding("gradient", "ok", text, "", figures)
+        return CheckResult("gradient", "ok", text, "", figures)
     remedy = "Try --dtype float32 or --attention eager; if it stays, this model cannot be used."
-    return Finding("gradient", "fail", text, remedy, figures)
+    return CheckResult("gradient", "fail", text, remedy, figures)
 
 
-def examine_batches(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_batches(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """Whether a sample's vectors depend on what shares its batch."""
-    if seen.extractor is None or seen.spec is None or not seen.trial:
+    if seen.extractor is None or seen.spec is None or not seen.few:
         return None
-    groups = {size: _in_groups(seen.extractor, seen.trial, size) for size in sorted({1, 2, len(seen.trial)})}
+    groups = {size: _in_groups(seen.extractor, seen.few, size) for size in sorted({1, 2, len(seen.few)})}
     seen.alone, num_tokens = groups[1]
     norms = np.maximum(np.linalg.norm(seen.alone, axis=1), np.finfo(np.float32).tiny)
     apart = [np.linalg.norm(vectors - seen.alone, axis=1) / norms for vectors, _ in groups.values()]
     worst = max(float(each.max(initial=0.0)) for each in apart)
-    values = [_values(seen.trial, vectors, num_tokens) for vectors, _ in groups.values()]
+    values = [_values(seen.few, vectors, num_tokens) for vectors, _ in groups.values()]
     moved = float(np.max(np.ptp(np.stack(values), axis=0), initial=0.0))
     warn_at, fail_at = BATCH_LIMITS[seen.spec.dtype]
     text = (
@@ -141,9 +144,9 @@ def examine_batches(job: DoctorJob, seen: Seen) -> Finding | None:
     figures = {"difference": worst, "value_difference": moved, "limit": fail_at}
     if not worst <= fail_at:
         remedy = "Use --dtype float32, --attention eager or --no-packing, or --batch-tokens 1 (one sample at a time)."
-        return Finding("batches", "fail", text, remedy, figures)
+        return CheckResult("batches", "fail", text, remedy, figures)
     verdict: Verdict = "warn" if worst > warn_at else "ok"
-    return Finding("batches", verdict, text, "" if verdict == "ok" else "--dtype float32 is exact.", figures)
+    return CheckResult("batches", verdict, text, "" if verdict == "ok" else "--dtype float32 is exact.", figures)
 
 
 def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> tuple[Vectors, list[Int32Array]]:
@@ -164,7 +167,7 @@ def _values(samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[In
     return score_grams([rows @ rows.T for rows in parts], num_tokens, ScoreSpec()).value
 
 
-def examine_storage(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_storage(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """What the chosen storage does to cosines between the user's own vectors."""
     if seen.alone is None or seen.spec is None:
         return None
@@ -177,8 +180,8 @@ def examine_storage(job: DoctorJob, seen: Seen) -> Finding | None:
     figures = {"mean": float(difference.mean()), "largest": float(difference.max())}
     if difference.max() > STORAGE_WARNING:
         remedy = "For duplicates and diversity, --storage int8 or float16 is finer."
-        return Finding("storage", "warn", text, remedy, figures)
-    return Finding("storage", "ok", text, "", figures)
+        return CheckResult("storage", "warn", text, remedy, figures)
+    return CheckResult("storage", "ok", text, "", figures)
 
 
 def _cosines(vectors: Vectors) -> FloatArray:

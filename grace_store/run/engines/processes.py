@@ -16,7 +16,7 @@ from grace_store.base.events import Note
 from grace_store.base.text import counted
 from grace_store.run.engines.dispatch import Dispatch, Worker
 from grace_store.run.engines.engine import Engine, Work, WorkerJob
-from grace_store.run.pipeline import find_committed
+from grace_store.run.pipeline import QUEUE_UNITS, find_committed
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -37,8 +37,9 @@ class _Run:
         self._devices = work.engine.devices
         self._environments = [environment_of(device) for device in work.engine.devices]
         found = partial(find_committed, work.view)
-        queue_units, confirm = work.job.options.queue_units, work.lease.confirm
-        self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop, is_place_a_device=True)
+        self._dispatch = Dispatch(
+            QUEUE_UNITS, found, work.lease.confirm, work.listener, work.stop, is_place_a_device=True
+        )
         self._messages: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
         self._workers: list[_Process] = []
 
@@ -100,8 +101,8 @@ class _Run:
         code = worker.process.returncode
         words = f"{worker.name} ended with exit code {code}; its log is above."
         if self._dispatch.lost(worker, words=words, in_order=code == 0, num_workers=len(self._environments)):
-            # Without a trial: it may have been the trial's samples that killed it.
-            self._start(worker.number, self._job.model_copy(update={"trial_unit": None}))
+            # Without a probe: it may have been the probe's samples that killed it.
+            self._start(worker.number, self._job.model_copy(update={"probe_unit": None}))
 
     def _send(self, worker: _Process, line: str) -> None:
         assert worker.process.stdin is not None

@@ -19,9 +19,8 @@ from grace_store.base.settings import RunOptions
 from grace_store.base.text import counted
 from grace_store.run.engines.dispatch import ENDED, Dispatch, Worker
 from grace_store.run.engines.engine import Engine, EngineOptions, Work
-from grace_store.run.engines.ray_cluster import joined_cluster
-from grace_store.run.engines.ray_tasks import RayTasks
-from grace_store.run.pipeline import find_committed
+from grace_store.run.engines.ray_cluster import RayTasks, joined_cluster
+from grace_store.run.pipeline import QUEUE_UNITS, find_committed
 
 POLL_SECONDS = 0.5
 NO_ROOM_SECONDS = 15.0
@@ -42,11 +41,8 @@ class _Actor(Worker):
     unreachable_since: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    actor: _Actor
-    method: str
-    arguments: tuple[Any, ...] = ()
+_Call = tuple[_Actor, str, tuple[Any, ...]]
+"""An actor, its method and the arguments."""
 
 
 class _Run:
@@ -56,8 +52,7 @@ class _Run:
         self._work = work
         self._job = work.job
         found = partial(find_committed, work.view)
-        queue_units, confirm = work.job.options.queue_units, work.lease.confirm
-        self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop)
+        self._dispatch = Dispatch(QUEUE_UNITS, found, work.lease.confirm, work.listener, work.stop)
         self._actors: list[_Actor] = []
         self._calls: dict[Any, _Call] = {}
         self._ray: Any = None
@@ -143,9 +138,9 @@ class _Run:
             self._lose(actor, f"It has {' and '.join(different)}: different code must not write into one store.")
             return
         self._work.listener(Note(f"A worker starts on {place['host']}."))
-        # Those that come later go without a trial, as it may have been the trial's samples that killed one.
-        trial = None if self._has_begun else self._job.trial_unit
-        self._call(actor, "start", self._job.model_copy(update={"trial_unit": trial}).model_dump_json())
+        # Those that come later go without a probe, as it may have been the probe's samples that killed one.
+        probe = None if self._has_begun else self._job.probe_unit
+        self._call(actor, "start", self._job.model_copy(update={"probe_unit": probe}).model_dump_json())
 
     def _send(self, actor: _Actor, unit: int) -> None:
         # All of them each time: calls that are under way together may arrive in any order.
@@ -162,7 +157,7 @@ class _Run:
     def _drop(self, actor: _Actor) -> None:
         if actor in self._actors:
             self._actors.remove(actor)
-        self._calls = {ref: call for ref, call in self._calls.items() if call.actor is not actor}
+        self._calls = {ref: call for ref, call in self._calls.items() if call[0] is not actor}
         self._ray.kill(actor.handle)
 
     def _lose(self, actor: _Actor, words: str, *, in_order: bool = False) -> None:
@@ -178,7 +173,7 @@ class _Run:
     # ------------------------------------------------------------ calls and their answers
 
     def _call(self, actor: _Actor, method: str, *arguments: Any) -> None:
-        self._calls[getattr(actor.handle, method).remote(*arguments)] = _Call(actor, method, arguments)
+        self._calls[getattr(actor.handle, method).remote(*arguments)] = actor, method, arguments
 
     def _take_answers(self) -> None:
         if not self._calls:
@@ -193,7 +188,8 @@ class _Run:
                 self._take_answer(call, ref)
 
     def _take_answer(self, call: _Call, ref: Any) -> None:
-        actor, errors = call.actor, self._ray.exceptions
+        actor, method, arguments = call
+        errors = self._ray.exceptions
         try:
             answer = self._ray.get(ref)
         except errors.ActorUnavailableError:
@@ -202,22 +198,21 @@ class _Run:
             if now - actor.unreachable_since > UNREACHABLE_SECONDS:
                 self._lose(actor, f"{actor.name} could not be reached for {UNREACHABLE_SECONDS:g} seconds.")
             else:
-                self._call(actor, call.method, *call.arguments)
+                self._call(actor, method, *arguments)
         except errors.RayActorError as error:
             self._lose(actor, f"{actor.name} died: {_first_line(error)}")
         except errors.RayError as error:
             self._lose(actor, f"{actor.name} failed: {_first_line(error)}")
         else:
             actor.unreachable_since = None
-            self._understand(call, answer)
+            self._understand(actor, method, answer)
 
-    def _understand(self, call: _Call, answer: Any) -> None:
-        actor = call.actor
-        if call.method == "place":
+    def _understand(self, actor: _Actor, method: str, answer: Any) -> None:
+        if method == "place":
             self._begin(actor, answer)
-        elif call.method == "start":
+        elif method == "start":
             self._call(actor, "messages", 0)
-        elif call.method == "messages":
+        elif method == "messages":
             actor.num_heard += len(answer)
             for message in answer:
                 if message["event"] == ENDED:
@@ -291,7 +286,7 @@ def _actor_class() -> type:
             }
 
         def start(self, job: str) -> None:
-            from grace_store.run.engines.ray_worker import UnitRunner
+            from grace_store.run.engines.ray_cluster import UnitRunner
 
             if not hasattr(self, "runner"):
                 self.runner = UnitRunner(job)

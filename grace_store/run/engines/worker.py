@@ -23,16 +23,16 @@ from grace_store.base.events import Listener, Rated
 from grace_store.base.watch import Watch
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import UnitLoader
-from grace_store.run.engines.engine import RunLock, WorkerJob
-from grace_store.run.model_door import Extractor, model_door
+from grace_store.run.engines.engine import WorkerJob
+from grace_store.run.extractor_protocol import Extractor, model_door
+from grace_store.run.open_signal import begin_sharing
 from grace_store.run.pipeline import Feed, QueueFeed, run_pipeline
-from grace_store.run.sharing import begin_sharing
 from grace_store.store.backend import LocalBackend
 from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter
 
-TRIAL_SAMPLES = 8
+PROBE_SAMPLES = 8
 VISIBLE_SECONDS = 60.0
 """By when a network file system shows on one machine what was written on another."""
 
@@ -82,7 +82,7 @@ def _open_view(job: WorkerJob) -> SignalView:
     store = Store.open(job.store)
     if isinstance(store.backend, LocalBackend):
         store.backend.tmp_label = job.tmp_label
-    _check_same_store(store, job.lock)
+    _check_same_store(store, *job.lock)
     return store.signal(job.signal)
 
 
@@ -90,32 +90,33 @@ def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, li
     """Load the model, time it on a few samples, and run the units of a feed. Several threads call the listener."""
     door, spec = model_door(job.door), view.signal.spec
     loader = UnitLoader(view.store, dataset)
-    with Watch(job.options.patience, listener) as watch, watch.over("loading the model and its first trials"):
+    with Watch(job.options.patience, listener) as watch, watch.over("loading the model and its first probes"):
         extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=job.images)
         begin_sharing(view, extractor)
         unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
-        rate = unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit)
+        rate = unknown if job.probe_unit is None else probe_rate(view, loader, extractor, job.probe_unit)
     listener(rate)
-    lease = Lease(view.store.backend, job.lock.key, job.lock.content.encode())
+    key, content = job.lock
+    lease = Lease(view.store.backend, key, content.encode())
     run_pipeline(UnitWriter(view, lease), feed, loader, extractor, job.options, listener)
 
 
-def _check_same_store(store: Store, lock: RunLock) -> None:
+def _check_same_store(store: Store, key: str, content: str) -> None:
     """Raise NotAStore unless this is the store in which a run has its lock."""
     deadline = time.monotonic() + VISIBLE_SECONDS
-    while store.backend.read(lock.key) != lock.content.encode():
+    while store.backend.read(key) != content.encode():
         if time.monotonic() > deadline:
             raise NotAStore(
-                f"{store.location} on {socket.gethostname()} is not the store of this run: its lock ({lock.key}) is "
+                f"{store.location} on {socket.gethostname()} is not the store of this run: its lock ({key}) is "
                 "not there. Put the store where every node sees it, on a shared disk or an object store."
             )
         time.sleep(1.0)
 
 
-def trial_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:
+def probe_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:
     """Time the first few samples of a unit."""
     start, _ = view.store.plan.unit_range(unit)
-    samples = loader.read(start, min(start + TRIAL_SAMPLES, view.store.plan.num_samples))
+    samples = loader.read(start, min(start + PROBE_SAMPLES, view.store.plan.num_samples))
     began = time.perf_counter()
     signals = extractor.compute(extractor.prepare(samples)).result()
     seconds = max(time.perf_counter() - began, 1e-9)

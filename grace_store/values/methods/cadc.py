@@ -16,11 +16,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.arrays import FloatArray, IntArray, Numbers
 from grace_store.values.directions import unit_vectors
 from grace_store.values.methods.less import strongest
-from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
-from grace_store.values.methods.method_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceMethod, InfluenceSpec, Valued
 
 
 def trajectories(means: FloatArray, weights: Sequence[float]) -> FloatArray:
@@ -66,10 +65,10 @@ def self_influence_slopes(squared_length: FloatArray) -> FloatArray:
     return total / float(place @ place)
 
 
-def _values(_: InfluenceSpec, found: Influences) -> Valued:
-    value = strongest(found.influence)
-    capability = np.where(np.isfinite(value)[:, None], found.influence, 0).argmax(axis=1)
-    return Valued(value=value, columns={"capability": capability, "stage": found.slope})
+def _values(_: InfluenceSpec, influence: Numbers, slope: FloatArray) -> Valued:
+    value = strongest(influence)
+    capability = np.where(np.isfinite(value)[:, None], influence, 0).argmax(axis=1)
+    return Valued(value=value, columns={"capability": capability, "stage": slope})
 
 
 METHOD = InfluenceMethod(

@@ -11,8 +11,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.values.length_bias import mean_ranks
-from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
-from grace_store.values.methods.method_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceMethod, InfluenceSpec, Valued
 
 
 def vote_thresholds(influence: Numbers, vote_percent: float) -> FloatArray:
@@ -63,10 +62,10 @@ def _usable(influence: Numbers) -> BoolArray:
     return np.asarray(np.isfinite(influence).all(axis=1))
 
 
-def _values(spec: InfluenceSpec, found: Influences) -> Valued:
-    thresholds = vote_thresholds(found.influence, spec.vote_percent)
-    votes = count_votes(found.influence, thresholds)
-    return Valued(value=votes + mean_rank_shares(found.influence), columns={"votes": votes}, thresholds=thresholds)
+def _values(spec: InfluenceSpec, influence: Numbers, slope: FloatArray) -> Valued:
+    thresholds = vote_thresholds(influence, spec.vote_percent)
+    votes = count_votes(influence, thresholds)
+    return Valued(value=votes + mean_rank_shares(influence), columns={"votes": votes}, thresholds=thresholds)
 
 
 METHOD = InfluenceMethod(

@@ -24,5 +24,5 @@ METHOD = InfluenceMethod(
     name="less",
     about="the most influence on the subtask of --targets that a sample helps most",
     columns={"influence": "list<float32>"},
-    values=lambda _, found: Valued(value=strongest(found.influence)),
+    values=lambda _, influence, slope: Valued(value=strongest(influence)),
 )

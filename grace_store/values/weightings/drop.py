@@ -4,8 +4,7 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray
 from grace_store.values.ranking import budget
-from grace_store.values.weightings.weighting import Steps, Weighting
-from grace_store.values.weights_spec import WeightsSpec
+from grace_store.values.weightings.weighting import Steps, Weighting, WeightsSpec
 
 
 def _weigh(spec: WeightsSpec, steps: Steps) -> FloatArray:

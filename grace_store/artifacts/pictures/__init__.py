@@ -1,1 +1,0 @@
-"""Pictures as SVG documents: panels of lines, dots and bars, and heat maps."""

@@ -1,0 +1,125 @@
+"""The settings of a training, in the same two kinds as an extraction's. Knows nothing of files."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from grace_store.base.settings import (
+    UNRESOLVED,
+    Attention,
+    Frozen,
+    ImagesAs,
+    ModelIdentity,
+    Rendering,
+    RunOptions,
+    Spec,
+)
+
+Schedule = Literal["cosine", "linear", "constant"]
+TrainingDtype = Literal["float32", "bfloat16"]
+"""Gradients would vanish in float16."""
+
+# ---------------------------------------------------------------- what changes the numbers
+
+
+def check_fraction(text: str) -> str:
+    """Return a fraction of the steps as it is written, or raise ValueError."""
+    try:
+        is_fraction = 0 < float(text) <= 1
+    except ValueError:
+        is_fraction = False
+    if not is_fraction:
+        raise ValueError(f"{text!r} is not a number above 0 and at most 1, as in 0.25,0.5,1")
+    return text
+
+
+class TrainingSpec(Spec):
+    """How an adapter is trained, whatever on. Where the paper is silent, ms-swift's defaults."""
+
+    found: ClassVar[frozenset[str]] = frozenset({"model"})
+
+    model: ModelIdentity = UNRESOLVED
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Seed of the subset, of its order and of the adapter's first weights."""
+    rank: int = Field(default=8, ge=1)
+    """Rank of the adapter."""
+    alpha: float = Field(default=32.0, gt=0)
+    """LoRA's alpha: the adapter is scaled by alpha/rank."""
+    learning_rate: float = Field(default=1e-4, gt=0)
+    """Highest learning rate."""
+    warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the training over which the learning rate rises from 0."""
+    schedule: Schedule = "cosine"
+    """How the learning rate falls after its rise."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Weight decay of AdamW."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of AdamW's first moment."""
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of AdamW's second moment."""
+    epsilon: float = Field(default=1e-8, gt=0)
+    """Epsilon that AdamW adds to the denominator."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Scale longer gradients down to this norm."""
+    batch_size: int = Field(default=16, ge=1)
+    """Samples in one optimiser step, over all devices."""
+    rendering: Rendering = UNRESOLVED
+    system: str | None = None
+    max_length: int = Field(default=4096, ge=2)
+    """Leave conversations with more tokens out."""
+    text_only: bool = False
+    images_as: ImagesAs = "processor"
+    min_pixels: int | None = Field(default=None, ge=1)
+    max_pixels: int | None = Field(default=None, ge=1)
+    train_eos: bool = True
+    """Train on the end-of-turn token after the response, too, as trainers do."""
+    dtype: TrainingDtype = "float32"
+    """Number format of the frozen model; the adapter and its moments are float32."""
+    attention: Attention = "sdpa"
+
+
+class WarmupSpec(TrainingSpec):
+    """What a warm-up trains on, and how."""
+
+    ratio: str = "0.05"
+    """Share of the planned samples to train on."""
+    num_heldout: int = Field(default=32, ge=0)
+    """Samples outside the subset whose loss is measured at the start and at each checkpoint."""
+    checkpoints: tuple[str, ...] = ("1",)
+    """Fractions of the training after which a checkpoint is kept, such as 0.25,0.5,1; the end always is one."""
+    num_epochs: int = Field(default=1, ge=1)
+    """Passes over the subset."""
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _ends_at_the_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        ordered = sorted(dict.fromkeys(map(check_fraction, value)), key=float)
+        return tuple(ordered) if ordered and float(ordered[-1]) == 1.0 else (*ordered, "1")
+
+
+# ---------------------------------------------------------------- what changes only the speed
+
+
+class WarmupOptions(RunOptions):
+    """The same of a training. May differ from run to run, up to the order of sums."""
+
+    batch_tokens: int = Field(default=8192, ge=1)
+    """Tokens in one forward and backward pass, padding included."""
+    loader_threads: int = Field(default=4, ge=1)
+    """Threads that tokenise samples and open images ahead of the model."""
+    gradient_checkpointing: bool = True
+    """Compute activations twice instead of keeping them: less memory, more time."""
+    save_seconds: float = Field(default=300.0, ge=0)
+    """Seconds of training between saves: a killed run loses no more than this."""
+
+
+class Ranks(Frozen):
+    """Which process of how many this is, and on which device of its machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0

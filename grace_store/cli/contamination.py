@@ -1,0 +1,114 @@
+"""grace-store contamination"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import grace_store as gs
+from grace_store.base.text import counted
+from grace_store.cli import shared
+from grace_store.cli.console import harmless, print_result
+from grace_store.cli.options import NATURAL, OUT_PARQUET, as_table, command, option, said
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.data.formats import FORMATS
+from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE
+from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
+
+WORST_SHOWN = 3
+
+
+@command(
+    "grace-store contamination traces.zarr --against test.jsonl --out against.parquet   # is a test set in it?",
+    "grace-store contamination traces.zarr --against test.zarr --against mmlu.parquet --out against.parquet",
+)
+@shared.store
+@option(
+    "--against",
+    "FILE|STORE",
+    "Benchmark whose items are looked for in STORE: a file of questions, or a store extracted with the same model, "
+    "whose vectors are compared, too.",
+    many=True,
+    required=True,
+)
+@option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
+@option("--ngram", click.IntRange(2, 100), f"Words in a run. [default: {DEFAULT_NGRAM}]")
+@option(
+    "--share",
+    click.FloatRange(0, 1, min_open=True),
+    "Share of the runs of words of an item's question, or of its solution, from which a sample has the item in it. "
+    f"[default: {DEFAULT_SHARE}]",
+)
+@option("--threshold", float, f"Cosine from which a sample is like an item of a store. [default: {DEFAULT_THRESHOLD}]")
+@option("--format", click.Choice(list(FORMATS)), "Format of the benchmark's records. [default: recognised]")
+@option(
+    "--map",
+    "PART=FIELD",
+    "Field of the benchmark's records that holds a part: prompt, response, answer, options, id. May be repeated. "
+    "[default: by the names that benchmarks usually have]",
+    many=True,
+    callback=as_table,
+)
+@shared.search
+@option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
+@shared.moved_data
+def contamination(store: str, against: tuple[str, ...], out: Path, *, as_json: bool, **settings: Any) -> None:
+    """Find samples that have items of benchmarks in them.
+
+    A sample has an item in it if its text has the item's question or solution, or enough runs of its words (case,
+    punctuation, spacing and line breaks do not count), or if its vectors point the same way. The same words with other
+    numbers are another question. The table has one row for each sample and item. `select --exclude-contaminated` never
+    chooses samples that have an item in them.
+    """
+    from grace_store.artifacts.made_from import check_results
+
+    check_results(store, [out], [Path(each) for each in against if "://" not in each])
+    with ProgressDisplay(quiet=as_json) as display:
+        pool = shared.take_pool(store, settings, settings.pop("threads"))
+        found = gs.contamination(pool, against, **said(settings), listener=display)
+    found.write(out)
+    print_result(_result(found, out), _print, found, out, as_json=as_json)
+
+
+def _result(found: gs.AgainstTable, out: Path) -> dict[str, Any]:
+    return {
+        "out": str(out),
+        "conclusion": found.conclusion,
+        "num_matches": found.counts,
+        "worst": {each.name: found.worst(WORST_SHOWN, each.name) for each in found.note.benchmarks},
+        **found.note.to_json(),
+    }
+
+
+def _print(found: gs.AgainstTable, out: Path) -> None:
+    note = found.note
+    click.echo(harmless(found.conclusion))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in found.counts.items() if count) or "none"
+    click.echo(f"{out}: {counted(len(found), 'row')}, one for each sample and item ({kinds}).")
+    of = f"{note.spec.share:g} of an item's runs of {note.spec.ngram} words"
+    click.echo(f"  from {of}" + (f", or a cosine of {note.spec.cosine:g}" if note.signal else ""))
+    width = max(len("benchmark"), *(len(each.name) for each in note.benchmarks))
+    click.echo(f"  {'benchmark':<{width}}{'items':>8}{'found':>8}{'samples':>9}{'other numbers':>15}{'whole only':>12}")
+    for each in note.benchmarks:
+        counts = f"{each.num_items:>8}{each.num_found:>8}{each.num_samples:>9}{each.num_templates:>15}"
+        click.echo(f"  {harmless(each.name):<{width}}{counts}{each.num_short:>12}")
+    click.echo(
+        "  found: items that samples have copies of; samples: those that have one. other numbers: samples with an "
+        "item's words and\n  other numbers, which is no copy. whole only: items too short or too common to be found "
+        "inside other text."
+    )
+    for each in note.benchmarks:
+        for row in found.worst(WORST_SHOWN, each.name):
+            _print_match(row)
+
+
+def _print_match(row: dict[str, Any]) -> None:
+    """Show a match side by side: what the sample has, and the item."""
+    where = "" if row["where"] is None else f", {row['part']} in its {row['where']}"
+    told = f"{row['kind']} {row['strength']:.2f}: {row['sample_id']} (row {row['row']}) has {row['item_id']}{where}"
+    click.echo(f"  {harmless(told)}")
+    for name, text in (("sample", row["passage"]), ("item", row["item_text"])):
+        if text is not None:
+            click.echo(f"    {name:<7}{harmless(text)}")

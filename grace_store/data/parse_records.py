@@ -1,0 +1,191 @@
+"""Records to samples: which format, which parts, where the segments lie. Knows no files and no models."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from grace_store.base.errors import SettingError, UnknownFormat
+from grace_store.base.settings import DataSpec
+from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
+from grace_store.data.answers import named_answer
+from grace_store.data.formats import FORMATS, UNRECOGNISED
+from grace_store.data.formats.conversation import unread_keys
+from grace_store.data.formats.trace import Format, Trace, shown_keys
+from grace_store.data.mapping import check_map, mapped_record, suggested_map
+from grace_store.data.record import Record
+from grace_store.data.sample import Sample, cover
+from grace_store.data.splitters import STEP_MARKER, named_splitter
+
+ID_KEYS = ("id", "sample_id", "uuid")
+"""Fields that name a record, the first that holds a string or an integer."""
+
+MAX_ID_CHARS = 1024
+"""A longer id is no name: it would be carried through every table made from the store."""
+
+_EXAMPLE_CHARS = 300
+_MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def parse_record(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
+    """Return the sample that a record holds, or raise Unusable; without an id of its own it gets file_name:row."""
+    fields = mapped_record(record.parse(), spec.map)
+    format = chosen_format(spec)
+    _check_keys(fields, format, spec)
+    trace = format.read(fields)
+    _check_text(trace)
+    if not any(turn.role == "user" and (turn.text.strip() or turn.has_image) for turn in trace.turns):
+        raise Unusable(Reason.NO_PROMPT, "nothing is asked before the response")
+    if not trace.response.strip():
+        raise Unusable(Reason.NO_RESPONSE, "the response is empty")
+    bounds = _segment(trace, format, spec)
+    _check_num_steps(len(bounds) - 2, spec)
+    return Sample(sample_id(fields, file_name, row_in_file), trace.turns, trace.response, bounds)
+
+
+def _check_keys(fields: Mapping[str, Any], format: Format, spec: DataSpec) -> None:
+    """Raise Unusable if a conversation has keys that are not understood, unless the settings name them."""
+    named = {*spec.ignore_key, *(path.partition(".")[0] for path in spec.map.values())}
+    if lost := tuple(key for key in unread_keys(fields, format.turns) if key not in named):
+        why = "; ".join(f"{key!r} is not read yet, --ignore-key {key} reads the record without it" for key in lost)
+        raise Unusable(UNREAD_KEYS[lost[0]], why, keys=lost)
+
+
+def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> str:
+    """Return the record's own id, else "file name:row"."""
+    for key in ID_KEYS:
+        value = fields.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str) and value.strip():
+            _check_encodable(value, f"{key!r}")
+            _check_id(value, key)
+            return value
+    return f"{file_name}:{row_in_file}"
+
+
+def _check_id(value: str, key: str) -> None:
+    """Raise Unusable unless an id can stand on a line of its own in a list of ids."""
+    if len(value) > MAX_ID_CHARS:
+        raise Unusable(Reason.BAD_TEXT, f"{key!r} has {len(value)} characters; an id has at most {MAX_ID_CHARS}")
+    if found := _MANY_LINES.search(value):
+        what = f"a line break or control character (U+{ord(found[0]):04X})"
+        raise Unusable(Reason.BAD_TEXT, f"{key!r} has {what}; an id is one line")
+
+
+def check_spec(spec: DataSpec) -> None:
+    """Raise UnknownFormat or SettingError for settings that no record could be read with."""
+    chosen_format(spec)
+    check_map(spec)
+    if spec.splitter != "format":
+        named_splitter(spec.splitter)
+    if spec.answer not in ("format", "last"):
+        named_answer(spec.answer, by_paragraph=False)
+    if unknown := [key for key in spec.ignore_key if key not in UNREAD_KEYS]:
+        known = f"The keys that it takes are {', '.join(UNREAD_KEYS)}"
+        raise SettingError(f"--ignore-key {unknown[0]}: {known}. Every other key is a field, and loses nothing.")
+    if spec.min_steps > spec.max_steps:
+        raise SettingError(f"--min-steps {spec.min_steps} is more than --max-steps {spec.max_steps}.")
+
+
+def chosen_format(spec: DataSpec) -> Format:
+    """Return the format that the settings name."""
+    return _format_named(spec.format)
+
+
+@lru_cache(maxsize=64)  # it is asked for every record
+def _format_named(name: str) -> Format:
+    for known in (FORMATS, UNRECOGNISED):
+        if name in known:
+            return known[name]
+    raise UnknownFormat(f"--format {name!r} is none of {', '.join(FORMATS)}.")
+
+
+def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of the format that more than half of the records are of; UnknownFormat when there is none."""
+    if not records:
+        raise UnknownFormat("no record to tell the format by")
+    counts = {name: sum(map(format.recognises, records)) for name, format in FORMATS.items()}
+    best = max(counts, key=lambda name: counts[name])
+    rivals = [name for name, count in counts.items() if count == counts[best]]
+    if counts[best] * 2 > len(records) and len(rivals) == 1:
+        return best
+    seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none of them"
+    known = "\n".join(f"  {name:<14}{format.description}" for name, format in FORMATS.items())
+    text = json.dumps(records[0])
+    example = text if len(text) <= _EXAMPLE_CHARS else text[:_EXAMPLE_CHARS] + "..."
+    raise UnknownFormat(
+        f"the records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
+        f"Keys of the first: {shown_keys(records[0])}.\nIt begins: {example}\n"
+        f"{_map_hint(records[0])}Or give --format, or convert the records to one of:\n{known}"
+    )
+
+
+def _map_hint(record: Mapping[str, Any]) -> str:
+    """Return how --map could name the parts of a record, by the names that its fields have."""
+    if (found := suggested_map(record)) is None:
+        return "Name the fields that hold prompt and response: --map prompt=FIELD --map response=FIELD.\n"
+    return f"Try {' '.join(f'--map {part}={field}' for part, field in found.items())}.\n"
+
+
+def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:
+    if spec.answer == "last":
+        *starts, answer_start = _all_starts(trace, format, spec) or [0]
+    else:
+        answer_start = _answer_start(trace, format, spec)
+        starts = [start for start in _all_starts(trace, format, spec, answer_start) if start < answer_start]
+    if not starts:
+        how = "" if spec.splitter == "format" else f" --splitter {spec.splitter}"
+        raise Unusable(Reason.NO_STEPS, f"no step found before the answer{how}; see --splitter")
+    return cover(trace.response, starts, answer_start)
+
+
+def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
+    if spec.answer == "format":
+        if trace.answer_start is not None:
+            return trace.answer_start
+        start, wanted = format.find_answer(trace.response), format.answer_marks
+    else:
+        has_no_markers = STEP_MARKER.search(trace.response) is None
+        by_paragraph = spec.splitter == "paragraphs" or (spec.splitter == "format" and has_no_markers)
+        start, wanted = named_answer(spec.answer, by_paragraph=by_paragraph)(trace.response), f"--answer {spec.answer}"
+    if start is None:
+        how = "--answer says how else to find it: last, boxed or marker:REGEX"
+        raise Unusable(Reason.NO_ANSWER, f"looked for {wanted}; {how}")
+    return start
+
+
+def _all_starts(trace: Trace, format: Format, spec: DataSpec, stop: int | None = None) -> list[int]:
+    """Return where segments open before stop; without one, in the whole response."""
+    if spec.splitter != "format":
+        return named_splitter(spec.splitter)(trace.response[:stop])
+    if trace.step_starts is None:
+        return format.split(trace.response[:stop])
+    return [*trace.step_starts, *([] if stop is not None or trace.answer_start is None else [trace.answer_start])]
+
+
+def _check_num_steps(num_steps: int, spec: DataSpec) -> None:
+    if num_steps < spec.min_steps:
+        raise Unusable(Reason.TOO_FEW_STEPS, f"{num_steps} steps, at least {spec.min_steps} wanted", num_steps)
+    if num_steps > spec.max_steps:
+        raise Unusable(Reason.TOO_MANY_STEPS, f"{num_steps} steps, at most {spec.max_steps} wanted", num_steps)
+
+
+def _check_text(trace: Trace) -> None:
+    _check_encodable(trace.response, "the response")
+    for turn in trace.turns:
+        for part in turn.parts:
+            text = part if isinstance(part, str) else part.source
+            if isinstance(text, str):
+                _check_encodable(text, f"the {turn.role} turn")
+
+
+def _check_encodable(text: str, where: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"half a surrogate pair (U+{ord(text[error.start]):04X})"
+        raise Unusable(Reason.BAD_TEXT, f"{found} at character {error.start} of {where}") from None

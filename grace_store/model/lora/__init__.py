@@ -1,1 +1,0 @@
-"""The LoRA warm-up."""

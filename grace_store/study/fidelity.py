@@ -1,0 +1,257 @@
+"""Fidelity: does the proxy follow the gradient, on the user's own data? Whole gradients against stored proxies."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pydantic import Field
+
+from grace_store.base.arrays import FloatArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.finding import WIDE, Cell, Column, Estimate, Finding, Table
+from grace_store.base.settings import ExtractSpec, RunOptions, Settings
+from grace_store.base.text import counted
+from grace_store.base.watch import Watch
+from grace_store.read.blocks import BlockReader
+from grace_store.read.pool import Pool, PoolLike
+from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.read.samples import samples_at
+from grace_store.run.extractor_protocol import PROXY, model_door
+from grace_store.run.open_signal import check_same
+from grace_store.study.study_kind import Study
+from grace_store.values.agreement import agreement, jaccard_by_chance, survival
+from grace_store.values.methods.grace import RaggedScores, score_grams
+from grace_store.values.methods.random import random_values
+from grace_store.values.ranking import budget, rank
+from grace_store.values.score_spec import ScoreSpec
+
+MIN_SAMPLES = 8
+NOTE_SECONDS = 10.0
+TOO_WIDE = 0.25
+"""Half-width of a correlation's interval that says nothing of how well an order is kept."""
+KEPT_ORDER = {
+    0.7: "the order of whole gradients",
+    0.3: "much of the order of whole gradients, not all of it",
+    0.0: "little of the order of whole gradients",
+    -np.inf: "nothing of the order of whole gradients",
+}
+"""How the order that is kept is told, by what its correlation is surely above."""
+PROXY_SCORES = "proxy"
+"""The name of the stored scores beside those of each set of parameters."""
+
+
+class FidelitySettings(Settings):
+    """Measure how well GRACE's proxy follows whole gradients.
+
+    Every segment of a few samples takes a backward pass. The alignments of steps with answer and history are computed
+    from these gradients, over the parameters that make the last hidden state and over those of the adapter, and
+    compared with the proxy's.
+    """
+
+    model: str | None = None
+    """Model of the signal, if it has moved. [default: where it was]"""
+    adapter: str | None = None
+    """Adapter of the signal, if it has moved. [default: where it was]"""
+    samples: int = Field(default=64, ge=MIN_SAMPLES)
+    """Number of random samples whose gradients are computed."""
+    ratio: str = "0.2"
+    """Share of the samples that is chosen."""
+    score: ScoreSpec = ScoreSpec()
+    layers: int = Field(default=0, ge=0)
+    """Measure each of this many groups of layers by itself, too. [default: all layers together]"""
+    lora: bool = True
+    """Measure over the adapter's own parameters, too, if there is one."""
+    seed: int = Field(default=0, ge=0)
+    """Seed that draws the samples and the intervals."""
+    draws: int = Field(default=200, ge=1)
+    """Random draws behind each interval."""
+    images: str | None = None
+    """Folder that relative image paths start from. [default: the folder that the signal was begun with]"""
+    device: str = "auto"
+    """Device that runs the model."""
+
+
+def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listener: Listener = ignore) -> Finding:
+    """Take whole gradients of a seeded sample of the done ones, and compare their alignments with the stored ones."""
+    settings, pool = settings or FidelitySettings(), Pool.of(pool)
+    view = pool.signal
+    if view.signal.spec.kind != "proxy":
+        raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is measured for a proxy signal")
+    budget(settings.ratio, 0)  # raises SettingError for what is no ratio
+    reader = BlockReader(pool.store, (view.name,), gram=False, wanted=pool.wanted)
+    positions, true = _gradients(pool, _choose(reader, settings.samples, settings.seed), settings, listener)
+    samples = samples_at(view, positions)
+    proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
+    scores = {PROXY_SCORES: score_grams(proxy, tokens, settings.score)}
+    scores |= {space: score_grams(grams, tokens, settings.score) for space, grams in true.items()}
+    spaces = {space: _compare(scores[PROXY_SCORES], scores[space], settings) for space in true}
+    by_chance = jaccard_by_chance(len(proxy), budget(settings.ratio, len(proxy)))
+    num_steps = int(scores[PROXY_SCORES].offsets[-1])
+    ids = [each.sample_id for each in samples]
+    amount = f"{counted(len(proxy), 'sample')}, {counted(num_steps, 'step')}"
+    title = f"The proxy of signal {view.name} against gradients, {amount}"
+    return Finding(
+        study="fidelity",
+        pool=pool.note(reader),
+        settings=settings.model_dump(mode="json"),
+        conclusion=conclude_fidelity(spaces, len(proxy), settings.ratio, by_chance),
+        numbers={"signal": view.name, "num_samples": len(proxy), "num_steps": num_steps, "by_chance": by_chance},
+        tables={
+            "spaces": _space_table(title, spaces, settings.ratio),
+            "values": _value_table(ids, scores),
+            "steps": _step_table(ids, scores),
+        },
+        notes=(f"Rank correlations with 95 % intervals over samples; two random choices would share {by_chance:.2f}.",),
+    )
+
+
+def _space_table(title: str, spaces: Mapping[str, Mapping[str, Estimate]], ratio: str) -> Table:
+    columns = {
+        "parameters": Column(heading="over parameters"),
+        "value": Column(heading="value", digits=2, chance=0.0),
+        "answer_alignment": Column(heading="answer alignment", digits=2),
+        "history_alignment": Column(heading="history alignment", digits=2),
+        "chosen": Column(heading=f"best {ratio} shared", digits=2),
+    }
+    rows = tuple({"parameters": name, **space} for name, space in spaces.items())
+    return Table(title=title, columns=columns, rows=rows, is_drawn=True)
+
+
+def _value_table(ids: Sequence[str], scores: Mapping[str, RaggedScores]) -> Table:
+    """Return each sample's value by the proxy and by each set of parameters."""
+    columns = {name: Column(heading=name) for name in ("sample_id", *scores)}
+    each = zip(ids, *(found.value.tolist() for found in scores.values()), strict=True)
+    rows = tuple(dict(zip(columns, row, strict=True)) for row in each)
+    return Table(title="Values of samples", columns=columns, rows=rows, is_shown=False)
+
+
+def _step_table(ids: Sequence[str], scores: Mapping[str, RaggedScores]) -> Table:
+    """Return the alignments of every step, by the proxy and by each set of parameters."""
+    names = ("sample_id", "step", "parameters", "answer_alignment", "history_alignment")
+    rows: list[dict[str, Cell]] = []
+    for space, found in scores.items():
+        num_steps = np.diff(found.offsets)
+        sample = np.repeat(np.arange(len(ids)), num_steps).tolist()
+        step = (np.arange(len(sample)) - np.repeat(found.offsets[:-1], num_steps)).tolist()
+        both = zip(found.answer_alignment.tolist(), found.history_alignment.tolist(), strict=True)
+        for i, k, pair in zip(sample, step, both, strict=True):
+            rows.append(dict(zip(names, (ids[i], k + 1, space, *pair), strict=True)))
+    columns = {name: Column(heading=name.replace("_", " ")) for name in names}
+    return Table(title="Alignments of steps", columns=columns, rows=tuple(rows), is_shown=False)
+
+
+def _choose(reader: BlockReader, num_samples: int, seed: int) -> list[int]:
+    """Return positions of a random few of the done samples, ascending: a function of the seed and the rows alone."""
+    view = reader.views[0]
+    blocks = [(block.sample, block.row) for block in reader.map(lambda block: block)]
+    sample = np.concatenate([each for each, _ in blocks]) if blocks else np.zeros(0, np.int64)
+    row = np.concatenate([each for _, each in blocks]) if blocks else np.zeros(0, np.int64)
+    if len(sample) < MIN_SAMPLES:
+        done = counted(len(sample), "done sample")
+        raise SettingError(f"signal {view.name!r} has {done}: at least {MIN_SAMPLES} are needed to correlate anything")
+    order = rank(random_values(seed, row), row)
+    return sorted(int(position) for position in sample[order[:num_samples]])
+
+
+def _gradients(
+    pool: Pool, chosen: Sequence[int], settings: FidelitySettings, listener: Listener
+) -> tuple[list[int], dict[str, list[FloatArray]]]:
+    """Return the positions of the samples that can still be used, and their Grams for each set of parameters."""
+    from grace_store.model.gradients.true_gradients import open_gradients
+
+    view, options = pool.signal, RunOptions(device=settings.device, threads=_num_threads(pool))
+    model = settings.model or view.signal.origin["model"]
+    adapter = settings.adapter or view.signal.origin.get("adapter")
+    check_same(view, model, ExtractSpec(), options, model_door(PROXY), adapter)
+    watch = Watch(options.patience, listener)
+    with open_dataset(view.store, pool.data) as dataset, watch:
+        folder = image_folder(settings.images, view, dataset)
+        samples = UnitLoader(view.store, dataset).read_some(chosen)
+        gradients = open_gradients(
+            model,
+            view.signal.spec,
+            options,
+            adapter=adapter,
+            images=folder,
+            num_layer_groups=settings.layers,
+            lora=settings.lora,
+        )
+        grams: dict[str, list[FloatArray]] = {space: [] for space in gradients.spaces}
+        positions = []
+        began = told = time.monotonic()
+        for number, (position, sample) in enumerate(zip(chosen, samples, strict=True)):
+            with watch.over(f"the gradients of sample {number + 1} of {len(chosen)}"):
+                each = gradients.grams(sample)
+            if each is None:
+                listener(Note(f"{sample.sample_id} can no longer be used; left out."))
+                continue
+            positions.append(position)
+            for space, gram in each.items():
+                grams[space].append(gram)
+            now = time.monotonic()
+            if number == 0 or now - told > NOTE_SECONDS:
+                told = now
+                left = (now - began) / (number + 1) * (len(chosen) - number - 1)
+                listener(Note(f"{number + 1}/{len(chosen)} samples' gradients; about {left:.0f} s left."))
+    if len(positions) < MIN_SAMPLES:
+        raise DataError(
+            f"{len(positions)} of {len(chosen)} samples can still be used; at least {MIN_SAMPLES} are needed to "
+            f"correlate anything. Is the dataset, with its images, the one that the store was planned from?"
+        )
+    return positions, grams
+
+
+def _num_threads(pool: Pool) -> int | None:
+    return pool.threads if isinstance(pool.threads, int) else None
+
+
+def _compare(proxy: RaggedScores, true: RaggedScores, settings: FidelitySettings) -> dict[str, Estimate]:
+    each = np.arange(len(proxy.value) + 1)
+    drawn = {"draws": settings.draws, "seed": settings.seed}
+    return {
+        "value": agreement(proxy.value, true.value, each, **drawn),
+        "answer_alignment": agreement(proxy.answer_alignment, true.answer_alignment, proxy.offsets, **drawn),
+        "history_alignment": agreement(proxy.history_alignment, true.history_alignment, proxy.offsets, **drawn),
+        "chosen": survival(proxy.value, true.value, settings.ratio, **drawn),
+    }
+
+
+def conclude_fidelity(
+    spaces: Mapping[str, Mapping[str, Estimate]], num_samples: int, ratio: str, by_chance: float
+) -> str:
+    """Return whether the proxy keeps the order of whole gradients and their subset, or that samples are too few."""
+    name, space = next(iter(spaces.items()))
+    value = space["value"]
+    over = f"over {counted(num_samples, 'sample')}"
+    if not np.isfinite(value.value):
+        return f"Nothing can be said of orders: {over}, values do not differ."
+    if value.half_width > TOO_WIDE or (value.low <= 0 and value.half_width > WIDE):
+        enough = value.num_wanted(num_samples, WIDE)
+        return (
+            f"Too few samples to say whether the proxy keeps the order of whole gradients: {over}, values have a rank "
+            f"correlation of {value.text(2)}. About {enough} would narrow that to {WIDE:.1f} to either side."
+        )
+    share = next(words for least, words in KEPT_ORDER.items() if value.low > least)
+    order = f"The proxy keeps {share}: {over}, values have a rank correlation of {value.text(2)}"
+    others = [f"{each['value'].text(2)} over {other}" for other, each in spaces.items() if other != name]
+    more = f" ({', '.join(others)})" if others else ""
+    return f"{order}{more}. {_of_subset(space['chosen'], ratio, by_chance)}"
+
+
+def _of_subset(chosen: Estimate, ratio: str, by_chance: float) -> str:
+    both = f"of the best {ratio}, both share {chosen.text(2)}, and random choices would share {by_chance:.2f}"
+    if chosen.low > by_chance:
+        return f"It chooses much like gradients would: {both}."
+    return f"That its subset is theirs is not shown: {both}."
+
+
+STUDY = Study(
+    find=fidelity,
+    settings=FidelitySettings,
+    examples=(
+        "grace-store fidelity traces.zarr --samples 64",
+        "grace-store fidelity traces.zarr --model ./model --signal checkpoint-100 --layers 4 --out fidelity.json",
+    ),
+    signal="Signal to measure, of kind proxy. [default: the only one]",
+)

@@ -1,0 +1,389 @@
+"""Judge: do stored signals agree with what people know? Every measure of a store against labels of traces or steps."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from grace_store.base.arrays import Array, FloatArray, IntArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Note, Progressed, Warned, ignore
+from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
+from grace_store.base.settings import Settings
+from grace_store.base.text import counted, one_line
+from grace_store.read.blocks import BlockReader
+from grace_store.read.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
+from grace_store.read.parallel import Threads
+from grace_store.read.pool import Pool, PoolLike
+from grace_store.read.segments import SegmentColumns, done_in_all, segment_columns
+from grace_store.store.opened import SignalView
+from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
+from grace_store.study.study_kind import Study
+from grace_store.values.first_errors import LabelledTraces, chance_of_first_errors, find_first_errors
+from grace_store.values.gram import offsets_of, sum_by_sample
+from grace_store.values.methods.grace import score_ragged
+from grace_store.values.methods.loss import loss_values
+from grace_store.values.methods.random import random_values
+from grace_store.values.ranking import rank
+from grace_store.values.roc import CHANCE, LabelledItems, area_across, area_within, cells_of, question_draws
+from grace_store.values.score_spec import ScoreSpec
+
+FEWEST_LABELS = 5
+"""Right ones and wrong ones that there must be of either."""
+MAX_KINDS = 24
+ABOUT_AREAS = (
+    "Share of pairs, one right and one wrong, in which the right one has the better score, with 95 % intervals over "
+    "questions; 0.50 is chance. same question: pairs of one question. held fixed: pairs with the same position (of "
+    "traces: number of steps) and similar length (the same fourth of the lengths there). both: pairs of one question, "
+    f"held fixed. -: fewer than {FEWEST_PAIRS} pairs."
+)
+ABOUT_F1 = (
+    " F1: finding the first wrong step, as ProcessBench counts it; the threshold of each half of the questions is the "
+    "best one on the other half."
+)
+
+
+class JudgeSettings(Settings):
+    """Measure how well stored signals agree with labels.
+
+    Labels say which traces are right, or which steps are wrong. Each signal is judged by the share of pairs, one right
+    and one wrong, in which the right one scores better (the area under the ROC): over all pairs, over pairs of the
+    same question, and over pairs with the same position and similar length. Stores of ProcessBench or PRMBench need no
+    option: their labels are known.
+    """
+
+    label: str | None = None
+    """Field of the records that says whether a trace is right: true or false, or a number. [default: the labels that
+    the format names]"""
+    threshold: float | None = None
+    """With --label, the number from which on a trace is right. [default: the larger of two]"""
+    first_wrong: str | None = None
+    """Field with the number of the first wrong step, from 0; -1 for none. [default: not used]"""
+    wrong_steps: str | None = None
+    """Field with a list of the wrong steps' numbers, from 1. [default: not used]"""
+    kind: str | None = None
+    """Field that names kinds of error; each is judged by itself, too. [default: that of the format, if any]"""
+    question: str | None = None
+    """Field that traces of one question share. [default: the prompt]"""
+    score: ScoreSpec = ScoreSpec()
+    samples: int = Field(default=10_000, ge=1)
+    """Most samples to judge; of more, these are drawn at random."""
+    draws: int = Field(default=400, ge=1)
+    """Random draws of questions behind each interval."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of all random draws."""
+
+    def labels(self) -> LabelsNote | None:
+        """Return which labels are asked for; None for those of the format."""
+        asked = {"traces": self.label, "first_wrong": self.first_wrong, "wrong_steps": self.wrong_steps}
+        given = {says: name for says, name in asked.items() if name is not None}
+        if len(given) > 1:
+            raise SettingError("Give one of --label, --first-wrong and --wrong-steps.")
+        if self.threshold is not None and self.label is None:
+            raise SettingError("--threshold is for the numbers of --label: give both or neither.")
+        return next((LabelsNote(field=name, says=says, threshold=self.threshold) for says, name in given.items()), None)
+
+
+def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Listener = ignore) -> Finding:
+    """Measure how well every stored signal tells what labels call right from what they call wrong."""
+    settings, pool = settings or JudgeSettings(), Pool.of(pool)
+    note = resolve_labels(pool.store, settings.labels(), settings.kind, settings.question)
+    names, skipped = pool.stepwise()
+    reader = BlockReader(pool.store, tuple(names), gram=False)
+    reader.check_complete(partial=pool.partial)
+    labels = read_labels(pool.store, note, _chosen(reader, pool, settings), pool.data)
+    if labels.num_left_out:
+        what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
+        listener(Warned(f"{what} in {note.field!r} left out."))
+    columns = {view.name: _read(view, labels.position, pool.threads, listener) for view in reader.views}
+    sizes = _Sizes.of(next(iter(columns.values())))
+    row = pool.store.column("sample_row")[labels.position].astype(np.int64)
+    measured = [each for name, found in columns.items() for each in _of_signal(name, found, settings.score)]
+    measured += _without_model(sizes, row, settings.seed)
+    judged = [_judged(bench, measured, listener) for bench in _benches(labels, sizes, note, settings)]
+    numbers = {"num_samples": len(labels.position), "num_left_out": labels.num_left_out, "label": note.field}
+    tables: dict[str, Table] = {}
+    for items in judged:
+        numbers |= {f"num_right_{items.of}": items.num_right, f"num_wrong_{items.of}": items.num_wrong}
+        numbers |= {"num_questions": items.num_questions}
+        tables |= _tables(items, note)
+    left_out = f"Left out, with one vector a sample and no steps: {', '.join(skipped)}."
+    return Finding(
+        study="judge",
+        pool=pool.note(reader),
+        settings=settings.model_dump(mode="json") | {"labels": note.model_dump(mode="json")},
+        conclusion=" ".join(conclude_judged(items) for items in judged),
+        numbers=numbers,
+        tables=tables,
+        notes=(left_out,) if skipped else (),
+    )
+
+
+def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
+    """Return what each measure sees, over all errors and by kind of error."""
+    of = f"{items.num_right} right and {items.num_wrong} wrong {items.of} of {counted(items.num_questions, 'question')}"
+    areas = {name: Column(heading=heading, digits=2, chance=CHANCE, fewest=FEWEST_PAIRS) for name, heading in AREAS}
+    if holds_fixed(items):  # a page draws the first column of areas: the one that conclusions are drawn from
+        areas = {"held_fixed": areas.pop("held_fixed"), **areas}
+    columns = {"measure": Column(heading="measure"), "better": Column(heading="better is"), **areas}
+    chance: dict[str, Cell] = {"measure": "chance", "better": "", **dict.fromkeys(areas, CHANCE)}
+    about = ABOUT_AREAS
+    if items.chance_of_first_errors is not None:
+        columns["first_errors"] = Column(heading="F1", digits=2)
+        chance["first_errors"] = items.chance_of_first_errors
+        about += ABOUT_F1
+    title = f"{of}, by the field {one_line(note.field)}"
+    rows = (*items.measures, chance)
+    tables: dict[str, Table] = {}
+    tables[items.of] = Table(title=title, columns=columns, rows=rows, about=about, is_drawn=True)
+    if items.kinds:
+        by_kind = {kind: Column(heading=kind, digits=2, fewest=FEWEST_PAIRS) for kind in items.kinds}
+        tables[f"{items.of}_by_kind"] = Table(
+            title=f"{items.of.capitalize()} by kind of error, position and length held fixed",
+            columns={"measure": Column(heading="measure"), **by_kind},
+            rows=({"measure": NUM_WRONG, **items.kinds}, *items.by_kind),
+        )
+    return tables
+
+
+NUM_WRONG = "wrong ones"
+"""The row of a table by kind of error that counts them."""
+AREAS = (
+    ("all_pairs", "all pairs"),
+    ("same_question", "same question"),
+    ("held_fixed", "held fixed"),
+    ("both", "both"),
+)
+
+
+def _chosen(reader: BlockReader, pool: Pool, settings: JudgeSettings) -> IntArray:
+    """Return positions of samples that all signals have, ascending; a seeded draw of them if there are many."""
+    done = done_in_all(reader, pool.threads)
+    done = done if pool.wanted is None else done[pool.wanted[done]]
+    if not len(done):
+        names = ", ".join(reader.names)
+        raise SettingError(
+            f"No sample of {reader.store.location} is done in all of {names}. Judge fewer: --signal NAME."
+        )
+    if len(done) <= settings.samples:
+        return done
+    # Whole units, one after the other: neighbours stay together, which are often traces of one question.
+    unit = done // reader.store.plan.samples_per_unit
+    turn = np.argsort(rank(random_values(settings.seed, np.arange(unit[-1] + 1))))
+    return np.sort(done[np.argsort(turn[unit], kind="stable")[: settings.samples]])
+
+
+# ---------------------------------------------------------------- measures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """One measure of all labelled samples, larger where it takes them for right."""
+
+    measure: str
+    better: str
+    """What is taken for a sign of being right: higher, lower, more, earlier, or a dash."""
+    signal: str | None = None
+    step: FloatArray | None = None
+    """Flat, K to a sample."""
+    trace: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What is known of the labelled samples without a model's help."""
+
+    num_steps: IntArray
+    step_tokens: IntArray
+    """Flat, K to a sample."""
+    num_tokens: FloatArray
+    """Of whole responses."""
+
+    @classmethod
+    def of(cls, columns: SegmentColumns) -> "_Sizes":
+        tokens = columns.num_tokens
+        return cls(columns.num_steps, tokens[columns.is_step], sum_by_sample(columns.num_steps + 1, tokens))
+
+    @property
+    def offsets(self) -> IntArray:
+        return offsets_of(self.num_steps)
+
+    @property
+    def position(self) -> IntArray:
+        """Of each step in its trace, from 0, flat."""
+        return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.num_steps)
+
+
+def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Listener) -> SegmentColumns:
+    """Return what a signal has of some samples."""
+    listener(Note(f"Reading signal {view.name}."))
+    parts, num_read = [], 0
+    for each in segment_columns(view, positions, threads):
+        parts.append(each)
+        num_read += len(each.num_steps)
+        listener(Progressed(f"Scoring: {num_read} of {len(positions)} samples.", num_read, len(positions)))
+    return SegmentColumns.joined(parts)
+
+
+def _of_signal(name: str, columns: SegmentColumns, spec: ScoreSpec) -> Iterator[Measured]:
+    scores = score_ragged(columns.num_steps, columns.gram, columns.num_tokens, spec)
+    starts, is_step = scores.offsets[:-1], columns.is_step
+    answer, history = scores.answer_alignment, scores.history_alignment
+    yield Measured("grace", "higher", name, scores.step_score, scores.value)
+    yield Measured("grace, worst step", "higher", name, None, np.fmin.reduceat(scores.step_score, starts))
+    yield Measured("answer alignment", "higher", name, answer, _means(answer, starts))
+    yield Measured("history alignment", "higher", name, history, _means(history, starts))
+    for statistic, title in (("loss", "loss"), ("entropy", "entropy"), ("hit_rate", "hit rate")):
+        each = columns.statistic[statistic]
+        mean = loss_values(columns.num_steps + 1, columns.num_tokens, each)
+        sign = 1 if statistic == "hit_rate" else -1
+        yield Measured(title, "higher" if sign > 0 else "lower", name, sign * each[is_step], sign * mean)
+
+
+def _without_model(sizes: _Sizes, row: IntArray, seed: int) -> Iterator[Measured]:
+    position = sizes.position.astype(np.float64)
+    generator = np.random.Generator(np.random.Philox(seed))
+    drawn = generator.random(len(position))
+    yield Measured("longest", "more", None, sizes.step_tokens.astype(np.float64), sizes.num_tokens)
+    yield Measured("stepmax", "more", None, None, sizes.num_steps.astype(np.float64))
+    yield Measured("earliest", "earlier", None, -position, None)
+    yield Measured("random", "-", None, drawn, random_values(seed, row))
+
+
+def _means(values: FloatArray, starts: IntArray) -> FloatArray:
+    """Return the mean of each sample's steps that have a value."""
+    known = np.isfinite(values)
+    totals = np.add.reduceat(np.where(known, values, 0.0), starts)
+    count = np.add.reduceat(known.astype(np.float64), starts)
+    means: FloatArray = np.divide(totals, count, out=np.full(len(starts), np.nan), where=count > 0)
+    return means
+
+
+# ---------------------------------------------------------------- measures against labels
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """Steps or traces with labels, and all that a measure of them is held against."""
+
+    of: Literal["steps", "traces"]
+    items: LabelledItems
+    place: IntArray
+    """Which entries of a measure's column the items are."""
+    kind: Array
+    """Of error, for each item."""
+    drawn: FloatArray
+    """How often each draw has each question."""
+    seed: int
+    traces: LabelledTraces | None = None
+    """Where steps are judged and there are right and wrong traces."""
+
+    def measure(self, measured: Measured, column: FloatArray) -> dict[str, Cell]:
+        """Return the row of a measure."""
+        score, against = column[self.place], (self.items, self.drawn)
+        name = measured.measure if measured.signal is None else f"{measured.measure} of {measured.signal}"
+        row: dict[str, Cell] = {
+            "measure": name,
+            "of": measured.measure,
+            "signal": measured.signal,
+            "better": measured.better,
+            "all_pairs": area_across(score, *against),
+            "same_question": area_within(score, *against),
+            "held_fixed": area_across(score, *against, fixed=True),
+            "both": area_within(score, *against, fixed=True),
+        }
+        if self.traces is not None:
+            row["first_errors"] = find_first_errors(column, self.traces, self.drawn, self.seed)
+        return row
+
+    def kinds(self) -> dict[str, int]:
+        """Return the most frequent kinds of error, and how many wrong items each has."""
+        counts = Counter(self.kind[~self.items.is_right].tolist())
+        return dict(sorted((kind, num) for kind, num in counts.most_common(MAX_KINDS) if kind))
+
+    def by_kind(self, column: FloatArray) -> dict[str, Estimate]:
+        """Return the areas of a measure for the wrong items of each kind against all right ones."""
+        return {kind: self._of_kind(kind, column[self.place]) for kind in self.kinds()}
+
+    def _of_kind(self, kind: str, score: FloatArray) -> Estimate:
+        chosen = self.items.is_right | (self.kind == kind)
+        return area_across(score[chosen], self.items.taken(chosen), self.drawn, fixed=True)
+
+
+def _benches(labels: Labels, sizes: _Sizes, note: LabelsNote, settings: JudgeSettings) -> list[_Bench]:
+    """Return what there is to judge: steps if they have labels, and traces if some are right and some are wrong."""
+    drawn = question_draws(int(labels.question.max()) + 1, settings.draws, settings.seed)
+    is_right = labels.is_right == RIGHT
+    has_both = min(is_right.sum(), (~is_right).sum()) >= FEWEST_LABELS
+    found = []
+    if labels.steps is not None:
+        found.append(_step_bench(labels, sizes, drawn, settings.seed, has_both=has_both))
+        _check_labels(found[0].items, "steps", note.field)
+    if labels.steps is None or has_both:
+        cell = cells_of(sizes.num_steps, sizes.num_tokens)
+        items = LabelledItems(is_right, labels.question, cell)
+        _check_labels(items, "traces", note.field)
+        kind = np.array(labels.kind, dtype=object)
+        found.append(_Bench("traces", items, np.arange(len(is_right)), kind, drawn, settings.seed))
+    return found
+
+
+def _step_bench(labels: Labels, sizes: _Sizes, drawn: FloatArray, seed: int, *, has_both: bool) -> _Bench:
+    assert labels.steps is not None
+    label = np.concatenate(labels.steps)
+    known = np.flatnonzero(label != UNKNOWN)
+    sample = np.repeat(np.arange(len(sizes.num_steps)), sizes.num_steps)[known]
+    cell = cells_of(sizes.position[known], sizes.step_tokens[known])
+    items = LabelledItems(label[known] == RIGHT, labels.question[sample], cell)
+    kind = np.array(labels.kind, dtype=object)[sample]
+    traces = LabelledTraces(sizes.offsets, labels.first_wrong, labels.question) if has_both else None
+    return _Bench("steps", items, known, kind, drawn, seed, traces)
+
+
+def _check_labels(items: LabelledItems, what: str, field: str) -> None:
+    num_right = int(items.is_right.sum())
+    num_wrong = len(items.is_right) - num_right
+    if not num_right or not num_wrong:
+        side = "right" if num_right else "wrong"
+        raise DataError(f"All {len(items.is_right)} {what} are {side} by {field!r}: there is nothing to tell apart.")
+    if min(num_right, num_wrong) < FEWEST_LABELS:
+        raise DataError(
+            f"Field {field!r} has {num_right} right and {num_wrong} wrong {what}: of either, at least "
+            f"{FEWEST_LABELS} are needed to say anything."
+        )
+
+
+def _judged(bench: _Bench, measured: Sequence[Measured], listener: Listener) -> JudgedItems:
+    columns = {each: each.step if bench.of == "steps" else each.trace for each in measured}
+    listener(Note(f"Judging {counted(len(bench.place), bench.of[:-1])}."))
+    rows, by_kind = [], []
+    for each, column in columns.items():
+        if column is not None:
+            rows.append(bench.measure(each, column))
+            by_kind.append({"measure": rows[-1]["measure"], **bench.by_kind(column)})
+    num_right = int(bench.items.is_right.sum())
+    return JudgedItems(
+        of=bench.of,
+        num_right=num_right,
+        num_wrong=len(bench.place) - num_right,
+        num_questions=bench.drawn.shape[1],
+        measures=tuple(rows),
+        kinds=bench.kinds(),
+        by_kind=tuple(by_kind),
+        chance_of_first_errors=None if bench.traces is None else chance_of_first_errors(bench.traces),
+    )
+
+
+STUDY = Study(
+    find=judge,
+    settings=JudgeSettings,
+    examples=(
+        "grace-store judge traces.zarr --label is_correct",
+        "grace-store judge processbench.zarr --out judgement.json",
+    ),
+    signal="Signal to judge. [default: all that have steps]",
+    has_many_signals=True,
+)

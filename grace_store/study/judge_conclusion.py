@@ -1,0 +1,146 @@
+"""What a judgement means, in a sentence or two: which signal sees what people know, or that too few labels can say."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from grace_store.base.finding import NARROW, WIDE, Cell, Estimate
+from grace_store.base.text import counted, first_few
+from grace_store.values.roc import CHANCE
+
+Row = Mapping[str, Cell]
+"""What one measure sees: its name as "measure", and estimates by the names of columns."""
+
+ENOUGH_LABELS = 20
+"""With fewer right or wrong ones, or fewer questions, intervals cannot be trusted."""
+SURE = 0.05
+"""How likely it may be that any of the signals is called better than chance and is not."""
+ENOUGH_PAIRS = 100
+"""With fewer pairs of the same place and length, these are not held fixed."""
+FEWEST_PAIRS = 20
+"""With fewer pairs an area says nothing and is not shown."""
+GRACE = "grace"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedItems:
+    """Steps, or whole traces, as each measure sees them."""
+
+    of: Literal["steps", "traces"]
+    num_right: int
+    num_wrong: int
+    num_questions: int
+    measures: tuple[dict[str, Cell], ...]
+    """A row for each measure."""
+    kinds: Mapping[str, int]
+    """Kinds of error, and how many wrong items each has."""
+    by_kind: tuple[dict[str, Cell], ...]
+    """A row for each measure, with an area for each kind of error."""
+    chance_of_first_errors: float | None = None
+    """The F1 of a blind judge that calls each step wrong by the same chance, whichever is best."""
+
+
+def conclude_judged(items: JudgedItems) -> str:
+    """Return the conclusion of what every measure has found."""
+    stored = [each for each in items.measures if each["signal"] is not None and headline(items, each).is_known]
+    if not stored or (short := _too_few(items, stored)):
+        return short if stored else "No stored signal has a value for these labels."
+    return " ".join([_areas(items, stored), *_first_errors(items)])
+
+
+def headline(items: JudgedItems, row: Row) -> Estimate:
+    """Return the area that conclusions are drawn from: with place and length held fixed, if there are enough pairs."""
+    return _estimate(row, "held_fixed" if holds_fixed(items) else "all_pairs")
+
+
+def holds_fixed(items: JudgedItems) -> bool:
+    """Return whether there are enough pairs of the same place and length to hold these fixed."""
+    stored = [each for each in items.measures if each["signal"] is not None]
+    return all(_estimate(each, "held_fixed").num >= ENOUGH_PAIRS for each in stored)
+
+
+def _estimate(row: Row, name: str) -> Estimate:
+    cell = row[name]
+    assert isinstance(cell, Estimate)
+    return cell
+
+
+def _too_few(items: JudgedItems, stored: Sequence[Row]) -> str:
+    """Return why nothing can be said yet; empty if something can."""
+    areas = [headline(items, each) for each in stored]
+    reach = max(area.half_width for area in areas)
+    fewest = min(items.num_right, items.num_wrong, items.num_questions)
+    if fewest >= ENOUGH_LABELS and (reach <= WIDE or any(_is_above(each, items, stored) for each in stored)):
+        return ""
+    grow = max((reach / NARROW) ** 2, ENOUGH_LABELS / fewest)
+    wanted = math.ceil(items.num_questions * grow / 10) * 10
+    told = (
+        f"{items.num_right} right and {items.num_wrong} wrong {items.of} of {counted(items.num_questions, 'question')}"
+    )
+    return (
+        f"Too few labels to say whether a stored signal tells wrong {items.of} from right ones: {told} leave intervals "
+        f"of {reach:.2f} to either side.{_seeming(items, stored)} About {wanted} questions like these would narrow "
+        f"them to {NARROW:.2f}."
+    )
+
+
+def _seeming(items: JudgedItems, stored: Sequence[Row]) -> str:
+    """Return why an interval of the table that lies above chance is no answer; nothing if none does."""
+    best = max(stored, key=lambda each: headline(items, each).low)
+    if not headline(items, best).low > CHANCE:
+        return ""
+    chance = f"the best of {len(stored)} may do so by chance" if len(stored) > 1 else "that may be chance"
+    return f" That of {best['measure']} lies above 0.50 in the table, but with so few labels {chance}."
+
+
+def _is_above(measure: Row, items: JudgedItems, stored: Sequence[Row]) -> bool:
+    """Return whether a measure is better than chance, also if the best of several was looked for."""
+    area = headline(items, measure)
+    return area.low > CHANCE and (area.p_value or 0.0) * len(stored) <= SURE
+
+
+def _areas(items: JudgedItems, stored: Sequence[Row]) -> str:
+    place = "position" if items.of == "steps" else "number of steps"
+    fixed = f", with {place} and length held fixed" if holds_fixed(items) else ""
+    ordered = sorted(stored, key=lambda each: -headline(items, each).value)
+    above = [each for each in ordered if _is_above(each, items, stored)]
+    if not above:
+        best = headline(items, ordered[0]).text(2)
+        told = f"No stored signal tells wrong {items.of} from right ones better than chance (0.50){fixed}"
+        return f"{told}; the best, {ordered[0]['measure']}, has {best}." + _of_grace(items, ordered, above)
+    best = f"{_capital(above[0])} tells wrong {items.of} from right ones better than chance (0.50){fixed}"
+    told = f"{best}: {headline(items, above[0]).text(2)}."
+    others = [str(each["measure"]) for each in above[1:]]
+    also = f" So {'do' if len(others) > 1 else 'does'} {first_few(others, 4)}." if others else ""
+    return told + also + _of_grace(items, ordered, above)
+
+
+def _of_grace(items: JudgedItems, ordered: Sequence[Row], above: Sequence[Row]) -> str:
+    """Return a sentence about GRACE's own scores, unless one stands among those named already."""
+    grace = [each for each in ordered if each["of"] == GRACE]
+    if not grace or any(each in above for each in grace) or (not above and ordered[0] in grace):
+        return ""
+    area = headline(items, grace[0])
+    if area.high < CHANCE:
+        return f" {_capital(grace[0])} puts wrong {items.of} above right ones: {area.text(2)}."
+    return f" {_capital(grace[0])} has {area.text(2)}."
+
+
+def _first_errors(items: JudgedItems) -> list[str]:
+    stored = [each for each in items.measures if each["signal"] is not None and "first_errors" in each]
+    chance = items.chance_of_first_errors
+    if not stored or chance is None or chance != chance:
+        return []
+    best = max(stored, key=lambda each: _estimate(each, "first_errors").value)
+    first = _estimate(best, "first_errors")
+    if first.low > chance:
+        found = f"{_capital(best)} finds first errors best, with an F1 of {first.text(2)}"
+        return [f"{found}; by chance it is {chance:.2f}."]
+    told = f"None finds first errors better than chance (F1 {chance:.2f}); the best, {best['measure']}"
+    return [f"{told}, has {first.text(2)}."]
+
+
+def _capital(row: Row) -> str:
+    text = str(row["measure"])
+    return "GRACE" + text[len(GRACE) :] if text.startswith(GRACE) else text[:1].upper() + text[1:]

@@ -1,0 +1,262 @@
+"""Stability: how much of a subset survives another checkpoint, less precision, other steps."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pydantic import Field
+
+from grace_store.artifacts.score_table import ScoreTable
+from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.errors import SettingError, UnknownName
+from grace_store.base.events import Listener, ignore
+from grace_store.base.finding import NARROW, WIDE, Cell, Column, Estimate, Finding, Table
+from grace_store.base.settings import Settings, Storage
+from grace_store.base.text import counted, enumerated, percent
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.read.blocks import CommittedSignals
+from grace_store.read.parallel import Threads, map_ordered
+from grace_store.read.pool import Pool, PoolLike
+from grace_store.read.vectors import VectorReader
+from grace_store.store.opened import SignalView
+from grace_store.store.storages import STORAGES, packed_grams, stored_form
+from grace_store.study.study_kind import Study
+from grace_store.values.agreement import jaccard_by_chance, share_kept, step_survival, survival
+from grace_store.values.methods.grace import score_ragged
+from grace_store.values.ranking import budget
+from grace_store.values.score_spec import ScoreSpec
+
+MAX_DECODED = 20_000
+"""Precision is tried on at most this many samples, in units spread evenly: their vectors have to be read."""
+ENOUGH_CHOSEN = 10
+"""Of fewer, each one that stays or goes changes the share by more than a tenth."""
+SHARES = {0.9: "Nearly all", 0.7: "Most", 0.5: "More than half", 0.0: "Less than half"}
+"""How a share that survives is told, from which on."""
+STEPS = "steps drawn anew"
+
+
+class StabilitySettings(Settings):
+    """Measure how much of a subset survives small changes.
+
+    The subset is chosen again by other signals in STORE (another checkpoint, warm-up seed or warm-up size), from
+    vectors stored with less precision, and with each trace's steps drawn at random with replacement. Beside the share
+    that stays stands the Jaccard index, samples in both subsets over samples in either: 1 is the same subset.
+    """
+
+    against: tuple[str, ...] = ()
+    """Signal to compare with. [default: all others]"""
+    ratio: str = "0.2"
+    """Share of the samples that is chosen."""
+    score: ScoreSpec = ScoreSpec()
+    draws: int = Field(default=200, ge=1)
+    """Random draws behind each interval."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the random draws."""
+
+
+def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, listener: Listener = ignore) -> Finding:
+    """Choose by one signal, then again with what might have come out otherwise, and compare the subsets."""
+    settings, pool = settings or StabilitySettings(), Pool.of(pool)
+    view = pool.signal
+    budget(settings.ratio, 0)  # raises SettingError for what is no ratio
+    others, skipped = _others(pool, view, settings.against)
+
+    def scored(name: str) -> ScoreTable:
+        wanted = ScoreRequest(spec=settings.score, signals=name, partial=pool.partial)
+        found = score(pool.store, wanted, threads=pool.threads).by_row()
+        return found if pool.kept is None else found.among(pool.rows)
+
+    table = scored(view.name)
+    num_samples = int(np.isfinite(table.value).sum())
+    if not num_samples:
+        raise SettingError(f"no sample of signal {view.name!r} has a value by these settings")
+    count = budget(settings.ratio, num_samples)
+    tried = {}
+    for name in others:
+        other = scored(name)
+        tried[f"signal {name}"] = _against(table, other.row, other.value, settings)
+    if settings.score.aggregation == "mean":
+        flat = table.flat("step_score")
+        drawn = {"draws": settings.draws, "seed": settings.seed}
+        tried[STEPS] = step_survival(table.value, flat, table.offsets, settings.ratio, **drawn)
+    by_storage = _by_storage(view, table, settings, pool.threads)
+    by_chance = jaccard_by_chance(num_samples, count)
+    chosen = f"{count} chosen of {counted(num_samples, 'sample')}"
+    return Finding(
+        study="stability",
+        pool=pool.note(CommittedSignals(pool.store, (view.name, *others))),
+        settings=settings.model_dump(mode="json"),
+        conclusion=conclude_stability(tried, by_storage, num_samples, count),
+        numbers={"signal": view.name, "num_samples": num_samples, "num_chosen": count, "by_chance": by_chance},
+        tables={"changes": _table(f"{chosen} by signal {view.name}", {**tried, **by_storage}, num_samples, count)},
+        notes=_notes(others, skipped),
+    )
+
+
+def _table(title: str, tried: Mapping[str, Estimate], num_samples: int, count: int) -> Table:
+    rows: list[dict[str, Cell]] = [
+        {"change": name, "still": share_kept(each.value), "jaccard": each, "num_samples": each.num}
+        for name, each in tried.items()
+    ]
+    by_chance = jaccard_by_chance(num_samples, count)
+    rows.append({"change": "two random subsets", "still": count / num_samples, "jaccard": by_chance})
+    columns = {
+        "change": Column(heading="chosen again"),
+        "still": Column(heading="still chosen", is_share=True),
+        "jaccard": Column(heading="Jaccard, 95 %", chance=by_chance),
+        "num_samples": Column(heading="samples"),
+    }
+    about = "Jaccard: samples in both subsets over samples in either. 1 is the same subset."
+    return Table(title=title, columns=columns, rows=tuple(rows), about=about, is_drawn=True)
+
+
+def _notes(others: Sequence[str], skipped: Sequence[str]) -> tuple[str, ...]:
+    notes = []
+    if skipped:
+        notes.append(f"Left out, with one vector a sample and no steps: {', '.join(skipped)}.")
+    if not others:
+        notes.append(
+            "There is no other signal with steps to compare with. To add one: `warmup --seed 1 --out other`, then "
+            "`extract --adapter other`."
+        )
+    return tuple(notes)
+
+
+def _others(pool: Pool, view: SignalView, against: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the signals to compare with, and those left out because they have no steps."""
+    store = pool.store
+    names = [name for name in store.signal_names if name != view.name]
+    if not against:
+        skipped = [name for name in names if store.signal(name).per_sample]
+        return [name for name in names if name not in skipped], skipped
+    if unknown := [name for name in against if name not in names]:
+        known = ", ".join(names) or "none"
+        raise UnknownName(f"{store.location} has no other signal {', '.join(map(repr, unknown))} (there are: {known}).")
+    return list(against), []
+
+
+def _against(table: ScoreTable, row: IntArray, value: FloatArray, settings: StabilitySettings) -> Estimate:
+    """Return what of the choice by a table survives other values of the samples in some rows."""
+    _, mine, theirs = np.intersect1d(table.row, row, assume_unique=True, return_indices=True)
+    return survival(table.value[mine], value[theirs], settings.ratio, draws=settings.draws, seed=settings.seed)
+
+
+def _by_storage(
+    view: SignalView, table: ScoreTable, settings: StabilitySettings, threads: Threads
+) -> dict[str, Estimate]:
+    """Score from vectors as they are stored, and as they would be with less precision."""
+    order = tuple(STORAGES)
+    storages = order[order.index(view.signal.spec.storage) :]
+    reader, spec = VectorReader(view.store, (view.name,)), settings.score
+    found = list(
+        map_ordered(lambda unit: _unit_values(reader, unit, spec, storages), _spread(view), reader.threads(threads))
+    )
+    rows = np.concatenate([row for row, _ in found])
+    values = np.concatenate([value for _, value in found], axis=1)
+    return {
+        f"vectors as {name}": _against(table, rows, value, settings)
+        for name, value in zip(storages, values, strict=True)
+    }
+
+
+def _spread(view: SignalView) -> list[int]:
+    units = list(view.committed_units())
+    wanted = max(1, MAX_DECODED // view.store.plan.samples_per_unit)
+    return units if len(units) <= wanted else [units[i * len(units) // wanted] for i in range(wanted)]
+
+
+def _unit_values(
+    reader: VectorReader, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
+) -> tuple[IntArray, FloatArray]:
+    """Return the rows of a unit's samples and, for each storage, their values from vectors so stored."""
+    view, found = reader.views[0], reader.read(0, unit)
+    assert found is not None  # only committed units are asked for
+    start, stop = view.store.plan.unit_range(unit)
+    num_steps = view.store.column("sample_num_steps", start, stop).astype(np.int64)
+    total = int((num_steps + 1).sum())
+    vectors = found.decoded(slice(total))
+    tokens = found.num_tokens[:total]
+    values = []
+    for storage in storages:
+        # What is stored already loses nothing by being stored the same way: it is taken as it is.
+        kept = vectors if storage == view.signal.spec.storage else stored_form(vectors, storage)
+        gram = packed_grams(kept, num_steps + 1)
+        values.append(score_ragged(num_steps, gram, tokens, spec).value)
+    return view.store.column("sample_row", start, stop).astype(np.int64), np.stack(values)
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def conclude_stability(
+    tried: Mapping[str, Estimate], by_storage: Mapping[str, Estimate], num_samples: int, num_chosen: int
+) -> str:
+    """Return how much of the subset survives, or that the samples are too few to say."""
+    precision = _of_precision(by_storage)
+    if not tried:
+        return f"Nothing but precision could be tried. {precision}".strip()
+    short = _too_few(list(tried.values()), num_samples, num_chosen)
+    return short or f"{_survives(tried, num_samples, num_chosen)} {precision}".strip()
+
+
+def _too_few(tried: Sequence[Estimate], num_samples: int, num_chosen: int) -> str:
+    """Return why nothing can be said yet; empty if something can."""
+    widest = max(tried, key=lambda each: each.half_width)
+    if widest.half_width <= WIDE and num_chosen >= ENOUGH_CHOSEN:
+        return ""
+    told = "Too few samples to say how much of the subset survives"
+    of = f"{num_chosen} chosen of {counted(num_samples, 'sample')}"
+    enough = math.ceil(num_samples * ENOUGH_CHOSEN / num_chosen / 10) * 10
+    if not widest.is_known:
+        return f"{told}: {of} have no interval. About {enough} samples like these would do."
+    enough = max(enough, widest.num_wanted(num_samples))
+    return (
+        f"{told}: {of} leave Jaccard indices anywhere between {widest.low:.3f} and {widest.high:.3f}. About {enough} "
+        f"samples like these would narrow that to {NARROW:.2f} to either side."
+    )
+
+
+def _survives(tried: Mapping[str, Estimate], num_samples: int, num_chosen: int) -> str:
+    """Say what is left of the subset by the change that leaves least of it, and by the others."""
+    by_chance = jaccard_by_chance(num_samples, num_chosen)
+    ordered = sorted(tried, key=lambda name: tried[name].value)
+    worst = tried[ordered[0]]
+    share = share_kept(worst.value)
+    numbers = (
+        f"Jaccard {worst.value:.3f}, {worst.low:.3f} to {worst.high:.3f}; two random subsets share {by_chance:.3f}"
+    )
+    stay = f"{percent(share)} of the {num_chosen} chosen stay when {_happens(ordered[0])} ({numbers})"
+    others = [
+        f"{percent(share_kept(tried[name].value))} when {_happens(name)} ({tried[name].value:.3f})"
+        for name in ordered[1:]
+    ]
+    more = f", {enumerated(others)}" if others else ""
+    if worst.low <= by_chance:
+        return f"The subset does not survive: {stay}{more}."
+    words = next(words for least, words in SHARES.items() if share >= least)
+    return f"{words} of the subset survives: {stay}{more}."
+
+
+def _happens(change: str) -> str:
+    return "each trace's steps are drawn anew" if change == STEPS else f"{change} chooses"
+
+
+def _of_precision(by_storage: Mapping[str, Estimate]) -> str:
+    """Say what the least precise storage would choose."""
+    if not by_storage or not math.isfinite((worst := list(by_storage.items())[-1])[1].value):
+        return ""
+    name, each = worst
+    share = percent(share_kept(each.value))
+    return f"From {name.replace('as', 'stored as')}, {share} would be chosen again ({each.value:.3f})."
+
+
+STUDY = Study(
+    find=stability,
+    settings=StabilitySettings,
+    examples=(
+        "grace-store stability traces.zarr --ratio 0.2",
+        "grace-store stability traces.zarr --out stability.json",
+        "grace-store stability traces.zarr --signal checkpoint-100 --against seed-2 --against checkpoint-25",
+    ),
+    signal="Signal to choose the subset by. [default: the only one]",
+)

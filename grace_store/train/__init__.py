@@ -1,0 +1,1 @@
+"""Training LoRA adapters: the warm-up, and what a trial trains with."""

@@ -1,0 +1,203 @@
+"""The recipe of a warm-up and its other documents: frozen once, compared on resuming, and written to be replayed."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from grace_store.base.arrays import IntArray
+from grace_store.base.documents import Count, SampleRef, parse_document
+from grace_store.base.errors import ResumeMismatch
+from grace_store.base.files import write_text
+from grace_store.base.settings import Whole
+from grace_store.base.text import canonical_json
+from grace_store.base.training_settings import WarmupSpec
+from grace_store.model.load.adapter_folder import WarmupDocument
+from grace_store.run.open_signal import describe_differences, software
+from grace_store.store.backend import is_url
+from grace_store.store.opened import Store
+from grace_store.store.sealed import from_bytes, seal, sealed_body, to_bytes
+from grace_store.values.methods.random import random_values
+from grace_store.values.ranking import budget, rank
+
+RECIPE = "recipe.json"
+REPLAY = "replay.toml"
+SUBSET = "subset.json"
+DONE = "done.json"
+"""Files beside the checkpoints."""
+_STREAM = 0x7761726D7570
+"""Added to the seed, so that a random selection with the same seed does not take the warm-up's own samples."""
+_EPOCHS_PER_SEED = 2**16
+"""How far apart the seeds of trainings are that are compared with each other."""
+ChosenSamples: TypeAlias = "tuple[WarmupSubset, tuple[IntArray, IntArray]]"
+"""A subset, and the positions in the plan of its samples and of those that are held out, as the dataset orders them."""
+OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}
+"""Fields whose option on the command line is called otherwise."""
+
+
+class LeftOut(SampleRef):
+    """A sample of the subset that cannot be trained on."""
+
+    reason: str
+    detail: str = ""
+
+
+class WarmupSubset(WarmupDocument):
+    """Which samples a warm-up trains on and which it holds out, in the order of the dataset."""
+
+    words: ClassVar[str] = "the subset of a warm-up"
+
+    kind: Literal["warmup_subset"] = "warmup_subset"
+    num_planned: Count
+    ratio: str
+    seed: int
+    samples: tuple[SampleRef, ...]
+    heldout: tuple[SampleRef, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    def fingerprint(self) -> str:
+        """Return a digest of what was chosen."""
+        chosen = {"num_planned", "ratio", "seed", "samples", "heldout"}
+        return hashlib.sha256(canonical_json(self.model_dump(mode="json", include=chosen))).hexdigest()
+
+
+class Recipe(WarmupDocument):
+    """All that decides a warm-up's numbers. Frozen in recipe.json; compared on resuming."""
+
+    words: ClassVar[str] = "the recipe of a warm-up"
+
+    kind: Literal["warmup_recipe"] = "warmup_recipe"
+    spec: Whole[WarmupSpec]
+    plan_sha256: str
+    subset_sha256: str
+    origin: dict[str, str]
+    """Where model, store and images lay and what software ran: for people, never compared."""
+
+    @field_validator("origin")
+    @classmethod
+    def _names_places(cls, value: dict[str, str]) -> dict[str, str]:
+        if missing := sorted({"model", "store", "images"} - value.keys()):
+            raise ValueError(f"origin does not say where {', '.join(missing)} lay")
+        return value
+
+    def fingerprint(self) -> str:
+        """Return a digest of what is compared."""
+        compared = self.model_dump(mode="json", include={"spec", "plan_sha256", "subset_sha256"})
+        return hashlib.sha256(canonical_json(compared)).hexdigest()
+
+
+class WarmupDone(WarmupDocument):
+    """The end of a warm-up. Its file says that nothing is left to do."""
+
+    words: ClassVar[str] = "the end of a warm-up"
+    remedy: ClassVar[str] = "Delete it and run `grace-store {maker}` again; what was trained is kept."
+
+    kind: Literal["warmup_done"] = "warmup_done"
+    recipe_sha256: str
+    num_planned: Count
+    num_samples: Count
+    num_left_out: Count
+    num_steps: Count
+    checkpoints: tuple[Annotated[str, Field(pattern="^checkpoint-[0-9]+$")], ...] = Field(min_length=1)
+    """Folders beside this file, in the order of their steps."""
+
+
+def read_recipe(out: Path) -> Recipe | None:
+    """Return the recipe of a warm-up that was begun, or None."""
+    path, where = out / RECIPE, str(out / RECIPE)
+    if not path.is_file():
+        return None
+    return parse_document(sealed_body(from_bytes(path.read_bytes(), where), where), Recipe, where)
+
+
+def make_recipe(spec: WarmupSpec, store: Store, subset: WarmupSubset, model: str, images: str) -> Recipe:
+    """Return the recipe of a warm-up as it would run now."""
+    place = store.location if is_url(store.location) else str(Path(store.location).resolve())
+    origin = {**software(), "model": str(Path(model).resolve()), "store": place, "images": images}
+    return Recipe(spec=spec, plan_sha256=store.plan.content_digest(), subset_sha256=subset.fingerprint(), origin=origin)
+
+
+def check_recipe(frozen: Recipe, now: Recipe, out: Path) -> None:
+    """Raise ResumeMismatch, with a readable difference, unless the run would take the same steps."""
+    lines = describe_differences(frozen.spec, now.spec, OPTION_NAMES)
+    if frozen.plan_sha256 != now.plan_sha256:
+        lines.append("planned samples: other data, or planned with other settings")
+    elif frozen.subset_sha256 != now.subset_sha256 and not lines:
+        lines.append("subset: other samples")
+    if lines:
+        raise ResumeMismatch(
+            f"The warm-up in {out} was begun with other settings:\n  "
+            + "\n  ".join(lines)
+            + "\nLeave those options out to go on as it was begun, or choose a new --out. Nothing was written."
+        )
+
+
+def freeze(recipe: Recipe, out: Path, store: Store, *, planned_here: bool) -> None:
+    """Write the recipe, and the same as a configuration that replays it."""
+    write_text(out / REPLAY, _replay(recipe, store, planned_here=planned_here))
+    write_text(out / RECIPE, to_bytes(seal(recipe)).decode())
+
+
+def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:
+    values: dict[str, Any] = {"model": recipe.origin["model"], "images": recipe.origin["images"]}
+    if planned_here:
+        values["data"] = [str(Path(file.path).resolve()) for file in store.plan.files]
+        values |= store.plan.spec.model_dump(mode="json", exclude_none=True)
+        values["unit_samples"] = store.plan.samples_per_unit
+        values["map"] = [f"{part}={field}" for part, field in store.plan.spec.map.items()]
+    else:
+        values["store"] = recipe.origin["store"]
+    values |= recipe.spec.model_dump(mode="json", exclude={"model"}, exclude_none=True)
+    values["checkpoints"] = ",".join(recipe.spec.checkpoints)
+    lines = [f"# grace-store warmup --config {REPLAY} --out NEW-FOLDER"]
+    for name, value in values.items():
+        # JSON's texts, numbers, booleans and lists are TOML's too.
+        lines.append(f"{OPTION_NAMES.get(name, name).replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"
+
+
+def choose_samples(store: Store, spec: WarmupSpec) -> ChosenSamples:
+    """Return a random ceil(ratio N) of the planned samples, and the next few to hold out; by seed and row alone."""
+    row = store.column("sample_row").astype(np.int64)
+    order = rank(random_values(spec.seed + _STREAM, row), row)
+    count = budget(spec.ratio, len(row))
+    chosen = (order[:count], order[count : count + spec.num_heldout])
+    samples, heldout = (some[np.argsort(row[some])] for some in chosen)
+    ids = store.column("sample_id")
+
+    def refs(positions: IntArray) -> tuple[SampleRef, ...]:
+        return tuple(SampleRef(sample_id=str(ids[i]), row=int(row[i])) for i in positions.tolist())
+
+    said = {"num_planned": len(row), "ratio": spec.ratio, "seed": spec.seed}
+    return WarmupSubset(**said, samples=refs(samples), heldout=refs(heldout)), (samples, heldout)
+
+
+def order_steps(rows: Sequence[int], seed: int, batch_size: int, num_epochs: int) -> list[list[int]]:
+    """Return the samples of each step, by position in rows: every epoch all of them, in a random order of its own.
+
+    >>> order_steps([3, 4, 9], seed=0, batch_size=2, num_epochs=1)
+    [[2, 0], [1]]
+    """
+    row = np.asarray(rows, dtype=np.int64)
+    steps = []
+    for epoch in range(1, num_epochs + 1):
+        order = rank(random_values(seed + _STREAM + epoch, row), row).tolist()
+        steps += [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    return steps
+
+
+def order_updates(rows: Sequence[int], seed: int, batch_size: int, num_updates: int) -> list[list[int]]:
+    """Return the samples of exactly so many full batches: each once in an order of its own before any comes again.
+
+    >>> order_updates([3, 4, 9], seed=0, batch_size=2, num_updates=3)
+    [[2, 0], [1, 0], [1, 2]]
+    """
+    num_epochs = -(-batch_size * num_updates // len(rows))
+    # Epochs are drawn with the seeds that follow: without a gap, one training's second would be the next one's first.
+    epochs = order_steps(rows, seed * _EPOCHS_PER_SEED, len(rows), num_epochs)
+    order = [place for epoch in epochs for place in epoch]
+    return [order[start : start + batch_size] for start in range(0, batch_size * num_updates, batch_size)]

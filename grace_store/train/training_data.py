@@ -1,0 +1,152 @@
+"""From samples to what a warm-up trains on: the extraction's very tokens and images, and which tokens are learnt."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace_store.base.arrays import Float32Array, FloatArray
+from grace_store.base.arrays import Int32Array as Ints
+from grace_store.base.settings import ExtractSpec
+from grace_store.base.states import SetAside
+from grace_store.base.training_settings import TrainingSpec
+from grace_store.data.sample import Sample
+from grace_store.model.inputs.batches import LengthRule, form_batches
+from grace_store.model.inputs.encode_samples import ImageQueue, SampleReader
+from grace_store.model.inputs.tokens import TokenizedSample
+from grace_store.model.inputs.vision import SampleImages
+from grace_store.model.load.weights import LoadedModel
+
+_SAMPLES_AT_ONCE = 64
+_TOO_LONG = "what it learns from them may be of little use. --max-length %d leaves them out"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSample:
+    """A conversation's tokens and the positions of those that are learnt."""
+
+    ids: Ints
+    learnt: Ints
+    token_inputs: dict[str, Ints]
+    """What else a vision-language model is given for every token."""
+    images: SampleImages | None
+    segment: Ints
+    """The segment of each learnt token, the steps and then the answer; one more for the end of the turn."""
+    weight: Float32Array | None = None
+    """How much the loss of each learnt token counts; None where all count 1."""
+
+    @property
+    def total_weight(self) -> float:
+        """What a mean over the learnt tokens is divided by."""
+        return float(len(self.learnt)) if self.weight is None else float(self.weight.sum(dtype=np.float64))
+
+
+def weigh(sample: TrainingSample, segment_weight: FloatArray) -> TrainingSample:
+    """Return a sample whose tokens count as much as their segment, the steps and then the answer; its end counts 1."""
+    return replace(sample, weight=np.append(segment_weight, 1.0)[sample.segment].astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Samples that share a forward and a backward pass."""
+
+    members: tuple[int, ...]
+    """Their positions among the samples that the batches were made of."""
+    inputs: dict[str, Tensor]
+    """The model's arguments, each (samples, longest), padded on the right, where a causal model does not look."""
+    kept: Tensor
+    """Positions whose logits some sample needs, ascending."""
+    row: Tensor
+    """For each learnt token, its sample."""
+    place: Tensor
+    """For each learnt token, where among the kept positions its prediction is."""
+    target: Tensor
+    weight: Tensor | None = None
+    """Of each learnt token; None where all count 1."""
+
+
+class TrainingEncoder:
+    """Reads samples as the extraction does, with the end of the turn as part of the answer if asked."""
+
+    def __init__(self, loaded: LoadedModel, spec: TrainingSpec, images: str | Path | None, num_threads: int) -> None:
+        embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
+        vocab_size = min(loaded.identity.vocab_size, embeddings.weight.shape[0])
+        self._reader = SampleReader(loaded, reading_spec(spec), vocab_size, images, _TOO_LONG)
+        self._num_threads = num_threads
+        self._has_end = spec.train_eos
+
+    def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
+        """Return each sample's tokens, or why it cannot be trained on."""
+        parts = [samples[start : start + _SAMPLES_AT_ONCE] for start in range(0, len(samples), _SAMPLES_AT_ONCE)]
+        with ThreadPoolExecutor(self._num_threads, thread_name_prefix="encode") as pool:
+            return [made for part in pool.map(self._encode, parts) for made in part]
+
+    def _encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
+        read = self._reader.read(samples)
+        return [
+            read.set_aside[i]
+            if i in read.set_aside
+            else _training_sample(read.tokens[i], read.images.get(i), has_end=self._has_end)
+            for i in range(len(samples))
+        ]
+
+
+def _training_sample(tokens: TokenizedSample, images: SampleImages | None, *, has_end: bool) -> TrainingSample:
+    learnt = np.flatnonzero(tokens.segment >= 0).astype(np.int32)
+    segment = tokens.segment[learnt].astype(np.int32)
+    segment[-1] += has_end
+    return TrainingSample(
+        tokens.ids.astype(np.int32),
+        learnt,
+        {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()},
+        # Pixels of the whole subset would not fit: they are made again when their step comes.
+        replace(images, kept=None) if images and images.digests else None,
+        segment,
+    )
+
+
+def reading_spec(spec: TrainingSpec) -> ExtractSpec:
+    """Return the spec of an extraction that reads samples as the warm-up does."""
+    shared = ExtractSpec.model_fields.keys() & TrainingSpec.model_fields.keys()
+    return ExtractSpec(include_eos=spec.train_eos, **{name: getattr(spec, name) for name in shared})
+
+
+def micro_batches(samples: Sequence[TrainingSample], batch_tokens: int, rule: LengthRule) -> list[MicroBatch]:
+    """Return samples in batches that fit the device, the longest first."""
+    groups = form_batches([len(sample.ids) for sample in samples], batch_tokens, rule)
+    return [_collate(group, [samples[i] for i in group]) for group in groups]
+
+
+def queue_images(samples: Sequence[TrainingSample], pool: ThreadPoolExecutor) -> ImageQueue:
+    """Return what hands out the samples' images, by position."""
+    return ImageQueue({i: each.images for i, each in enumerate(samples) if each.images is not None}, pool)
+
+
+def _collate(members: Sequence[int], samples: Sequence[TrainingSample]) -> MicroBatch:
+    shape = (len(samples), max(len(sample.ids) for sample in samples))
+    inputs = {name: np.zeros(shape, dtype=np.int64) for name in ("input_ids", *samples[0].token_inputs)}
+    for row, sample in enumerate(samples):
+        for name, values in inputs.items():
+            values[row, : len(sample.ids)] = sample.ids if name == "input_ids" else sample.token_inputs[name]
+    predecessor = np.concatenate([sample.learnt.astype(np.int64) - 1 for sample in samples])
+    kept = np.unique(predecessor)
+    return MicroBatch(
+        tuple(members),
+        {name: torch.from_numpy(values) for name, values in inputs.items()},
+        torch.from_numpy(kept),
+        torch.from_numpy(np.repeat(np.arange(len(samples)), [len(sample.learnt) for sample in samples])),
+        torch.from_numpy(np.searchsorted(kept, predecessor)),
+        torch.from_numpy(np.concatenate([sample.ids[sample.learnt].astype(np.int64) for sample in samples])),
+        _weights(samples),
+    )
+
+
+def _weights(samples: Sequence[TrainingSample]) -> Tensor | None:
+    if all(sample.weight is None for sample in samples):
+        return None
+    ones = (np.ones(len(sample.learnt), np.float32) if sample.weight is None else sample.weight for sample in samples)
+    return torch.from_numpy(np.concatenate(list(ones)))

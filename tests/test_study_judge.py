@@ -1,0 +1,230 @@
+"""Judging: planted labels are recovered, chance stays chance, and labels that say nothing are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import grace_store as gs
+from grace_store.base.documents import read_document
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.finding import Cell, Estimate, Finding
+from grace_store.base.settings import DataSpec
+from grace_store.cli import main
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.extract import extract
+from grace_store.store.opened import Store
+from grace_store.study.judge_conclusion import JudgedItems, conclude_judged
+from tests.fake_model import make_fake_model
+
+NUM_QUESTIONS = 60
+NUM_TRACES = 3
+"""Of each question."""
+KINDS = ("slip", "leap")
+
+
+def traces() -> list[dict[str, Any]]:
+    """Return three traces a question, of 3 to 6 steps; the fake model makes a step's loss follow its length."""
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(NUM_QUESTIONS * NUM_TRACES):
+        lengths = rng.integers(2, 12, rng.integers(3, 7)).tolist()
+        steps = [" ".join([f"{number}.{k}", *["so"] * length]) for k, length in enumerate(lengths)]
+        question, kind = number // NUM_TRACES, KINDS[number % 2]
+        record = {"id": f"t{number}", "prompt": f"What of {question}?", "steps": steps, "answer": f"it is {number}"}
+        found.append({**record, "kind": kind, "about": {"question": question}})
+    return found
+
+
+def labelled_store(folder: Path, labels: Sequence[dict[str, Any]]) -> Store:
+    """Extract the traces, with these labels, with the fake model, which looks at texts alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = [{**trace, **label} for trace, label in zip(traces(), labels, strict=True)]
+    data = folder / "data.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    job = ExtractJob(
+        store=str(folder / "store.zarr"),
+        model=make_fake_model(folder / "model"),
+        data=(str(data),),
+        data_request=DataSpec(format="explicit", min_steps=1),
+        samples_per_unit=64,
+        door="tests.fake_model",
+    )
+    return extract(job).store
+
+
+def labels_by(step_scores: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+    """Call the worst step of every second trace wrong, and the trace with it."""
+    found: list[dict[str, Any]] = []
+    for number, scores in enumerate(step_scores):
+        wrong = int(np.argmin(scores)) if number % 2 else -1
+        steps = [wrong + 1] if wrong >= 0 else []
+        found.append({"first": wrong, "wrong": steps, "ok": wrong < 0, "marks": number % 5, "sign": "x", "same": True})
+        found[-1]["far"] = 99
+    return found
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
+    """Stores whose wrong steps are those of the least GRACE score, those of the largest loss, and any."""
+    folder = tmp_path_factory.mktemp("judge")
+    table = gs.score(labelled_store(folder / "bare", [{}] * (NUM_QUESTIONS * NUM_TRACES)))
+    rng = np.random.default_rng(1)
+    steps = np.split(table.flat("step_score"), table.offsets[1:-1])
+    lengths = np.split(table.flat("step_num_tokens"), table.offsets[1:-1])
+    planted = {"grace": steps, "loss": [-each for each in lengths], "none": [rng.random(len(each)) for each in steps]}
+    return {name: labelled_store(folder / name, labels_by(scores)) for name, scores in planted.items()}
+
+
+def measure(found: Finding, name: str, items: str = "steps") -> Mapping[str, Cell]:
+    return found.tables[items].row(of=name)
+
+
+def test_planted_scores_are_recovered_also_with_position_and_length_held_fixed(planted: dict[str, Store]) -> None:
+    found = gs.judge(planted["grace"], gs.JudgeSettings(first_wrong="first", kind="kind", draws=100))
+    grace = measure(found, "grace")
+    assert grace["all_pairs"].value > 0.85
+    assert grace["held_fixed"].low > 0.8
+    assert grace["same_question"].low > 0.8
+    by_kind = found.tables["steps_by_kind"]
+    assert set(by_kind.columns) - {"measure"} == set(KINDS) - {"slip"}  # every second trace is wrong: all of one kind
+    assert by_kind.row(measure="wrong ones")["leap"] == 90
+    assert grace["first_errors"].low > found.tables["steps"].row(measure="chance")["first_errors"]
+    assert "GRACE of base tells wrong steps from right ones better than chance" in found.conclusion
+    counts = [found.numbers[name] for name in ("num_wrong_steps", "num_right_traces", "num_wrong_traces")]
+    assert (*counts, found.numbers["num_questions"]) == (90, 90, 90, NUM_QUESTIONS)
+
+
+def test_a_signal_that_follows_length_sees_nothing_when_length_is_held_fixed(planted: dict[str, Store]) -> None:
+    found = gs.judge(planted["loss"], gs.JudgeSettings(wrong_steps="wrong", draws=100))
+    loss, longest, grace = (measure(found, name) for name in ("loss", "longest", "grace"))
+    assert loss["all_pairs"].low > 0.75
+    assert abs(loss["held_fixed"].value - 0.5) < abs(loss["all_pairs"].value - 0.5) / 2
+    assert longest["all_pairs"].value == pytest.approx(1 - loss["all_pairs"].value)
+    assert grace["all_pairs"].low < 0.5 < grace["all_pairs"].high
+
+
+def test_random_labels_are_at_chance(planted: dict[str, Store]) -> None:
+    found = gs.judge(planted["none"], gs.JudgeSettings(first_wrong="first", draws=100))
+    for items in ("steps", "traces"):
+        for name in ("grace", "loss", "random"):
+            area = measure(found, name, items)["held_fixed"]
+            assert area.low - 0.05 < 0.5 < area.high + 0.05
+    assert "No stored signal tells wrong steps" in found.conclusion
+
+
+def test_steps_and_their_labels_stand_beside_each_other(planted: dict[str, Store]) -> None:
+    store = planted["none"]
+    labels = [json.loads(line) for line in Path(store.plan.files[0].path).read_text().splitlines()]
+    right, wrong, means = [], [], {True: [], False: []}
+    for sample in gs.iter_samples(store):
+        first, entropy = labels[sample.row]["first"], sample.entropy.tolist()
+        right += entropy[: sample.num_steps if first < 0 else first]
+        wrong += [entropy[first]] if first >= 0 else []
+        means[first < 0].append(float(np.average(sample.entropy, weights=sample.num_tokens)))
+    found = gs.judge(store, gs.JudgeSettings(first_wrong="first", draws=5))
+    for items, better, worse in (("steps", right, wrong), ("traces", means[True], means[False])):
+        # A lower entropy is taken for right.
+        pairs = [1.0 if a < b else 0.5 if a == b else 0.0 for a in better for b in worse]
+        entropy = measure(found, "entropy", items)["all_pairs"]
+        assert entropy.value == pytest.approx(np.mean(pairs), abs=1e-4)
+        assert entropy.num == len(pairs)
+
+
+def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
+    store = planted["grace"]
+    truth = gs.judge(store, gs.JudgeSettings(label="ok", draws=20, question="about.question"))
+    assert list(truth.tables) == ["traces"]
+    assert truth.numbers["num_questions"] == NUM_QUESTIONS
+    assert "first_errors" not in truth.tables["traces"].columns
+    marks = gs.judge(store, gs.JudgeSettings(label="marks", threshold=3, draws=20))
+    assert marks.numbers["num_right_traces"] == sum(number % 5 >= 3 for number in range(180))
+    assert gs.judge(store, gs.JudgeSettings(label="ok", draws=20, question="about.question")) == truth
+    fewer = gs.judge(store, gs.JudgeSettings(label="ok", draws=20, samples=100))
+    assert fewer.numbers["num_samples"] == 100
+    pool = gs.Pool.of(store, where="kind = 'slip'")
+    some = gs.judge(pool, gs.JudgeSettings(label="marks", threshold=3, draws=20))
+    assert some.numbers["num_samples"] == some.pool.where.num_kept == 90
+    assert some.numbers["num_right_traces"] == sum(number % 5 >= 3 for number in range(0, 180, 2))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "message"),
+    [
+        ({}, SettingError, "--label FIELD .*They have: id, prompt, steps"),
+        ({"label": "colour"}, SettingError, "No record of .* has a field 'colour'. There are: id, prompt"),
+        ({"label": "marks"}, SettingError, "5 different numbers, from 0 to 4: say from which one on"),
+        ({"label": "sign"}, DataError, "it holds 'x', and true, false or a number is wanted"),
+        ({"label": "same"}, DataError, "All 180 traces are right by 'same': there is nothing to tell apart"),
+        ({"label": "marks", "threshold": 99}, DataError, "All 180 traces are wrong"),
+        ({"first_wrong": "sign"}, DataError, "it holds 'x', and the number of a step from 0, or -1, is wanted"),
+        ({"first_wrong": "far"}, DataError, "it holds '99', and a trace of . steps has no such step"),
+        ({"wrong_steps": "far"}, DataError, "a list of the wrong steps' numbers, from 1, is wanted"),
+        ({"label": "ok", "first_wrong": "first"}, SettingError, "Give one of --label"),
+        ({"first_wrong": "first", "threshold": 1}, SettingError, "--threshold is for the numbers of --label"),
+        ({"label": "ok", "draws": 0}, SettingError, "draws 0: input should be greater than or equal to 1"),
+        ({"label": "ok", "samples": 6}, DataError, "of either, at least 5 are needed"),
+    ],
+)
+def test_what_says_nothing_is_refused(
+    planted: dict[str, Store], wanted: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        gs.judge(planted["grace"], gs.JudgeSettings.parse(**wanted))
+
+
+def test_few_labels_say_how_many_would_do(planted: dict[str, Store]) -> None:
+    found = gs.judge(planted["none"], gs.JudgeSettings(label="ok", draws=50, samples=24))
+    assert "Too few labels to say" in found.conclusion
+    assert "questions like these would narrow them to 0.05" in found.conclusion
+
+
+@pytest.mark.parametrize(("low", "is_told"), [(0.51, True), (0.49, False)])
+def test_an_interval_above_chance_that_is_no_answer_is_explained(low: float, is_told: bool) -> None:
+    """The best of several measures may lie above chance by chance, which a reader of the table cannot see."""
+    unsure = Estimate(value=0.65, low=low, high=0.8, p_value=0.04, num=90)
+    areas = {"all_pairs": unsure, "held_fixed": unsure}
+    rows = tuple({"measure": f"loss of {name}", "of": "loss", "signal": name, **areas} for name in ("base", "late"))
+    told = conclude_judged(JudgedItems("traces", 30, 30, 30, rows, {}, ()))
+    assert told.startswith("Too few labels to say")
+    assert (
+        "lies above 0.50 in the table, but with so few labels the best of 2 may do so by chance." in told
+    ) == is_told
+
+
+def test_the_command_concludes_first_and_writes_what_can_be_read_back(
+    planted: dict[str, Store], tmp_path: Path
+) -> None:
+    out, store = tmp_path / "judgement.json", planted["grace"].location
+    run: Callable[..., Any] = CliRunner().invoke
+    arguments = ["judge", store, "--first-wrong", "first", "--kind", "kind", "--draws", "20"]
+    shown = run(main, [*arguments, "--out", str(out)])
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith("GRACE of base tells wrong steps")
+    for words in ("held fixed", "by kind of error", "leap", "chance", "F1", f"{out}: the finding was written."):
+        assert words in shown.stdout
+    document = read_document(out, Finding)
+    machine = json.loads(run(main, [*arguments, "--json"]).stdout)
+    assert machine == document.to_json()
+    refused = run(main, ["judge", store, "--label", "colour"])
+    assert refused.exit_code == 1
+    assert "has a field 'colour'" in " ".join(refused.stderr.split())
+
+
+def test_the_area_that_is_printed_is_that_of_the_measure_that_is_named() -> None:
+    """A measure of fewer pairs may have the larger area and yet not be surely above chance."""
+    wide = Estimate(value=0.8, low=0.4, high=1.0, p_value=0.2, num=200)
+    sure = Estimate(value=0.7, low=0.65, high=0.75, p_value=0.0001, num=2000)
+    rows = tuple(
+        {"measure": f"{name} of base", "of": name, "signal": "base", "all_pairs": area, "held_fixed": area}
+        for name, area in (("entropy", wide), ("loss", sure))
+    )
+    told = conclude_judged(JudgedItems("traces", 90, 90, 90, rows, {}, ()))
+    assert told.startswith("Loss of base tells wrong traces from right ones better than chance (0.50)")
+    assert "held fixed: 0.70 (0.65 to 0.75)." in told
