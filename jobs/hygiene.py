@@ -18,7 +18,7 @@ from random import Random
 from typing import NamedTuple
 
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import TEXT_FLAGS, Unusable, text_flag_names
+from grace_store.base.states import TEXT_FLAGS, TEXT_SHIFT, Unusable, flag_names
 from grace_store.data.dataset import Dataset
 from grace_store.data.hygiene import text_flags
 from grace_store.data.sample import Sample, Turn, cover
@@ -155,7 +155,7 @@ def read_samples(path: Path, spec: DataSpec, *, share: float = 1.0, seed: int = 
 
 def counts_of(samples: Iterable[Sample]) -> Counter[str]:
     """Return how many samples have each flag."""
-    return Counter(name for sample in samples for name in text_flag_names(text_flags(sample)))
+    return Counter(name for sample in samples for name in flag_names(text_flags(sample) << TEXT_SHIFT))
 
 
 def try_flaws(samples: Sequence[Sample], seed: int = 0) -> dict[str, Found]:
