@@ -18,12 +18,12 @@ import numpy as np
 from grace_store.base.arrays import FloatArray
 from grace_store.base.files import write_lines
 from grace_store.base.settings import DataSpec, RunOptions
-from grace_store.curate.contamination import contamination
 from grace_store.example import demo_model
-from grace_store.read.descriptors import describe_samples
+from grace_store.pool.descriptors import describe_samples
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
+from grace_store.study.contamination import contamination
 from grace_store.values.length_bias import share_interval
 from jobs.planted_copies import Plant, has_number, renumber, reorder, reword
 

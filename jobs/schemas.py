@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grace_store.artifacts.notes import AgainstNote, DuplicatesNote, ScoresNote, SweepNote, WeightsNote
-from grace_store.artifacts.trial_documents import TrialPlan, TrialRun
 from grace_store.base.documents import Document
 from grace_store.base.finding import Finding
 from grace_store.base.metadata import Commit, Completion, Plan, SharingDocument, Signal
 from grace_store.base.settings import Frozen
-from grace_store.curate.selection import SubsetNote
+from grace_store.choose.selection import SubsetNote
 from grace_store.model.load.adapter_folder import CheckpointState
-from grace_store.store.sealed import BODY, SEAL
+from grace_store.score.notes import AgainstNote, DuplicatesNote, ScoresNote, SweepNote, WeightsNote
+from grace_store.store.digested_json import BODY, SEAL
+from grace_store.study.trial_documents import TrialPlan, TrialRun
 from grace_store.train.recipe import Recipe, WarmupDone, WarmupSubset
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import MethodSpec

@@ -10,7 +10,7 @@ import pytest
 from grace_store.store import backend
 from tests.mortal_backend import MortalBackend
 
-QUICK_ROOMS = ("base", "values", "likeness", "artifacts", "data", "store", "read", "layers", "format")
+QUICK_ROOMS = ("base", "values", "likeness", "data", "store", "pool", "layers", "format")
 """Rooms whose tests `make check` runs: they need no model, no browser and no cluster."""
 NOT_QUICK = ("test_store_check", "test_store_object_backend", "test_likeness_search", "test_likeness_clusters")
 """Files of these rooms that take a third of their time."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import math
 
-from grace_store.artifacts.notes import (
+from grace_store.base.documents import Document, SampleRef
+from grace_store.base.finding import Column, Estimate, Finding, PoolNote, SignalNote, Table, WhereNote
+from grace_store.base.settings import ModelIdentity
+from grace_store.base.training_settings import TrainingSpec, WarmupSpec
+from grace_store.choose.selection import Selection, SubsetNote
+from grace_store.likeness.recall import Recall
+from grace_store.model.load.adapter_folder import CheckpointState
+from grace_store.score.notes import (
     AgainstNote,
     AgainstSpec,
     BenchmarkNote,
@@ -21,20 +28,13 @@ from grace_store.artifacts.notes import (
     TargetsNote,
     WeightsNote,
 )
-from grace_store.artifacts.trial_documents import (
+from grace_store.study.trial_documents import (
     TrialItem,
     TrialPlan,
     TrialRun,
     TrialSpec,
     TrialSubset,
 )
-from grace_store.base.documents import Document, SampleRef
-from grace_store.base.finding import Column, Estimate, Finding, PoolNote, SignalNote, Table, WhereNote
-from grace_store.base.settings import ModelIdentity
-from grace_store.base.training_settings import TrainingSpec, WarmupSpec
-from grace_store.curate.selection import Selection, SubsetNote
-from grace_store.likeness.recall import Recall
-from grace_store.model.load.adapter_folder import CheckpointState
 from grace_store.train.recipe import LeftOut, Recipe, WarmupDone, WarmupSubset
 from grace_store.values.diversity_spec import DiversitySpec
 from grace_store.values.grid import Grid, SweepSpec

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store import __version__
-from grace_store.artifacts.notes import AgainstNote, DuplicatesNote
 from grace_store.base.documents import (
     METADATA_KEY,
     Count,
@@ -30,6 +29,7 @@ from grace_store.base.errors import DataError
 from grace_store.base.finding import Finding
 from grace_store.base.metadata import FORMAT_VERSION
 from grace_store.base.settings import Frozen
+from grace_store.score.notes import AgainstNote, DuplicatesNote
 from tests.example_notes import EXAMPLES
 
 

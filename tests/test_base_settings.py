@@ -13,11 +13,11 @@ from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, ModelIdentity, Spec, Whole
 from grace_store.base.training_settings import TrainingSpec, WarmupSpec
 from grace_store.cli.main import COMMANDS
-from grace_store.curate.trial_plan import check_same_trial
 from grace_store.run.extract import extract
 from grace_store.run.open_signal import check_given
 from grace_store.run.plan import check_request
 from grace_store.store.opened import Store
+from grace_store.study.trial_plan import check_same_trial
 from grace_store.train.recipe import Recipe, check_recipe
 from tests.example_notes import EXAMPLES, TRIAL_PLAN
 from tests.fake_model import HIDDEN_SIZE

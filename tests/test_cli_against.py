@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from grace_store.artifacts.against_table import read_against
+from grace_store.choose.contamination_table import read_against
 from grace_store.cli import main
 from tests.benchmark_stores import (
     DILUTED,

@@ -10,12 +10,12 @@ import textwrap
 import pytest
 from click.testing import CliRunner
 
-from grace_store.artifacts.duplicate_table import read_duplicates
 from grace_store.base.errors import how_to_install
+from grace_store.choose.duplicate_table import read_duplicates
+from grace_store.choose.duplicates import duplicates
 from grace_store.cli import main
-from grace_store.curate.duplicates import duplicates
-from grace_store.curate.score import score
-from grace_store.read.pool import Pool
+from grace_store.pool.pool import Pool
+from grace_store.score.score import score
 from grace_store.store.opened import Store
 from tests.duplicated_stores import duplicated_store
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from grace_store.artifacts.score_table import read_scores
 from grace_store.cli import main
+from grace_store.score.score_table import read_scores
 from tests.gradient_stores import (
     add_gradients,
     plan_store,

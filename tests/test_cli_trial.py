@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.artifacts.trial_documents import FOUND
 from grace_store.base.documents import read_document
 from grace_store.base.finding import Finding
+from grace_store.study.trial_documents import FOUND
 from tests.commands import run, run_json
 from tests.trials import make_pool, write_ids
 

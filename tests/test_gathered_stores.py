@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import grace_store as gs
-from grace_store.artifacts.trial_documents import TrialSpec
 from grace_store.base.training_settings import WarmupSpec
-from grace_store.curate.exports import EXPORTS
-from grace_store.curate.ranked_records import ranked_records
-from grace_store.curate.trial_samples import gather_samples
-from grace_store.read.records import columns_of_rows, read_field
+from grace_store.choose.exports import EXPORTS
+from grace_store.pool.records import columns_of_rows, read_field
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
+from grace_store.study.ranked_records import ranked_records
+from grace_store.study.trial_documents import TrialSpec
+from grace_store.study.trial_samples import gather_samples
 from grace_store.train.recipe import choose_samples
 from grace_store.values.methods.method import HeuristicSpec
 from tests.example_notes import TRAINING

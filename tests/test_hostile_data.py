@@ -29,7 +29,7 @@ from grace_store.data.parse_records import MAX_ID_CHARS, parse_record
 from grace_store.data.record import MAX_NESTING, Record, parse_object
 from grace_store.data.sample import Sample
 from grace_store.data.splitters import line_starts, named_splitter, natural_starts, paragraph_starts, section_starts
-from grace_store.read.records import open_dataset
+from grace_store.pool.records import open_dataset
 from grace_store.run.plan import plan
 
 GOOD = {"prompt": "q", "steps": ["a", "b"], "answer": "c"}

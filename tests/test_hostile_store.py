@@ -20,10 +20,10 @@ from numcodecs import zstd
 from grace_store.base.errors import DatasetChanged, GraceStoreError, SettingError
 from grace_store.base.text import canonical_json
 from grace_store.cli import main
-from grace_store.read.records import open_dataset
+from grace_store.pool.records import open_dataset
 from grace_store.run.plan import plan
+from grace_store.store.digested_json import BODY, SEAL
 from grace_store.store.opened import Store
-from grace_store.store.sealed import BODY, SEAL
 from tests.stores import extract_store
 
 MEMORY = 2 << 30

@@ -9,28 +9,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import grace_store.artifacts
 import jsonschema
 import pyarrow.parquet as pq
 import pytest
 
-import grace_store.artifacts
 import grace_store.base.finding
-import grace_store.curate.selection
+import grace_store.choose.selection
 import grace_store.train.recipe
-from grace_store.artifacts.notes import StoreNote
 from grace_store.base.documents import METADATA_KEY, Document, write_document
 from grace_store.base.metadata import FORMAT_VERSION
-from grace_store.curate.contamination import contamination
-from grace_store.curate.diversity import diversity
-from grace_store.curate.duplicates import duplicates
-from grace_store.curate.export import export
-from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import select
-from grace_store.curate.selection import Selection
-from grace_store.curate.sweep import sweep
-from grace_store.curate.targets import Targets
-from grace_store.curate.trade_curve import curve_choices
-from grace_store.curate.weigh_steps import weights
+from grace_store.choose.duplicates import duplicates
+from grace_store.choose.export import export
+from grace_store.choose.select import select
+from grace_store.choose.selection import Selection
+from grace_store.score.notes import StoreNote
+from grace_store.score.score import ScoreRequest, score
+from grace_store.score.sweep import sweep
+from grace_store.score.targets import Targets
+from grace_store.score.weigh_steps import weights
+from grace_store.study.contamination import contamination
+from grace_store.study.diversity import diversity
+from grace_store.study.trade_curve import curve_choices
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method import HeuristicSpec
 from jobs.schemas import NOTES, kind_of, note_schema
@@ -79,7 +79,7 @@ def test_every_kind_of_document_has_a_schema():
         for each in pkgutil.iter_modules(grace_store.artifacts.__path__)
     ] + [
         grace_store.base.finding,
-        grace_store.curate.selection,
+        grace_store.choose.selection,
         grace_store.train.recipe,
         grace_store.model.load.adapter_folder,
     ]

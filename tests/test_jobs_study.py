@@ -18,8 +18,8 @@ import torch
 
 from grace_store.base.errors import Corrupt, ResumeMismatch, SettingError
 from grace_store.base.events import ignore
-from grace_store.curate.benchmark_results import Entry, Results
-from grace_store.curate.evaluate import relative_average
+from grace_store.study.benchmark_results import Entry, Results
+from grace_store.study.evaluate import relative_average
 from jobs.demo_traces.flaws import FILLERS as REAL_FILLERS
 from jobs.study import corruptions
 from jobs.study.answering import ask, generate, is_right

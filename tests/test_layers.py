@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "grace_store"
 
 LAYERS = [
-    "base", "store", "data", "model", "values", "likeness", "read", "artifacts", "run", "train", "curate", "study",
+    "base", "store", "data", "model", "values", "likeness", "pool", "run", "train", "score", "choose", "study",
     "pages", "example", "cli",
 ]  # fmt: skip
 """Lowest first. A room may import those before it, and its own modules."""
@@ -47,11 +47,11 @@ SIDEWAYS = {
         "model",
         "values",
         "likeness",
-        "read",
-        "artifacts",
+        "pool",
         "run",
         "train",
-        "curate",
+        "score",
+        "choose",
         "study",
         "pages",
     },
@@ -157,7 +157,7 @@ def test_no_public_name_means_two_things() -> None:
             "torch transformers faiss",
         ),
         (
-            "import grace_store.curate.score, grace_store.curate.select, grace_store.run.status",
+            "import grace_store.score.score, grace_store.choose.select, grace_store.run.status",
             "torch transformers PIL",
         ),
         (

@@ -11,7 +11,7 @@ import pytest
 from grace_store.likeness import cell_search, cell_tasks
 from grace_store.likeness.cell_tasks import Shelves, cell_of, cells_probed, reorder, rounded, whole_length
 from grace_store.likeness.search import similar_pairs
-from grace_store.likeness.searching import IndexPlan
+from grace_store.likeness.search_base import IndexPlan
 from tests.vector_stores import ArraySource, at_cosine
 
 PLAN = IndexPlan("cells", num_cells=24, num_probed=6)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from grace_store.base.events import Progressed, Warned
-from grace_store.likeness import index_search, search, searching
+from grace_store.likeness import index_search, search, search_base
 from grace_store.likeness import vector_sources as sources
 from grace_store.likeness.forest import connected
 from grace_store.likeness.recall import Truth
 from grace_store.likeness.search import plan_index, similar_pairs
-from grace_store.likeness.searching import IndexPlan
+from grace_store.likeness.search_base import IndexPlan
 from tests.vector_stores import ArraySource, at_cosine, brute_force_groups
 
 NUM, SIZE, FLOOR = 20_000, 64, 0.92
@@ -167,7 +167,7 @@ def test_recall_looks_at_fewer_points_where_there_are_too_many_pairs(vectors, mo
 def test_more_neighbours_than_are_asked_for_first(monkeypatch):
     """A crowd in which everyone is like thousands of others: all of them are found, in bounded portions."""
     monkeypatch.setattr(index_search, "PAIRS_AT_ONCE", 20_000)
-    monkeypatch.setattr(searching, "MANY_NEIGHBOURS", 200)
+    monkeypatch.setattr(search_base, "MANY_NEIGHBOURS", 200)
     rng = np.random.default_rng(0)
     crowds = [at_cosine(np.tile(np.eye(16)[[i]], (400, 1)), 0.99, rng) for i in range(2)]
     vector = np.concatenate(crowds).astype(np.float32)

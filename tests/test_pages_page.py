@@ -15,20 +15,20 @@ from grace_store.base.documents import read_document, write_document
 from grace_store.base.files import write_text
 from grace_store.base.finding import Column, Estimate, Finding, PoolNote, Table
 from grace_store.base.states import ABOUT
-from grace_store.curate.diversity import DiversitySettings, diversity
-from grace_store.curate.export import export
-from grace_store.curate.score import score
-from grace_store.curate.select import select
-from grace_store.curate.trade_curve import curve_choices
+from grace_store.choose.export import export
+from grace_store.choose.select import select
 from grace_store.pages.figures import line_chart
 from grace_store.pages.html import write_page
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.pages.sections import Section
+from grace_store.score.score import score
+from grace_store.store.digested_json import seal, to_bytes
 from grace_store.store.opened import Store
-from grace_store.store.sealed import seal, to_bytes
+from grace_store.study.diversity import DiversitySettings, diversity
 from grace_store.study.judge import JudgeSettings, judge
 from grace_store.study.stability import STEPS, StabilitySettings, stability
+from grace_store.study.trade_curve import curve_choices
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method import HeuristicSpec
 from tests.example_notes import EXAMPLES

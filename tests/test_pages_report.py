@@ -15,17 +15,17 @@ from click.testing import CliRunner
 
 from grace_store.base.documents import write_document
 from grace_store.base.errors import DataError, MissingExtra, ResumeMismatch, SettingError, how_to_install
+from grace_store.choose.duplicates import duplicates
+from grace_store.choose.export import export
+from grace_store.choose.select import select
 from grace_store.cli import main
-from grace_store.curate.duplicates import duplicates
-from grace_store.curate.export import export
-from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import select
-from grace_store.curate.sweep import sweep
-from grace_store.curate.targets import Targets
 from grace_store.pages import html as html_module
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
-from grace_store.read.pool import Pool
+from grace_store.pool.pool import Pool
+from grace_store.score.score import ScoreRequest, score
+from grace_store.score.sweep import sweep
+from grace_store.score.targets import Targets
 from grace_store.store.opened import Store
 from grace_store.study.stability import StabilitySettings, stability
 from grace_store.values.grid import SweepSpec

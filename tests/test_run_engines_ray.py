@@ -18,19 +18,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from grace_store.artifacts.duplicate_table import read_duplicates
 from grace_store.base.errors import Interrupted, SettingError, WorkerDied
 from grace_store.base.events import Event, Note, UnitCommitted, Warned, ignore
 from grace_store.base.settings import RunOptions
+from grace_store.choose.duplicate_table import read_duplicates
+from grace_store.choose.duplicates import duplicates
 from grace_store.cli.main import main
-from grace_store.curate.duplicates import duplicates
-from grace_store.curate.score import score
-from grace_store.curate.sweep import sweep
-from grace_store.likeness.searching import IndexPlan
-from grace_store.read.pool import Pool
+from grace_store.likeness.search_base import IndexPlan
+from grace_store.pool.pool import Pool
 from grace_store.run.engines import ENGINES
 from grace_store.run.engines.engine import EngineOptions, ExtractJob
 from grace_store.run.extract import extract, missing_units
+from grace_store.score.score import score
+from grace_store.score.sweep import sweep
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec

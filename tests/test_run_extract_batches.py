@@ -13,7 +13,7 @@ import grace_store.model.head.own_forward as own_forward
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.model.open_model import open_extractor
-from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.verify import verify, verify_against_model

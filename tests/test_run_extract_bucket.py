@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from grace_store.artifacts.score_table import read_scores
 from grace_store.base.errors import SettingError, StorageError, StoreBusy
 from grace_store.base.events import Event, UnitCommitted
 from grace_store.base.settings import DataSpec
 from grace_store.cli import main
-from grace_store.curate.score import score
 from grace_store.run.doctor.data_checks import Seen
 from grace_store.run.doctor.machine_checks import examine_place
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.run.verify import repair, verify
+from grace_store.score.score import score
+from grace_store.score.score_table import read_scores
 from grace_store.store import keys
 from grace_store.store.backend import open_backend
 from grace_store.store.lock import hold

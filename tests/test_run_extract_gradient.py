@@ -17,15 +17,15 @@ from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.events import Note, UnitCommitted, Warned
 from grace_store.base.settings import ExtractSpec, GradientSpec, RunOptions
 from grace_store.cli import main
-from grace_store.curate.score import score
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import expected_bytes, extract
 from grace_store.run.open_signal import choose_signals, name_signals
 from grace_store.run.status import status
 from grace_store.run.verify import repair, verify, verify_against_model
+from grace_store.score.score import score
+from grace_store.store.digested_json import seal, to_bytes
 from grace_store.store.keys import commit_key
 from grace_store.store.opened import Store
-from grace_store.store.sealed import seal, to_bytes
 from grace_store.store.unit_writer import UnitWriter, complete_signal, digest_of
 from grace_store.train.warmup import warmup
 from tests import fake_model, warmups
@@ -386,7 +386,7 @@ def test_gradients_of_steps_are_scored_like_proxies(warmed, tmp_path):
     table = score(store)
     extractor = open_gradient(warmed / "model", checkpoint, dimension=4)
     truth = TrueGradients(warmed / "model", checkpoint, extractor)
-    from grace_store.read.records import UnitLoader, open_dataset
+    from grace_store.pool.records import UnitLoader, open_dataset
 
     opened = Store.open(store)
     with open_dataset(opened) as dataset:

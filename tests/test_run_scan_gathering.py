@@ -14,7 +14,7 @@ import pytest
 from grace_store.base.errors import DatasetChanged, ResumeMismatch, SettingError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.settings import DataSpec
-from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.run.preview import preview, preview_lines

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import grace_store as gs
-from grace_store.artifacts.trial_documents import TrialRequest
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError
 from grace_store.base.files import sidecar_of
-from grace_store.curate.contamination import contamination
-from grace_store.curate.duplicates import duplicates
-from grace_store.curate.select import read_subset, replay_subset
-from grace_store.curate.selection import NOTHING, SIZES, Selection, SubsetNote
-from grace_store.curate.trial_plan import prepare_trial
-from grace_store.curate.trial_samples import gather_samples
+from grace_store.choose.duplicates import duplicates
+from grace_store.choose.select import read_subset, replay_subset
+from grace_store.choose.selection import NOTHING, SIZES, Selection, SubsetNote
 from grace_store.likeness.clusters import cluster_vectors
-from grace_store.read.descriptors import describe_samples
+from grace_store.pool.descriptors import describe_samples
 from grace_store.store.opened import Store
+from grace_store.study.contamination import contamination
+from grace_store.study.trial_documents import TrialRequest
+from grace_store.study.trial_plan import prepare_trial
+from grace_store.study.trial_samples import gather_samples
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values
 from tests.benchmark_stores import extracted, planned, write_records

@@ -16,9 +16,9 @@ from grace_store.base.errors import Corrupt, UnknownName
 from grace_store.base.settings import Storage
 from grace_store.store import keys
 from grace_store.store.array_group import decode_chunk
+from grace_store.store.digested_json import seal, to_bytes
 from grace_store.store.layout import sample_arrays
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.sealed import seal, to_bytes
 from grace_store.store.unit_writer import UnitWriter, complete_signal, digest_of
 from tests.stores import STORAGES, add_signal, random_vectors, spans_for, write_plan, write_store
 

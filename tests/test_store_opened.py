@@ -17,10 +17,10 @@ from grace_store.base.text import canonical_json
 from grace_store.base.unit import UnitSignals
 from grace_store.data.dataset import Dataset
 from grace_store.data.sample import Sample
-from grace_store.read.records import UnitLoader
+from grace_store.pool.records import UnitLoader
 from grace_store.store import keys, layout
+from grace_store.store.digested_json import BODY, SEAL, from_bytes, group_bytes, unseal
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.sealed import BODY, SEAL, from_bytes, group_bytes, unseal
 from grace_store.store.unit_writer import complete_signal, create_signal, withdraw_units
 from tests.fake_model import fake_signals
 from tests.stores import (

@@ -9,7 +9,7 @@ import pytest
 
 from grace_store.base.errors import SettingError
 from grace_store.base.finding import Estimate
-from grace_store.read.pool import Pool
+from grace_store.pool.pool import Pool
 from grace_store.store.opened import Store
 from grace_store.study.fidelity import FidelitySettings, conclude_fidelity, fidelity
 from grace_store.values.agreement import agreement, jaccard_by_chance, survival

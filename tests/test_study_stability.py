@@ -10,7 +10,7 @@ import pytest
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.finding import Estimate
 from grace_store.base.text import percent
-from grace_store.read.pool import Pool
+from grace_store.pool.pool import Pool
 from grace_store.study.stability import STEPS, StabilitySettings, conclude_stability, stability
 from grace_store.values.agreement import share_kept, step_survival, survival
 from grace_store.values.ranking import budget, rank

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import ResumeMismatch
-from grace_store.read.samples import iter_samples
+from grace_store.pool.samples import iter_samples
 from jobs.study.step_weights import EQUAL, main, measure, table_of
 
 

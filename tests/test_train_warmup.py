@@ -43,7 +43,7 @@ from grace_store.model.load.adapter_folder import CheckpointState
 from grace_store.model.load.adapters import check_base, read_adapter
 from grace_store.model.load.weights import describe_model, load
 from grace_store.model.open_model import open_extractor, resolve_spec
-from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
 from grace_store.train.adapter_trainer import AdapterTrainer, StepResult

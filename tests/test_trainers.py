@@ -17,7 +17,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.settings import ExtractSpec, ImagesAs, RunOptions
 from grace_store.base.states import Reason
 from grace_store.base.training_settings import WarmupOptions, WarmupSpec
-from grace_store.curate.exports.trl import prompt_and_completion
+from grace_store.choose.exports.trl import prompt_and_completion
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.inputs.encode_samples import PreparedUnit, SampleReader

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace_store.artifacts.trial_documents import TrialRequest, TrialSpec
 from grace_store.base.settings import DataSpec
 from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.run.plan import plan
+from grace_store.study.trial_documents import TrialRequest, TrialSpec
 from tests.tiny_models import tiny_text_model
 
 NUM_SAMPLES = 60

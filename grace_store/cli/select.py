@@ -14,11 +14,11 @@ from grace_store.base.file_formats import check_name
 from grace_store.base.finding import WhereNote
 from grace_store.base.states import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted
+from grace_store.choose.exports import EXPORTS
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result, where_line
 from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.curate.exports import EXPORTS
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from grace_store.values.length_bias import LENGTHS
 
@@ -153,8 +153,8 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     shares of what is left. Pairs are the best trace of a question and the worst one with another response; --ratio and
     --count keep those with the largest difference.
     """
-    from grace_store.artifacts.made_from import check_outputs
-    from grace_store.curate.select import subset_paths
+    from grace_store.choose.select import subset_paths
+    from grace_store.score.provenance import check_outputs
 
     check_name(out, *EXPORTS[as_format].formats)
     sizes = _sizes(settings)
@@ -180,7 +180,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
 
 def _sizes(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the sizes that are asked for, each by its name in files; none where nothing is said."""
-    from grace_store.curate.selection import SIZES
+    from grace_store.choose.selection import SIZES
 
     given = {name: settings.pop(name) for name in SIZES}
     given["threshold"] = () if given["threshold"] is None else (given["threshold"],)

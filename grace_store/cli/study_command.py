@@ -12,7 +12,7 @@ from grace_store.cli import shared
 from grace_store.cli.console import show
 from grace_store.cli.options import TEXT, As, command, option, options_of, parsed, stacked
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.read.pool import Pool
+from grace_store.pool.pool import Pool
 from grace_store.study import STUDIES
 
 
@@ -31,7 +31,7 @@ def study_command(name: str) -> click.Command:
     )
 
     def run(store: str, out: Path | None, *, as_json: bool, **given: Any) -> None:
-        from grace_store.artifacts.made_from import check_results
+        from grace_store.score.provenance import check_results
 
         check_results(store, [out])
         settings = parsed(study.settings, given)

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 import grace_store as gs
-from grace_store.artifacts.trial_documents import FOUND, OPTIONS, TrialSpec
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.cli import shared
@@ -32,6 +31,7 @@ from grace_store.cli.options import (
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.cli.warmup import speed
 from grace_store.data.formats import FORMATS
+from grace_store.study.trial_documents import FOUND, OPTIONS, TrialSpec
 
 OWN = {
     **{name: As(f"--{option}") for name, option in OPTIONS.items()},
@@ -95,7 +95,7 @@ def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
     clear; the error rate of 5 % holds wherever it ends. After an interruption the same command goes on. Processes that
     are started with the same OUT share the trainings.
     """
-    from grace_store.curate.trial import estimate_trial
+    from grace_store.study.trial import estimate_trial
 
     request, is_first = _request(wishes)
     if dry_run:

@@ -25,7 +25,7 @@ from grace_store.likeness.cell_tasks import (
     rounded,
 )
 from grace_store.likeness.clusters import cells_in_order, learn_centres
-from grace_store.likeness.searching import CELL_ITERATIONS, Searching
+from grace_store.likeness.search_base import CELL_ITERATIONS, Searching
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")

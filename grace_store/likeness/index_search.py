@@ -11,7 +11,7 @@ import numpy as np
 
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.likeness.forest import PAIRS_AT_ONCE, Pairs
-from grace_store.likeness.searching import CELL_ITERATIONS, Searching
+from grace_store.likeness.search_base import CELL_ITERATIONS, Searching
 from grace_store.likeness.vector_sources import Block
 
 QUERIES_AT_ONCE = 256

@@ -16,7 +16,7 @@ from grace_store.base.settings import default_threads
 from grace_store.likeness.cell_search import CellSearch, Workers
 from grace_store.likeness.clusters import faiss_threads
 from grace_store.likeness.index_search import IndexSearch
-from grace_store.likeness.searching import Found, IndexPlan, Kind, Searching
+from grace_store.likeness.search_base import Found, IndexPlan, Kind, Searching
 from grace_store.likeness.vector_sources import VectorSource
 
 BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu12")

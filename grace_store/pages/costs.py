@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from grace_store.artifacts.notes import ScoresNote
 from grace_store.run.status import SignalStatus
+from grace_store.score.notes import ScoresNote
 from grace_store.store.backend import run_logs
 from grace_store.store.opened import Store
 

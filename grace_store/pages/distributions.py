@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray
 from grace_store.base.states import ABOUT, HYGIENE_FLAGS
-from grace_store.curate.audit import audit
-from grace_store.curate.sweep import Sweep, sweep
 from grace_store.pages import figures
 from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.pool import Pool, stepwise_signals
+from grace_store.pool.pool import Pool, stepwise_signals
+from grace_store.score.score_table import ScoreTable
+from grace_store.score.sweep import Sweep, sweep
+from grace_store.study.audit import audit
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec
 from grace_store.values.score_spec import ScoreSpec

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.artifacts.made_from import groups_of
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.finding import Estimate
 from grace_store.base.text import one_line
-from grace_store.curate.group_counts import group_name
+from grace_store.choose.group_counts import group_name
 from grace_store.pages.figures import BOXES, intervals, value_boxes
 from grace_store.pages.sections import Cell, Section
+from grace_store.score.provenance import groups_of
+from grace_store.score.score_table import ScoreTable
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation, share_interval
 

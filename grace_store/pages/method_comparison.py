@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grace_store.artifacts.notes import check_plan_of
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray
 from grace_store.base.text import duration, size
-from grace_store.curate.select import select
+from grace_store.choose.select import select
 from grace_store.pages.costs import cost_of
 from grace_store.pages.figures import matrix_map
 from grace_store.pages.groups import NamedTable
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status
+from grace_store.score.notes import check_plan_of
+from grace_store.score.score_table import ScoreTable
 from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
 from grace_store.values.length_bias import rank_correlation

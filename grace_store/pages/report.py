@@ -7,16 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from grace_store.artifacts.made_from import Source, check_outputs, keep_samples, sources_of, where_note
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.file_formats import HTML, check_name
 from grace_store.base.states import ABOUT
 from grace_store.base.text import counted
-from grace_store.curate.conclusions import conclude_scores
-from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import select
+from grace_store.choose.select import select
 from grace_store.pages.audits import audit_sections
 from grace_store.pages.distributions import length_section, settings_section, values_section
 from grace_store.pages.figure_files import write_figures
@@ -30,8 +26,12 @@ from grace_store.pages.sections import Figure, Section
 from grace_store.pages.shown_traces import choose_traces
 from grace_store.pages.similarity import similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, gather_traces
-from grace_store.read.pool import stepwise_signals
+from grace_store.pool.pool import stepwise_signals
 from grace_store.run.status import status
+from grace_store.score.conclusions import conclude_scores
+from grace_store.score.provenance import Source, check_outputs, keep_samples, sources_of, where_note
+from grace_store.score.score import ScoreRequest, score
+from grace_store.score.score_table import ScoreTable
 from grace_store.store.opened import Store
 
 

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from grace_store.artifacts.against_table import AgainstTable, read_against
-from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
-from grace_store.artifacts.notes import check_plan_of
-from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.base.arrays import IntArray
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.finding import Finding
 from grace_store.base.text import enumerated
-from grace_store.curate.selection import SubsetNote
-from grace_store.curate.subset_file import selected_rows
-from grace_store.curate.sweep import Sweep, read_sweep
-from grace_store.read.pool import Kept
+from grace_store.choose.contamination_table import AgainstTable, read_against
+from grace_store.choose.duplicate_table import DuplicateTable, read_duplicates
+from grace_store.choose.selection import SubsetNote
+from grace_store.choose.subset_file import selected_rows
+from grace_store.pool.pool import Kept
+from grace_store.score.notes import check_plan_of
+from grace_store.score.score_table import ScoreTable, read_scores
+from grace_store.score.sweep import Sweep, read_sweep
 from grace_store.store.opened import Store
 from grace_store.train.recipe import read_recipe
 

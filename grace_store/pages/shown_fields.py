@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from grace_store.base.text import one_line
 from grace_store.data.record import fields_in, value_of
-from grace_store.read.records import SampleRecords
+from grace_store.pool.records import SampleRecords
 
 MAX_CHOICES = 24
 """Different values from which on a field is filtered by a range or by a text, not by a choice."""

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace_store.artifacts.duplicate_table import DuplicateTable
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import how_to_install
 from grace_store.base.events import Listener
-from grace_store.base.row_places import find_rows
+from grace_store.base.row_index import find_rows
 from grace_store.base.text import first_few
+from grace_store.choose.duplicate_table import DuplicateTable
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import similarity_figures
 from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.descriptors import Descriptions, describe_samples
-from grace_store.read.pool import Pool
+from grace_store.pool.descriptors import Descriptions, describe_samples
+from grace_store.pool.pool import Pool
+from grace_store.score.score_table import ScoreTable
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
@@ -80,7 +80,7 @@ def _duplicates(
         section.text(f"Duplicates are not shown: {NO_FAISS}", kind="note")
         return [None] * len(row)
     else:
-        from grace_store.curate.duplicates import duplicates
+        from grace_store.choose.duplicates import duplicates
 
         values = table if np.isfinite(table.value).any() else None
         found = duplicates(pool, scores=values, subset=given.store.positions_of(row), listener=listener)
@@ -132,7 +132,7 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
     if obstacle:
         section.text(f"Coverage is not shown: {obstacle}", kind="note")
         return
-    from grace_store.curate.diversity import diversity
+    from grace_store.study.diversity import diversity
 
     ratio, signal = () if request.subsets else (request.ratio,), next(iter(table.note.signals))
     pool = Pool(given.store, signal, given.kept, partial=request.partial)

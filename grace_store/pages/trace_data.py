@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Array, Float32Array, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
@@ -21,9 +20,10 @@ from grace_store.data.sample_digests import prompt_digest
 from grace_store.pages.plain_text import shortened
 from grace_store.pages.shown_fields import ShownField, shown_fields
 from grace_store.pages.thumbnails import Thumbnails
-from grace_store.read.blocks import BlockReader
-from grace_store.read.pool import parse_names, stepwise_signals
-from grace_store.read.records import SampleRecords, UnitLoader, image_folder, open_dataset
+from grace_store.pool.blocks import BlockReader
+from grace_store.pool.pool import parse_names, stepwise_signals
+from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
+from grace_store.score.score_table import ScoreTable
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack

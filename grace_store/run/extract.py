@@ -19,7 +19,7 @@ from grace_store.base.events import Event, Failed, Finished, Listener, Note, Sta
 from grace_store.base.metadata import Plan
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
-from grace_store.read.records import image_folder, open_dataset
+from grace_store.pool.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
 from grace_store.run.engines.engine import EngineOptions, ExtractJob, Work, WorkerJob, choose_engine
 from grace_store.run.extractor_protocol import model_door

@@ -13,7 +13,7 @@ from grace_store.base.events import Listener, UnitCommitted
 from grace_store.base.metadata import Commit
 from grace_store.base.settings import RunOptions
 from grace_store.base.watch import Watch
-from grace_store.read.records import LoadedUnit, UnitLoader
+from grace_store.pool.records import LoadedUnit, UnitLoader
 from grace_store.run.extractor_protocol import Extractor, UnitUnderWay
 from grace_store.store.opened import SignalView, is_committed
 from grace_store.store.unit_writer import UnitWriter

@@ -28,13 +28,13 @@ from grace_store.data.folders import name_files
 from grace_store.data.mapping import MAPPED, check_part_names, names_trace
 from grace_store.data.parse_records import check_spec, detect_format
 from grace_store.data.record import Record
-from grace_store.read.records import check_files
+from grace_store.pool.records import check_files
 from grace_store.run.record_tally import RecordTally, advise, loss_in_words, remedy, tally_records
 from grace_store.run.scan import Understanding, processes_for
 from grace_store.store.backend import Backend, is_url, open_backend
-from grace_store.store.copies import find_plan_copy
 from grace_store.store.keys import SAMPLES_GROUP
 from grace_store.store.lock import Lease, hold
+from grace_store.store.metadata_backup import find_plan_copy
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import PlanWriter, check_claimable, is_begun, replace_plan, staged
 

@@ -20,8 +20,8 @@ from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt, UnknownName
 from grace_store.store import keys, layout
 from grace_store.store.backend import Backend
+from grace_store.store.digested_json import BODY, from_bytes, sealed_body
 from grace_store.store.layout import ArraySpec
-from grace_store.store.sealed import BODY, from_bytes, sealed_body
 from grace_store.store.zarr_view import MAX_UNPACKED_BYTES, missing_chunk, unpacked_size
 
 if TYPE_CHECKING:

@@ -21,15 +21,15 @@ from grace_store.base.metadata import (
     SharingDocument,
     Signal,
 )
-from grace_store.base.row_places import find_rows
+from grace_store.base.row_index import find_rows
 from grace_store.base.states import STATE_CODES, TEXT_SHIFT
 from grace_store.base.text import counted
 from grace_store.store import keys, layout
 from grace_store.store.array_group import ArrayGroup, ChunkReader
 from grace_store.store.backend import Backend, LocalBackend, open_backend
+from grace_store.store.digested_json import from_bytes, group_document, unseal
 from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.sample_rows import SampleRows
-from grace_store.store.sealed import from_bytes, group_document, unseal
 from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64

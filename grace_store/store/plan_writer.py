@@ -20,12 +20,12 @@ from grace_store.base.states import STATE_CODES, TEXT_FLAGS, Reason, text_mask
 from grace_store.store import keys, layout
 from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.backend import Backend, open_backend
-from grace_store.store.copies import write_copy
+from grace_store.store.digested_json import group_bytes
 from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.layout import PlannedSample, plan_arrays, sample_arrays
 from grace_store.store.lock import Lease
+from grace_store.store.metadata_backup import write_copy
 from grace_store.store.opened import Store
-from grace_store.store.sealed import group_bytes
 from grace_store.store.storages import num_packed
 
 Count = Callable[[IntArray], IntArray]

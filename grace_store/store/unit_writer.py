@@ -24,10 +24,10 @@ from grace_store.base.text import counted
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.store import keys, layout
 from grace_store.store.array_group import ArrayEncoder
-from grace_store.store.copies import write_copy
+from grace_store.store.digested_json import group_bytes, seal, to_bytes
 from grace_store.store.lock import Lease
+from grace_store.store.metadata_backup import write_copy
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.sealed import group_bytes, seal, to_bytes
 from grace_store.store.storages import packed_grams, storage_of
 
 Regions = dict[str, tuple[int, Array]]

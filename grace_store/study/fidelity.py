@@ -13,10 +13,10 @@ from grace_store.base.finding import WIDE, Cell, Column, Estimate, Finding, Tabl
 from grace_store.base.settings import ExtractSpec, RunOptions, Settings
 from grace_store.base.text import counted
 from grace_store.base.watch import Watch
-from grace_store.read.blocks import BlockReader
-from grace_store.read.pool import Pool, PoolLike
-from grace_store.read.records import UnitLoader, image_folder, open_dataset
-from grace_store.read.samples import samples_at
+from grace_store.pool.blocks import BlockReader
+from grace_store.pool.pool import Pool, PoolLike
+from grace_store.pool.records import UnitLoader, image_folder, open_dataset
+from grace_store.pool.samples import samples_at
 from grace_store.run.extractor_protocol import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.study.study_kind import Study

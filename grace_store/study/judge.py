@@ -14,11 +14,11 @@ from grace_store.base.events import Listener, Note, Progressed, Warned, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, one_line
-from grace_store.read.blocks import BlockReader
-from grace_store.read.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
-from grace_store.read.parallel import Threads
-from grace_store.read.pool import Pool, PoolLike
-from grace_store.read.segments import SegmentColumns, done_in_all, segment_columns
+from grace_store.pool.blocks import BlockReader
+from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
+from grace_store.pool.parallel import Threads
+from grace_store.pool.pool import Pool, PoolLike
+from grace_store.pool.segments import SegmentColumns, done_in_all, segment_columns
 from grace_store.store.opened import SignalView
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
 from grace_store.study.study_kind import Study

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.artifacts.duplicate_table import read_duplicates
-from grace_store.artifacts.made_from import noted_pool, open_store_of
-from grace_store.artifacts.score_table import read_scores
 from grace_store.base.documents import read_document
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
 from grace_store.base.states import HYGIENE_FLAGS
 from grace_store.base.text import counted
-from grace_store.curate.select import read_subset
-from grace_store.read.records import read_fields
+from grace_store.choose.duplicate_table import read_duplicates
+from grace_store.choose.select import read_subset
+from grace_store.pool.records import read_fields
+from grace_store.score.provenance import noted_pool, open_store_of
+from grace_store.score.score_table import read_scores
 from grace_store.study.judge import FEWEST_LABELS, NUM_WRONG
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, GRACE, SURE
 from grace_store.values.roc import CHANCE

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import Field
 
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import NARROW, WIDE, Cell, Column, Estimate, Finding, Table
 from grace_store.base.settings import Settings, Storage
 from grace_store.base.text import counted, enumerated, percent
-from grace_store.curate.score import ScoreRequest, score
-from grace_store.read.blocks import CommittedSignals
-from grace_store.read.parallel import Threads, map_ordered
-from grace_store.read.pool import Pool, PoolLike
-from grace_store.read.vectors import VectorReader
+from grace_store.pool.blocks import CommittedSignals
+from grace_store.pool.parallel import Threads, map_ordered
+from grace_store.pool.pool import Pool, PoolLike
+from grace_store.pool.vectors import VectorReader
+from grace_store.score.score import ScoreRequest, score
+from grace_store.score.score_table import ScoreTable
 from grace_store.store.opened import SignalView
 from grace_store.store.storages import STORAGES, packed_grams, stored_form
 from grace_store.study.study_kind import Study

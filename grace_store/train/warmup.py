@@ -22,7 +22,7 @@ from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
 from grace_store.model.load.adapter_folder import TENSORS, read_state, require_peft
-from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.plan import open_planned, plan
 from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import Store

@@ -20,8 +20,8 @@ import numpy as np
 
 from grace_store.base.files import write_lines
 from grace_store.base.settings import DataSpec
-from grace_store.curate.contamination import contamination
 from grace_store.run.plan import plan
+from grace_store.study.contamination import contamination
 from jobs.bench.measuring import measured_apart
 
 NUM_ITEMS = 10_000

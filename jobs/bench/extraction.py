@@ -15,7 +15,7 @@ from grace_store.base.settings import DataSpec, ExtractSpec, RunOptions
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.open_model import ProxyExtractor, open_extractor, resolve_spec
-from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.pipeline import ListFeed, run_pipeline
 from grace_store.run.plan import plan
 from grace_store.store.opened import SignalView

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, RunOptions
-from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.pool.records import UnitLoader, image_folder, open_dataset
 from grace_store.run.extractor_protocol import model_door
 from grace_store.run.open_signal import open_signal
 from grace_store.run.plan import plan

@@ -22,11 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grace_store.curate.score import score
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.status import status
 from grace_store.run.verify import verify
+from grace_store.score.score import score
 from grace_store.store.backend import LocalBackend
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import Totals

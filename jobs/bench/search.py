@@ -23,15 +23,15 @@ import numpy.typing as npt
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity
 from grace_store.base.unit import UnitSignals
-from grace_store.curate.duplicates import StoreVectors, duplicates
-from grace_store.curate.neighbours import neighbours
+from grace_store.choose.duplicates import StoreVectors, duplicates
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR
 from grace_store.likeness.search import plan_index, similar_pairs
-from grace_store.likeness.searching import IndexPlan, Kind
-from grace_store.read.descriptors import DescriptionReader
-from grace_store.read.pool import Pool
+from grace_store.likeness.search_base import IndexPlan, Kind
+from grace_store.pool.descriptors import DescriptionReader
+from grace_store.pool.pool import Pool
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
+from grace_store.study.neighbours import neighbours
 from jobs.bench.findings import Curve, Findings, Ratio
 from jobs.bench.measuring import measured_apart
 from jobs.bench.synthetic_store import make_plan

@@ -10,13 +10,13 @@ from pathlib import Path
 from grace_store.base.events import Listener
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, RunOptions
 from grace_store.base.training_settings import WarmupOptions, WarmupSpec
-from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import select
-from grace_store.curate.selection import Selection
-from grace_store.curate.targets import Targets
+from grace_store.choose.select import select
+from grace_store.choose.selection import Selection
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
+from grace_store.score.score import ScoreRequest, score
+from grace_store.score.targets import Targets
 from grace_store.store.opened import Store
 from grace_store.train.warmup import WarmupJob, warmup
 from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.base.finding import Estimate
-from grace_store.curate.benchmark_results import Entry, Results
-from grace_store.curate.evaluate import relative_average
+from grace_store.study.benchmark_results import Entry, Results
+from grace_store.study.evaluate import relative_average
 from jobs.study.methods import FULL, label
 from jobs.study.runs import WHOLE, Run, RunKey
 

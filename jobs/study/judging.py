@@ -27,7 +27,7 @@ from grace_store.base.finding import Finding
 from grace_store.base.settings import DataSpec, RunOptions
 from grace_store.base.training_settings import WarmupOptions, WarmupSpec
 from grace_store.example import demo_model
-from grace_store.read.pool import Pool
+from grace_store.pool.pool import Pool
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.study.judge import JudgeSettings, judge

@@ -10,20 +10,20 @@ from random import Random
 
 from pydantic import Field
 
-from grace_store.artifacts.weight_table import WeightTable, read_weights, weights_schema, write_weights
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.events import Listener
 from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, GradientSpec, RunOptions
 from grace_store.base.training_settings import WarmupOptions, WarmupSpec
-from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import select
-from grace_store.curate.selection import Selection
-from grace_store.curate.targets import Targets
-from grace_store.curate.weigh_steps import weights
-from grace_store.read.pool import Pool
+from grace_store.choose.select import select
+from grace_store.choose.selection import Selection
+from grace_store.pool.pool import Pool
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
+from grace_store.score.score import ScoreRequest, score
+from grace_store.score.targets import Targets
+from grace_store.score.weigh_steps import weights
+from grace_store.score.weight_table import WeightTable, read_weights, weights_schema, write_weights
 from grace_store.store.opened import Store
 from grace_store.train.warmup import WarmupJob, warmup
 from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, MethodSpec

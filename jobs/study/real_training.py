@@ -20,14 +20,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from grace_store.artifacts.trial_documents import TrialRequest, TrialSpec
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
 from grace_store.base.finding import Cell, Estimate, Finding
 from grace_store.base.settings import Frozen
 from grace_store.base.training_settings import TrainingDtype, TrainingSpec, WarmupOptions
-from grace_store.curate.trial import trial
 from grace_store.example import demo_model
+from grace_store.study.trial import trial
+from grace_store.study.trial_documents import TrialRequest, TrialSpec
 from jobs.study.corruptions import CLEAN, CORRUPTIONS
 from jobs.study.ending import end
 from jobs.study.environment import claim

@@ -25,18 +25,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import FloatArray
 from grace_store.base.files import write_text
 from grace_store.base.settings import DataSpec, Frozen, RunOptions
-from grace_store.curate.weigh_steps import weights
 from grace_store.data.sample import Sample
 from grace_store.example import demo_model
 from grace_store.model.open_model import open_extractor
 from grace_store.model.proxy import ProxyExtractor
-from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
+from grace_store.score.weigh_steps import weights
+from grace_store.score.weight_table import WeightTable
 from grace_store.store.opened import Store
 from grace_store.values.weightings import WEIGHTINGS
 from grace_store.values.weightings.weighting import WeightsSpec

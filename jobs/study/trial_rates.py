@@ -22,14 +22,14 @@ from random import Random
 
 import torch
 
-from grace_store.artifacts.trial_documents import TrialRequest, TrialSpec
 from grace_store.base.files import write_text
 from grace_store.base.finding import Estimate, Finding
 from grace_store.base.settings import DataSpec
 from grace_store.base.text import percent_between
 from grace_store.base.training_settings import TrainingSpec, WarmupOptions
-from grace_store.curate.trial import trial
 from grace_store.run.plan import plan
+from grace_store.study.trial import trial
+from grace_store.study.trial_documents import TrialRequest, TrialSpec
 from grace_store.values.length_bias import ERROR, share_interval
 from grace_store.values.subset_trial import POWER
 from jobs.study.ending import end

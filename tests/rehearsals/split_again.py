@@ -12,7 +12,7 @@ from typing import Any
 
 from grace_store.base.settings import RunOptions
 from grace_store.model.open_model import open_extractor
-from grace_store.read.records import LoadedUnit, UnitLoader, image_folder, open_dataset
+from grace_store.pool.records import LoadedUnit, UnitLoader, image_folder, open_dataset
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, withdraw_units

@@ -30,7 +30,6 @@ from grace_store.base.settings import DataSpec
 from grace_store.base.states import Unusable
 from grace_store.base.text import canonical_json
 from grace_store.cli import main
-from grace_store.curate.sweep_settings import load_grid
 from grace_store.data.answers import boxed_answer, natural_answer
 from grace_store.data.dataset import Dataset
 from grace_store.data.formats import FORMATS
@@ -44,8 +43,9 @@ from grace_store.model.load.model_folder import open_folder
 from grace_store.run.plan import found_format
 from grace_store.run.status import status
 from grace_store.run.verify import verify
+from grace_store.score.sweep_settings import load_grid
+from grace_store.store.digested_json import BODY, SEAL
 from grace_store.store.opened import Store
-from grace_store.store.sealed import BODY, SEAL
 from jobs.schemas import NOTES
 from tests.example_notes import EXAMPLES as NOTE_EXAMPLES
 from tests.format_examples import EXAMPLES

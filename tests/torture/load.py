@@ -18,7 +18,7 @@ from typing import Any
 from grace_store.base.events import Event, UnitCommitted
 from grace_store.base.settings import DataSpec, RunOptions
 from grace_store.data.sample import Sample
-from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.pipeline import QUEUE_UNITS, ListFeed, run_pipeline

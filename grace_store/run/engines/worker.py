@@ -22,7 +22,7 @@ from grace_store.base.errors import DeviceLost, GraceStoreError, NotAStore
 from grace_store.base.events import Listener, Rated
 from grace_store.base.watch import Watch
 from grace_store.data.dataset import Dataset
-from grace_store.read.records import UnitLoader
+from grace_store.pool.records import UnitLoader
 from grace_store.run.engines.engine import WorkerJob
 from grace_store.run.extractor_protocol import Extractor, model_door
 from grace_store.run.open_signal import begin_sharing

@@ -1,0 +1,173 @@
+"""The table of benchmark items in samples: Parquet, one row a match, with what made it in the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from grace_store.base.arrays import IntArray
+from grace_store.base.documents import document_metadata, metadata_document
+from grace_store.base.errors import DataError
+from grace_store.base.file_formats import PARQUET
+from grace_store.base.files import whole_file
+from grace_store.base.text import counted, enumerated, last_name, percent
+from grace_store.score.notes import AgainstNote, BenchmarkNote
+from grace_store.score.parquet_columns import read_columns, read_header
+
+TEMPLATE = "template"
+"""The kind that is no copy: the same words with other numbers."""
+COPIES = ("exact", "ngram", "vector")
+"""Kinds of matches that make a sample contaminated, the surest first."""
+SCHEMA = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("row", pa.int64()),
+        ("benchmark", pa.string()),
+        ("item_id", pa.string()),
+        ("item_row", pa.int64()),
+        ("kind", pa.string()),
+        ("part", pa.string()),
+        ("strength", pa.float32()),
+        ("where", pa.string()),
+        ("passage", pa.string()),
+        ("item_text", pa.string()),
+    ]
+)
+NEVER_NULL = ("sample_id", "row", "benchmark", "item_row", "kind", "strength")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AgainstTable:
+    """Matches of samples with items of benchmarks, in the order of the samples' records."""
+
+    table: pa.Table
+    """As it is written: the columns of SCHEMA."""
+    note: AgainstNote
+    path: Path | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[int], note: AgainstNote) -> Self:
+        """Return a table that knows of contaminated samples their rows in the dataset alone."""
+        kinds = pa.array([COPIES[0]] * len(rows), pa.string())
+        return cls(pa.table({"row": pa.array(rows, pa.int64()), "kind": kinds}), note)
+
+    @property
+    def contaminated(self) -> IntArray:
+        """The rows in the dataset of samples that have a copy of an item, ascending."""
+        rows = self.table.filter(self._is_copy)["row"].to_numpy()
+        return np.unique(np.asarray(rows, dtype=np.int64))
+
+    @property
+    def _is_copy(self) -> Any:
+        return pc.is_in(self.table["kind"], pa.array(COPIES))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many matches there are of each kind."""
+        kinds = self.table["kind"].to_pylist()
+        return {kind: kinds.count(kind) for kind in (*COPIES, TEMPLATE)}
+
+    @property
+    def conclusion(self) -> str:
+        """How many samples are contaminated and by what, in a few sentences."""
+        return " ".join([_found(self.note), *_templates(self.note), *_not_compared(self.note)])
+
+    def worst(self, count: int, benchmark: str | None = None) -> list[dict[str, Any]]:
+        """Return the strongest matches as rows: of each item the strongest one, copies before templates."""
+        table = self.table if benchmark is None else self.table.filter(pc.equal(self.table["benchmark"], benchmark))
+        rank = pc.index_in(table["kind"], pa.array((*COPIES, TEMPLATE))).to_numpy()
+        order = np.lexsort((table["row"].to_numpy(), -table["strength"].to_numpy(), rank))
+        benchmarks, items = table["benchmark"].to_pylist(), table["item_row"].to_pylist()
+        best: dict[tuple[str, int], int] = {}
+        for place in order.tolist():
+            best.setdefault((benchmarks[place], items[place]), place)
+            if len(best) == count:
+                break
+        return list(table.take(pa.array(list(best.values())[:count], pa.int64())).to_pylist())
+
+    def write(self, path: str | Path) -> None:
+        """Write the table; it appears under its name only when all of it is there."""
+        with whole_file(Path(path), PARQUET) as partial:
+            metadata = document_metadata(self.note)
+            pq.write_table(self.table.replace_schema_metadata(metadata), partial, compression="zstd")
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame; pandas must be installed."""
+        return self.table.to_pandas()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __repr__(self) -> str:
+        contaminated = f"{self.note.num_contaminated} of {counted(self.note.num_samples, 'sample')} contaminated"
+        return f"<AgainstTable: {counted(len(self), 'row')}, {contaminated}>"
+
+
+def read_against(path: str | Path) -> AgainstTable:
+    """Read a table of benchmark items in samples, or say why the file is none."""
+    path = Path(path)
+    header = read_header(path, AgainstNote.maker)
+    note = metadata_document(header.metadata, AgainstNote, str(path))
+    kinds = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
+    table = read_columns(path, kinds, AgainstNote.maker)
+    if any(table[name].null_count for name in NEVER_NULL):
+        raise DataError(f"{path} has rows without a sample or an item. Compare with the benchmarks again.")
+    if unknown := set(table["kind"].to_pylist()) - {*COPIES, TEMPLATE}:
+        raise DataError(f"{path} has matches of the kind {sorted(unknown)[0][:40]!r}, which is none of ours.")
+    found = AgainstTable(table, note, path)
+    if len(found.contaminated) != note.num_contaminated:
+        raise DataError(
+            f"{path} does not hold the {counted(note.num_contaminated, 'contaminated sample')} it was written with. "
+            "Compare with the benchmarks again."
+        )
+    return found
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def _found(note: AgainstNote) -> str:
+    names = [
+        f"{each.num_found} of {counted(each.num_items, 'item')} of {last_name(each.name)}" for each in note.benchmarks
+    ]
+    of = counted(note.num_samples, "sample")
+    if not note.num_contaminated:
+        items = sum(each.num_items for each in note.benchmarks)
+        return f"None of {of} has one of {counted(items, 'item')} of {_named(note.benchmarks)} in it."
+    have = "has an item" if note.num_contaminated == 1 else "have items"
+    share = percent(note.num_contaminated / note.num_samples)
+    told = f"{note.num_contaminated} of {of} ({share}) {have} of a benchmark in the text or close to it"
+    return f"{told}: {enumerated(names)}. `select --exclude-contaminated` never chooses them."
+
+
+def _templates(note: AgainstNote) -> list[str]:
+    number = sum(each.num_templates for each in note.benchmarks)
+    have = "sample has" if number == 1 else "samples have"
+    more = "more " if note.num_contaminated else ""
+    told = (
+        f"{number} {more}{have} the words of an item with other numbers, which is another question and does not count."
+    )
+    return [told] if number else []
+
+
+def _not_compared(note: AgainstNote) -> list[str]:
+    told = []
+    if silent := [each for each in note.benchmarks if each.signal is None]:
+        told.append(f"Only the text of {_named(silent)} was compared; for vectors, give a store with a signal of it.")
+    if set_aside := sum(each.num_set_aside for each in note.benchmarks):
+        told.append(f"{counted(set_aside, 'record')} without a question could not be looked for.")
+    return told
+
+
+def _named(benchmarks: Sequence[BenchmarkNote]) -> str:
+    return enumerated([last_name(each.name) for each in benchmarks])
+
+
+AgainstLike = AgainstTable | str | Path

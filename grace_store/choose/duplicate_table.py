@@ -1,0 +1,219 @@
+"""The table of duplicates: Parquet, one row a sample, with what made it in the metadata. It can be grouped again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from grace_store.base.documents import document_metadata, metadata_document
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.file_formats import PARQUET
+from grace_store.base.files import whole_file
+from grace_store.base.text import counted, percent
+from grace_store.likeness.duplicate_groups import (
+    SHOWN_THRESHOLDS,
+    Keep,
+    ThresholdCount,
+    check_thresholds,
+    choose_kept,
+    count_groups,
+    group_samples,
+)
+from grace_store.score.notes import DuplicatesNote, GroupSpec
+from grace_store.score.parquet_columns import read_columns, read_header
+
+SCHEMA = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("row", pa.int64()),
+        ("group", pa.int64()),
+        ("nearest", pa.string()),
+        ("similarity", pa.float32()),
+        ("keep", pa.bool_()),
+        ("exact", pa.bool_()),
+        ("value", pa.float64()),
+        ("num_tokens", pa.int64()),
+        ("link", pa.int64()),
+        ("link_similarity", pa.float32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DuplicateTable:
+    """Samples in the order of their records, the groups that they are in, and which are kept."""
+
+    sample_id: list[str]
+    row: IntArray
+    """Where their records stand in the dataset."""
+    nearest: IntArray
+    """Place in the table of the most similar sample, alike or not; -1 for a vector of zeros, like nothing."""
+    similarity: Float32Array
+    """To the nearest; NaN if there is none. 1 for the same text."""
+    exact: BoolArray
+    """Whether another sample has the same text."""
+    link: IntArray
+    """Place of the sample that this one is linked to, or -1: the links that reach a threshold make its groups."""
+    link_similarity: Float32Array
+    value: FloatArray
+    """NaN without scores."""
+    num_tokens: IntArray
+    """In the response."""
+    note: DuplicatesNote
+    path: Path | None = None
+    group: IntArray = field(init=False)
+    """Numbered from 0 by their earliest samples; -1 for a sample alone."""
+    keep: BoolArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        group = group_samples(self.link, self.link_similarity, self.threshold)
+        kept = choose_kept(group, self.note.spec.keep, value=self.value, num_tokens=self.num_tokens)
+        object.__setattr__(self, "group", group)
+        object.__setattr__(self, "keep", kept)
+
+    @property
+    def threshold(self) -> float:
+        return self.note.spec.threshold
+
+    @property
+    def floor(self) -> float:
+        """The lowest threshold that the links cover."""
+        return self.note.spec.floor
+
+    @property
+    def num_groups(self) -> int:
+        return int(self.group.max(initial=-1)) + 1
+
+    @property
+    def dropped(self) -> list[str]:
+        """The ids of the samples that are not kept, in the order of the records."""
+        return [self.sample_id[place] for place in np.flatnonzero(~self.keep).tolist()]
+
+    @property
+    def conclusion(self) -> str:
+        """How many samples could go, in a sentence or two."""
+        num_dropped, of = int((~self.keep).sum()), counted(len(self), "sample")
+        if not num_dropped:
+            return f"None of {of} could go: no two have the same text, or a cosine of {self.threshold:g} or more."
+        groups = f"{'is' if self.num_groups == 1 else 'are'} {counted(self.num_groups, 'group')} of samples"
+        share = f"{num_dropped} of {of} ({percent(num_dropped / len(self))}) could go"
+        told = f"{share}: there {groups} that are alike (cosine {self.threshold:g} or more), and one of each"
+        text, exact = "text" if self.note.exact_by == "text" else "record", int(self.exact.sum())
+        copies = f"{exact} have the same {text} as another" if exact else f"No two have the same {text}"
+        return f"{told} is kept. {copies}.{self._if_too_many(num_dropped)}"
+
+    def _if_too_many(self, num_dropped: int) -> str:
+        """Say what a stricter threshold would do, if more than half of the samples would go."""
+        most = len(self) // 2
+        stricter = [each for each in self.counts() if each.threshold > self.threshold and each.num_dropped <= most]
+        if num_dropped <= most or not stricter:
+            return ""
+        first = stricter[0]
+        return f" That is more than half, perhaps too many: from {first.threshold:g} up, {first.num_dropped} would go."
+
+    @property
+    def table(self) -> pa.Table:
+        """The table as it is written."""
+        ids = pa.array(self.sample_id, pa.string())
+        nearest = pa.array(self.nearest, pa.int64(), mask=self.nearest < 0)
+        has_link = self.link >= 0
+        columns = [
+            ids,
+            pa.array(self.row, pa.int64()),
+            pa.array(self.group, pa.int64(), mask=self.group < 0),
+            ids.take(nearest),
+            pa.array(self.similarity, pa.float32(), from_pandas=True),
+            pa.array(self.keep, pa.bool_()),
+            pa.array(self.exact, pa.bool_()),
+            pa.array(self.value, pa.float64(), from_pandas=True),
+            pa.array(self.num_tokens, pa.int64()),
+            # By its row in the dataset, which stays when the table is sorted or filtered.
+            pa.array(self.row[np.where(has_link, self.link, 0)] if len(self) else self.row, pa.int64(), mask=~has_link),
+            pa.array(self.link_similarity, pa.float32(), from_pandas=True),
+        ]
+        return pa.table(columns, schema=SCHEMA.with_metadata(document_metadata(self.note)))
+
+    def regrouped(
+        self, threshold: float | None = None, keep: Keep | None = None, value: FloatArray | None = None
+    ) -> Self:
+        """Return the samples in groups by another threshold, policy or other values, without a new search."""
+        threshold = self.threshold if threshold is None else threshold
+        if 0 < threshold < self.floor:
+            raise SettingError(
+                f"threshold {threshold:g} is below {self.floor:g}, where the search stopped: it knows no pairs less "
+                f"similar than that. Search again with --floor {threshold:g}."
+            )
+        check_thresholds(threshold, self.floor)
+        spec = GroupSpec(threshold=threshold, floor=self.floor, keep=keep or self.note.spec.keep)
+        made_by = DuplicatesNote.model_fields["made_by"].default  # today's, whoever wrote what was read
+        note = self.note.model_copy(update={"spec": spec, "made_by": made_by})
+        return replace(self, value=self.value if value is None else value, note=note, path=None)
+
+    def counts(self, thresholds: Sequence[float] | None = None) -> list[ThresholdCount]:
+        """Return what thresholds make of the samples: those given, or a few from the floor up."""
+        if thresholds is None:
+            shown = (each for each in SHOWN_THRESHOLDS if each >= self.floor)
+            thresholds = sorted({*shown, self.floor, self.threshold})
+        for threshold in thresholds:
+            if threshold < self.floor:
+                raise SettingError(f"threshold {threshold:g} is below {self.floor:g}, where the search stopped")
+        return count_groups(self.link, self.link_similarity, thresholds)
+
+    def write(self, path: str | Path) -> None:
+        """Write the table; it appears under its name only when all of it is there."""
+        with whole_file(Path(path), PARQUET) as partial:
+            pq.write_table(self.table, partial, compression="zstd")
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame; pandas must be installed."""
+        return self.table.to_pandas()
+
+    def __len__(self) -> int:
+        return len(self.sample_id)
+
+    def __repr__(self) -> str:
+        groups = counted(self.num_groups, "group")
+        return f"<DuplicateTable: {counted(len(self), 'sample')}, {groups} from {self.threshold:g} up>"
+
+
+def read_duplicates(path: str | Path) -> DuplicateTable:
+    """Read a table of duplicates, or say why the file is none."""
+    path = Path(path)
+    header = read_header(path, DuplicatesNote.maker)
+    note = metadata_document(header.metadata, DuplicatesNote, str(path))
+    table = read_columns(path, dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), note.maker)
+    row = _ints(table, "row")
+    if len(row) != note.num_samples or (np.diff(row) <= 0).any():
+        raise DataError(f"{path} does not hold the {note.num_samples} samples it was written with, in their order.")
+    ids: list[str] = table["sample_id"].to_pylist()
+    place = {text: number for number, text in enumerate(ids)}
+    named, linked = table["nearest"].to_pylist(), _ints(table, "link")
+    if any(text is not None and text not in place for text in named) or not np.isin(linked[linked >= 0], row).all():
+        raise DataError(f"{path} names samples that it does not hold. Look for duplicates again.")
+    nearest = [-1 if text is None else place[text] for text in named]
+    return DuplicateTable(
+        sample_id=ids,
+        row=row,
+        nearest=np.array(nearest, dtype=np.int64),
+        similarity=_floats(table, "similarity").astype(np.float32),
+        exact=np.asarray(table["exact"].to_numpy(zero_copy_only=False), dtype=np.bool_),
+        link=np.where(linked < 0, -1, np.searchsorted(row, linked)),
+        link_similarity=_floats(table, "link_similarity").astype(np.float32),
+        value=_floats(table, "value"),
+        num_tokens=_ints(table, "num_tokens"),
+        note=note,
+        path=path,
+    )
+
+
+def _ints(table: pa.Table, name: str) -> IntArray:
+    return np.asarray(table[name].fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def _floats(table: pa.Table, name: str) -> FloatArray:
+    return np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)

@@ -1,0 +1,351 @@
+"""Find the samples of a store that are alike: the same text, or descriptors that point the same way.
+
+Also rankings that trade value against such redundancy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, Float32Array, IntArray, Positions
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Note, Warned, ignore
+from grace_store.base.row_index import find_rows
+from grace_store.base.text import counted
+from grace_store.choose.duplicate_table import DuplicateTable, read_duplicates
+from grace_store.choose.subset_file import samples_named
+from grace_store.choose.vector_pool import open_vectors
+from grace_store.data.sample_digests import text_digest
+from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
+from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, spanning_forest
+from grace_store.likeness.points import Descriptor, descriptor_named
+from grace_store.pool.blocks import BlockReader
+from grace_store.pool.descriptors import DescriptionReader, tell_oddities
+from grace_store.pool.parallel import Mapper, Threads, map_ordered
+from grace_store.pool.pool import Pool, PoolLike
+from grace_store.pool.records import UnitLoader, open_dataset
+from grace_store.score.notes import DuplicatesNote, GroupSpec, SearchNote, check_plan_of
+from grace_store.score.provenance import keep_samples, open_store_of, where_note
+from grace_store.score.score_table import ScoresLike, ScoreTable, read_scores
+from grace_store.store.opened import Store
+from grace_store.values.diverse_orders import distinct_first
+from grace_store.values.diversity_spec import DiversitySpec
+
+if TYPE_CHECKING:
+    from grace_store.choose.select import Ranking
+    from grace_store.likeness.search_base import Found
+
+
+def duplicates(
+    pool: PoolLike,
+    *,
+    descriptor: Descriptor | None = None,
+    dimension: int | None = None,
+    seed: int = 0,
+    threshold: float = DEFAULT_THRESHOLD,
+    floor: float | None = None,
+    scores: ScoresLike | None = None,
+    subset: str | Path | Positions | None = None,
+    keep: Keep | None = None,
+    listener: Listener = ignore,
+) -> DuplicateTable:
+    """Return the done samples of a pool in groups: those with the same text, or with a cosine from threshold up.
+
+    Pairs are looked for down to floor (0.9, or the threshold if that is lower), so that the table can be grouped again
+    by any threshold from there up. scores give values to keep the best of a group by, step scores for the descriptor
+    weighted, and more names for the pool's filter. subset is a file that names samples, or positions in the plan: only
+    these are searched. Texts are compared if the pool's dataset is there.
+    """
+    floor = min(DEFAULT_FLOOR, threshold) if floor is None else floor
+    check_thresholds(threshold, floor)
+    pool = Pool.of(pool)
+    store = pool.store
+    table = _scores(store, scores, steps=descriptor == "weighted")
+    keep = _checked(keep, table)
+    pool = scored_pool(pool, table)
+    source = StoreVectors(
+        DescriptionReader.of(
+            pool,
+            descriptor,
+            dimension=dimension,
+            seed=seed,
+            scores=table if descriptor == "weighted" else None,
+            samples=samples_named(store, subset) if isinstance(subset, (str, Path)) else subset,
+        )
+    )
+    search, about = _search(source, floor, pool.threads, seed, listener)
+    row = store.column("sample_row")[source.sample].astype(np.int64)
+    by_row = np.argsort(row)  # of copies, the first in the dataset counts
+    found, row = Positions(source.sample[by_row]), row[by_row]
+    digests, digest_of = sample_digests(store, found, pool.data, listener)
+    copies, is_exact = _same_text(found, digests)
+    note = DuplicatesNote(
+        **source.reader.made_by
+        | {
+            "spec": GroupSpec(threshold=threshold, floor=floor, keep=keep),
+            "num_samples": len(found),
+            "num_zero": source.num_zero,
+            "exact_by": digest_of,
+            "search": about,
+            "subset": str(subset) if isinstance(subset, (str, Path)) else None,
+            "scores": None if table is None else table.note,
+            "where": where_note(pool.kept),
+        }
+    )
+    forest = spanning_forest(joined([copies, search.forest]))
+    return DuplicateTable(
+        sample_id=store.column("sample_id")[found].tolist(),
+        row=row,
+        exact=is_exact,
+        **_likeness(found, forest, search),
+        value=np.full(len(found), np.nan) if table is None else table.values_of(row),
+        num_tokens=_num_tokens(pool)[found],
+        note=note,
+    )
+
+
+def scored_pool(pool: Pool, table: ScoreTable | None) -> Pool:
+    """Return a pool filtered by all that a table knows, with the signal that was scored unless it names another."""
+    if table is None:
+        return pool
+    kept = keep_samples(pool.store, pool.where, table, pool.data)
+    signal = pool.signal.name if pool.signals else table.signal_named()
+    return Pool.of(pool, where=kept, signals=signal)
+
+
+def regroup(
+    table: str | Path, *, threshold: float | None = None, keep: Keep | None = None, scores: ScoresLike | None = None
+) -> DuplicateTable:
+    """Return the samples of a table of duplicates in groups by another threshold or policy, without store or search."""
+    found = read_duplicates(table)
+    value = None
+    if scores is not None:
+        given = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
+        if given.note.plan_sha256 != found.note.plan_sha256:
+            raise DataError(
+                f"{table} and the scores are of different plans; score the store that {table} was made from."
+            )
+        value = given.values_of(found.row)
+    _checked(keep or found.note.spec.keep, scores if scores is not None else found)
+    return found.regrouped(threshold, keep, value)
+
+
+@dataclass(slots=True)
+class StoreVectors:
+    """The descriptors of a store's samples as vectors to search; a point's number is its sample's place in the plan."""
+
+    reader: DescriptionReader
+    sample: Positions = field(default_factory=lambda: Positions(np.zeros(0, np.int64)))
+    """The samples there are, once all were read."""
+    num_zero: int = 0
+    num_unweighted: int = 0
+
+    @property
+    def num_points(self) -> int:
+        return self.reader.store.plan.num_samples
+
+    @property
+    def size(self) -> int:
+        return self.reader.size
+
+    def blocks(self) -> Iterator[tuple[IntArray, Float32Array]]:
+        samples: list[IntArray] = []
+        num_zero = num_unweighted = 0
+        for block in self.reader.blocks():
+            samples.append(block.sample)
+            num_zero += int(block.is_zero.sum())
+            num_unweighted += int(block.is_unweighted.sum())
+            yield block.sample, block.vector
+        self.sample = Positions(np.concatenate([np.zeros(0, np.int64), *samples]))
+        self.num_zero, self.num_unweighted = num_zero, num_unweighted
+
+    def sampled(self, num_vectors: int, seed: int) -> tuple[IntArray, Float32Array]:
+        """Return the vectors of some units at random: whole ones, so that few have to be read."""
+        units, per_unit = self.reader.units, max(1, self.reader.max_samples // max(1, len(self.reader.units)))
+        count = min(len(units), -(-num_vectors // per_unit))
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(units))[:count]).tolist()
+        blocks = list(self.reader.blocks([units[place] for place in chosen]))
+        return np.concatenate([block.sample for block in blocks]), np.concatenate([block.vector for block in blocks])
+
+
+def _search(
+    source: StoreVectors, floor: float, threads: Threads, seed: int, listener: Listener
+) -> tuple[Found, SearchNote]:
+    """Return what the search found and what the table says of it."""
+    # Here, so that nothing but a search needs faiss: a table is regrouped without.
+    from grace_store.likeness.search import num_gpus, plan_index, similar_pairs
+
+    plan = plan_index(source.reader.max_samples, source.size, num_gpus=num_gpus())
+    how = "all with all" if plan.kind == "flat" else f"in {plan.num_probed} of {plan.num_cells} cells each"
+    listener(Note(f"Comparing {counted(source.reader.max_samples, 'sample')}, {source.size} numbers each, {how}."))
+    by = {"workers": threads} if isinstance(threads, Mapper) else {"threads": threads}
+    found = similar_pairs(source, floor, plan=plan, seed=seed, listener=listener, **by)
+    tell_oddities(source.num_zero, source.num_unweighted, listener)
+    recall = found.recall
+    more: dict[str, Any] = {}
+    if recall is not None:
+        if recall.share is not None and recall.share < 0.99:
+            listener(Warned(f"The search found {recall.share:.3f} of the similar pairs of samples drawn at random."))
+        more = {"recall": recall, "num_cells": plan.num_cells, "num_probed": plan.num_probed}
+    return found, SearchNote(index=plan.kind, seed=seed, num_distinct=found.num_distinct, **more)
+
+
+def sample_digests(
+    store: Store, samples: Positions, data: Sequence[str | Path] | None = None, listener: Listener = ignore
+) -> tuple[list[bytes], Literal["text", "record"]]:
+    """Return a digest for each of some samples, and what it is of: the text, conversation and response, or the record.
+
+    A copy under another id has the same text. Without the dataset there are only the plan's digests of whole records.
+    """
+    try:
+        dataset = open_dataset(store, data)
+    except DataError as error:
+        if data:
+            raise
+        what = "a copy under another id is not seen as one, unless its vectors are alike"
+        listener(Warned(f"{error}\nSo whole records are compared instead of texts: {what}."))
+        return [digest.tobytes() for digest in store.column("sample_digest")[samples]], "record"
+    with dataset:
+        return list(map(text_digest, UnitLoader(store, dataset).each(samples))), "text"
+
+
+def _same_text(samples: IntArray, digests: Sequence[bytes]) -> tuple[Pairs, BoolArray]:
+    """Return pairs of every sample with the first that has the same text, and which samples have such a one."""
+    first: dict[bytes, int] = {}
+    earliest = np.array([first.setdefault(digest, place) for place, digest in enumerate(digests)], dtype=np.int64)
+    again = np.flatnonzero(earliest != np.arange(len(earliest)))
+    is_exact = np.zeros(len(samples), dtype=np.bool_)
+    is_exact[again], is_exact[earliest[again]] = True, True
+    return Pairs(samples[earliest[again]], samples[again], np.ones(len(again), np.float32)), is_exact
+
+
+def _likeness(found: IntArray, forest: Pairs, search: Found) -> dict[str, Any]:
+    """Return a table's columns of nearest samples and links, by places among the samples found instead of the plan."""
+    place = np.zeros(len(search.nearest), dtype=np.int64)
+    place[found] = np.arange(len(found))
+    forest = Pairs(place[forest.first], place[forest.second], forest.similarity)
+    nearest, similarity = nearest_in(len(found), forest)
+    # A sample that is like no other still has a nearest one.
+    alone = np.flatnonzero((nearest < 0) & (search.nearest[found] >= 0))
+    nearest[alone] = place[search.nearest[found[alone]]]
+    similarity[alone] = search.nearest_similarity[found[alone]]
+    link, link_similarity = parents_in(len(found), forest)
+    return {"nearest": nearest, "similarity": similarity, "link": link, "link_similarity": link_similarity}
+
+
+def _num_tokens(pool: Pool) -> IntArray:
+    """Return the tokens in the response of every planned sample; 0 where it is not done."""
+    view = pool.signal
+    out = np.zeros(view.store.plan.num_samples, dtype=np.int64)
+    if view.per_sample:
+        size = view.store.plan.samples_per_unit
+        units = view.committed_units()
+        found = map_ordered(lambda unit: view.unit_array("sample_num_tokens", unit), units, pool.threads)
+        for unit, counts in zip(units, found, strict=True):
+            here = out[unit * size : (unit + 1) * size]
+            here[:] = counts[: len(here)]
+        return out
+    for sample, num_tokens in BlockReader(view.store, (view.name,), gram=False).map(
+        lambda block: (block.sample, block.num_tokens), pool.threads
+    ):
+        out[sample] = num_tokens
+    return out
+
+
+def _scores(store: Store, scores: ScoresLike | None, *, steps: bool) -> ScoreTable | None:
+    if scores is None:
+        return None
+    table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=steps)
+    check_plan_of(table.note, store, table.what)
+    return table
+
+
+def _checked(keep: Keep | None, values: object | None) -> Keep:
+    if keep is None:
+        return "earliest" if values is None else "value"
+    if keep not in KEEPS:
+        raise SettingError(f"keep {keep!r} is none of {', '.join(KEEPS)}")
+    if keep == "value" and values is None:
+        raise SettingError("to keep the sample with the highest value, give the --scores that have the values")
+    return keep
+
+
+# ---------------------------------------------------------------- rankings made diverse
+# Value is traded against redundancy, by the vectors of the samples that have a value.
+
+
+def diversify(
+    ranking: Ranking, spec: DiversitySpec, *, threads: int | None = None, listener: Listener = ignore
+) -> Ranking:
+    """Return a ranking of the same samples in a diverse order; every subset of it has the budget it always had."""
+    from grace_store.likeness.greedy import pool_orders  # imports faiss, which regrouping does without
+
+    given = ranking.selection.duplicates
+    if ranking.selection.by is not None:
+        raise SettingError("strata and diversity are two ways to order samples: give --by or --diversity")
+    if given is not None and spec.method != "dedup":
+        raise SettingError(f"a table of duplicates is for diversity by dedup; {spec.method} would ignore it")
+    opened = open_store_of(ranking.scores, ranking.rules.store)
+    row = ranking.scores.row[ranking.ranked]
+    if isinstance(given, str):
+        return _without_duplicates(ranking, _given_table(given, opened, spec), row, given)
+    if given is not None:  # a table that is known by its note alone: the same vectors are searched anew
+        spec = spec.model_copy(update={"signal": given.signal.name, "descriptor": given.descriptor})
+    spec = spec.model_copy(update={"signal": ranking.scores.signal_named(spec.signal)})
+    samples = Positions(np.sort(opened.positions_of(row)))
+    descriptor = None if spec.descriptor is None else descriptor_named(spec.descriptor)
+    pool = Pool(opened, spec.signal, partial=True, data=ranking.rules.data, threads=threads)
+    if spec.method == "dedup":
+        similarity = spec.similarity or DEFAULT_THRESHOLD
+        table = duplicates(
+            pool,
+            descriptor=descriptor,
+            threshold=similarity,
+            floor=similarity,
+            scores=ranking.scores.with_steps() if descriptor == "weighted" else None,
+            subset=samples,
+            listener=listener,
+        )
+        return _without_duplicates(ranking, table, row, "the search")
+    vectors = open_vectors(pool, descriptor, ranking.scores, samples=samples, listener=listener)
+    at = vectors.places_of(row, "the table")
+    listener(Note(f"Ordering {counted(len(at), 'sample')} by {spec.method}."))
+    order = pool_orders(vectors.vector, at, [spec], threads=threads)[0]
+    return _ranked(ranking, order, spec.model_copy(update={"descriptor": vectors.note.descriptor}))
+
+
+def _given_table(path: str, store: Store, spec: DiversitySpec) -> DuplicateTable:
+    if spec.signal is not None or spec.descriptor is not None:
+        raise SettingError("a table of duplicates was made from its own vectors: leave --signal and --descriptor out")
+    table = read_duplicates(path)
+    if table.note.plan_sha256 != store.plan.digest():
+        raise DataError(
+            f"The table of duplicates {path} was made from another plan than the scores: it belongs to "
+            f"{table.note.store}. Look for duplicates in {store.location}."
+        )
+    return table.regrouped(threshold=spec.similarity)
+
+
+def _without_duplicates(ranking: Ranking, table: DuplicateTable, row: IntArray, what: str) -> Ranking:
+    """Return a ranking with the near-duplicates of a table last."""
+    place, is_there = find_rows(table.row, row)
+    if missing := int((~is_there).sum()):
+        raise DataError(f"{what} lacks {missing} of the samples that have a value. Look for duplicates among all.")
+    # A sample alone is a group of its own.
+    group = np.where(table.group < 0, table.num_groups + np.arange(len(table)), table.group)[place]
+    spec = DiversitySpec(method="dedup", similarity=table.threshold)
+    return _ranked(ranking, distinct_first(group), spec, table.note, num_distinct=len(np.unique(group)))
+
+
+def _ranked(
+    ranking: Ranking, order: IntArray, spec: DiversitySpec, table: DuplicatesNote | None = None, **more: Any
+) -> Ranking:
+    """Return a ranking in another order, with what ordered it."""
+    selection = ranking.selection.model_copy(update={"diversity": spec, "duplicates": table})
+    rules = replace(ranking.rules, selection=selection)
+    return replace(ranking, rules=rules, ranked=ranking.ranked[order], by_value=ranking.ranked, **more)

@@ -1,0 +1,144 @@
+"""Write a subset as a file that a trainer reads, with a note of what made it. The dataset must still be the same."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from grace_store.base.documents import write_document
+from grace_store.base.errors import GraceStoreError, SettingError
+from grace_store.base.file_formats import check_name
+from grace_store.base.files import file_sha256, sidecar_of
+from grace_store.choose.exports import EXPORTS
+from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.choose.selection import Subset, SubsetNote
+from grace_store.data.folders import expand_paths
+from grace_store.pool.records import open_dataset
+from grace_store.score.provenance import Source, check_outputs, open_store_of, place_of, sources_of
+from grace_store.score.weight_table import WeightsLike, WeightTable, read_weights
+from grace_store.store.opened import Store
+
+
+def export(
+    subset: Subset,
+    out: str | Path,
+    *,
+    as_format: str = "source",
+    store: str | None = None,
+    data: Sequence[str] | None = None,
+    images: str | None = None,
+    weights: WeightsLike | None = None,
+    model: str | None = None,
+) -> Exported:
+    """Write a subset in the order of its records, and its note to OUT.spec.json; never over what it is made from.
+
+    as_format is a name of ``curate.exports.EXPORTS``; store and data say where these are now, if they moved; relative
+    image paths start from the folder images. weights is a table of step weights that the steps are written with, for
+    trainers that read such; with it, the tokenizer of model says where steps can be cut.
+    """
+    out = Path(out)
+    if not out.name:
+        raise SettingError(f"--out {out} has no name of its own; give the name of a new file or folder.")
+    if as_format not in EXPORTS:
+        raise SettingError(f"--as {as_format} is none of {', '.join(EXPORTS)}")
+    kind = EXPORTS[as_format]
+    _check_pairs(subset, kind, as_format)
+    table = None if weights is None else _weights(subset, weights, as_format)
+    if weights is None and model is not None:
+        raise SettingError("--model says where steps are cut, which only weights need: give --weights with it")
+    exported = Exported(out, as_format, len(subset), [out])
+    source, files = _sources(subset, store, data, kind)
+    _keep_sources(exported, subset, source, files, kind, table)
+    opened = source if isinstance(source, Store) else None
+    with open_dataset(opened, data) if opened is not None and kind.needs_dataset else nullcontext() as dataset:
+        if dataset is not None:
+            _keep_sources(exported, subset, source, [file.path for file in dataset.files], kind, table)
+        check_name(out, *kind.formats)
+        kind.write(ChosenRecords(subset, opened, dataset, images, table, model), exported)
+    exported.notes += _notes(subset)
+    note = SubsetNote(
+        spec=subset.spec,
+        as_format=as_format,
+        num_samples=len(subset),
+        num_with_value=subset.num_with_value,
+        threshold=subset.threshold if subset.is_by_value else None,
+        smallest_value=subset.threshold,
+        scores=subset.scores.note,
+        scores_path=None if subset.scores.path is None else str(subset.scores.path.absolute()),
+        conclusion=subset.conclusion,
+        rows=tuple(subset.row.tolist()),
+        rejected_rows=None if subset.rejected_row is None else tuple(subset.rejected_row.tolist()),
+        weights=None if table is None else table.note,
+        contaminated_rows=None if subset.excluded is None else subset.excluded.contaminated_rows,
+        sha256=file_sha256(out) if out.is_file() else None,
+    )
+    write_document(sidecar_of(out), note)
+    exported.files.append(sidecar_of(out))
+    return exported
+
+
+def _check_pairs(subset: Subset, kind: Export, as_format: str) -> None:
+    if kind.is_of_pairs and subset.rejected is None:
+        raise SettingError(f"--as {as_format} writes pairs: choose them with a margin (in Python: Selection(margin=0))")
+    if subset.rejected is not None and not kind.is_of_pairs:
+        pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
+        raise SettingError(f"the subset is one of pairs, which --as {as_format} does not write: use one of {pairs}")
+
+
+def _weights(subset: Subset, given: WeightsLike, name: str) -> WeightTable:
+    """Return the weights that steps are to be written with, if the export can, or say why not."""
+    table, kind = given if isinstance(given, WeightTable) else read_weights(given), EXPORTS[name]
+    if table.note.plan_sha256 != subset.scores.plan_sha256:
+        raise SettingError(
+            f"the {table.what} was made from another plan than the {subset.scores.what} (from {table.note.store}, not "
+            f"{subset.scores.note.store}): give weights of the same store"
+        )
+    takers = ", ".join(each for each in EXPORTS if EXPORTS[each].weights == "any")
+    if kind.weights is None:
+        raise SettingError(f"--as {name} takes no weights: {kind.no_weights}. Use --as {takers}.")
+    if kind.weights == "masks" and not table.is_mask:
+        raise SettingError(
+            f"--as {name} takes only weights that are 0 or 1: {kind.no_weights}. Make them with `grace-store weights "
+            f"--method drop`, or use --as {takers}."
+        )
+    return table
+
+
+def _sources(
+    subset: Subset, store: str | None, data: Sequence[str] | None, kind: Export
+) -> tuple[Store | str, Sequence[Path]]:
+    """Return the store and the files given; an export that needs neither is written without, if they are gone."""
+    if kind.needs_dataset:
+        return open_store_of(subset.scores, store), ()
+    files = expand_paths(data) if data else []
+    try:
+        return open_store_of(subset.scores, store), files
+    except GraceStoreError:
+        return store or subset.scores.note.store, files
+
+
+def _keep_sources(
+    exported: Exported,
+    subset: Subset,
+    store: Store | str,
+    files: Sequence[Path],
+    kind: Export,
+    weights: WeightTable | None,
+) -> None:
+    """Raise SettingError if a file about to be written is, holds or lies in something the subset is made from."""
+    sources: list[Source] = [(path, "which the scores were made from") for path in files]
+    sources += sources_of(store) if isinstance(store, Store) else place_of(store)
+    if subset.scores.path is not None:
+        sources.append((subset.scores.path, "the table of scores"))
+    if weights is not None and weights.path is not None:
+        sources.append((weights.path, "the table of weights"))
+    targets = [exported.out, sidecar_of(exported.out), *(exported.out.with_name(name) for name in kind.also_writes)]
+    check_outputs(targets, sources)
+
+
+def _notes(subset: Subset) -> list[str]:
+    notes = list(subset.notes)
+    if subset.scores.note.method.is_reconstruction:
+        notes.append(f"the scores are by {subset.scores.method}")
+    if subset.scores.note.partial:
+        notes.append("the scores are of an unfinished store; what is not extracted yet could not be chosen")
+    return notes

@@ -1,0 +1,29 @@
+"""Subsets as files by name: each is a module here with one ``Export``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grace_store.base.registry import Registry
+
+if TYPE_CHECKING:
+    from grace_store.choose.exports.export_kind import Export
+
+EXPORTS: Registry[Export] = Registry(
+    __name__,
+    "EXPORT",
+    (
+        "source",
+        "ms-swift",
+        "llama-factory",
+        "trl",
+        "axolotl",
+        "datasets",
+        "steps",
+        "ids",
+        "ms-swift-pairs",
+        "llama-factory-pairs",
+        "trl-pairs",
+    ),
+)
+"""In the order that help shows them."""

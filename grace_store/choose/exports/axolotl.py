@@ -1,0 +1,33 @@
+"""Conversations as axolotl's ``chat_template`` reads them; with weights, contents in parts to train on or not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from grace_store.choose.exports.conversations import write_weighted
+from grace_store.choose.exports.export_kind import Export
+from grace_store.choose.exports.weighted_parts import Part
+
+
+def axolotl_messages(messages: list[dict[str, Any]], parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return a conversation whose last message is in parts, of which those that weigh anything are trained on.
+
+    Every content has parts: `datasets` wants one type for all. Those that the assistant did not say have no flag, since
+    axolotl would train on the end of their turn.
+    """
+    said = [_message(each["role"], [Part(each["content"], 0.0)]) for each in messages[:-1]]
+    return [*said, _message("assistant", parts)]
+
+
+def _message(role: str, parts: Sequence[Part]) -> dict[str, Any]:
+    content = []
+    for part in parts:
+        flag = {"train": part.weight > 0} if role == "assistant" else {}
+        content.append({"type": "text", "text": part.text, **flag})
+    return {"role": role, "content": content}
+
+
+EXPORT = Export(
+    write=lambda chosen, exported: write_weighted(chosen, exported, axolotl_messages),
+    weights="masks",
+    no_weights="axolotl trains on a part of a response or does not",
+)

@@ -1,0 +1,139 @@
+"""Samples as conversations: messages with one ``<image>`` in the text for each image, and the names of the images."""
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grace_store.base.errors import DataError
+from grace_store.base.files import whole_file, write_records
+from grace_store.base.text import counted
+from grace_store.choose.exports.export_kind import ChosenRecords, Exported
+from grace_store.choose.exports.weighted_parts import Part
+from grace_store.data.images import PLACEHOLDER
+from grace_store.data.sample import ImageRef, Sample
+
+ImageName = Callable[[ImageRef], str]
+"""What a trainer is to call an image: a path or URL."""
+Conversations = Callable[[ChosenRecords, ImageName], Iterator[dict[str, Any]]]
+"""What makes records with messages and images of the chosen samples."""
+InParts = Callable[[list[dict[str, Any]], Sequence[Part]], list[dict[str, Any]]]
+"""From the messages of a conversation, and the last one's parts, to what a trainer is given."""
+
+_MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
+_DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
+_SHOWN_CHARS = 60
+
+
+def conversation(sample: Sample, image_name: ImageName) -> dict[str, Any]:
+    """Return a sample as {"id", "messages", "images"}, its images where they stood in the conversation."""
+    messages = []
+    for turn in sample.turns:
+        content = "".join(part if isinstance(part, str) else PLACEHOLDER for part in turn.parts)
+        messages.append({"role": turn.role, "content": content})
+    messages.append({"role": "assistant", "content": sample.response})
+    return {"id": sample.sample_id, "messages": messages, "images": [image_name(image) for image in sample.images]}
+
+
+class ImageNames:
+    """Names images for a trainer: paths absolute, images that lie in the records written to a folder of their own.
+
+    Bytes and data URLs lie in the records; not every trainer reads data URLs, all read files.
+    """
+
+    def __init__(self, folder: str | Path, extracted: Path) -> None:
+        self._folder = Path(folder).absolute()
+        self._extracted = extracted.absolute()
+        self.num_written = 0
+
+    def __call__(self, image: ImageRef) -> str:
+        source = image.source
+        if isinstance(source, bytes):
+            return self._write(source)
+        if source[:5].lower() == "data:":
+            return self._write(_data_url_bytes(source))
+        if "://" in source:
+            return source
+        # As extraction finds it; an absolute path stays absolute.
+        return str((self._folder / source).resolve())
+
+    def _write(self, content: bytes) -> str:
+        suffix = next((suffix for magic, suffix in _MAGIC.items() if content.startswith(magic)), ".img")
+        path = self._extracted / f"{hashlib.sha256(content).hexdigest()[:24]}{suffix}"
+        if not path.exists():
+            with whole_file(path) as partial:
+                partial.write_bytes(content)
+            self.num_written += 1
+        return str(path)
+
+
+def _data_url_bytes(url: str) -> bytes:
+    head = _DATA_URL.match(url)
+    try:
+        if head is None:
+            raise ValueError("it does not say ;base64")
+        return base64.b64decode("".join(url[head.end() :].split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise DataError(f"The image in the data URL {url[:_SHOWN_CHARS]}... cannot be decoded: {error}.") from None
+
+
+def _text_of(content: str | list[dict[str, Any]]) -> str:
+    """Return what a message says, its content being a text or parts of one."""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def plain_conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
+    """Yield the chosen samples as conversations."""
+    return (conversation(sample, image_name) for _, sample in chosen.samples())
+
+
+def write_conversations(
+    chosen: ChosenRecords, exported: Exported, stray: str = "", conversations: Conversations = plain_conversations
+) -> int:
+    """Write the chosen samples as conversations, note what may trip a trainer, and return how many have images.
+
+    stray says what the trainer does with a text that says <image> more often than there are images.
+    """
+    out = exported.out
+    names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
+    # Trainers take whatever has a column of images, even an empty one, for data of a vision model.
+    has_images = any(sample.images for _, sample in chosen.samples())
+    num_with_images = num_stray = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal num_with_images, num_stray
+        for record in conversations(chosen, names):
+            num_with_images += bool(record["images"])
+            messages = [*record["messages"], *([record["chosen"]] if "chosen" in record else [])]
+            num_said = sum(_text_of(message["content"]).count(PLACEHOLDER) for message in messages)
+            num_stray += num_said != len(record["images"])
+            if not has_images:
+                del record["images"]
+            yield json.dumps(record, ensure_ascii=False).encode()
+
+    write_records(out, lines())
+    if num_with_images:
+        exported.notes.append(f"{counted(num_with_images, 'sample')} with images")
+    if names.num_written:
+        exported.notes.append(f"{counted(names.num_written, 'image')} from inside the records in {out.stem}-images")
+    if num_stray:
+        exported.notes.append(f"{counted(num_stray, 'sample')} with <image> in the text and no image for it{stray}")
+    return num_with_images
+
+
+def write_weighted(chosen: ChosenRecords, exported: Exported, in_parts: InParts) -> None:
+    """Write the chosen samples as conversations whose last messages are in weighted parts, if there are weights."""
+    if chosen.weights is None:
+        write_conversations(chosen, exported)
+        return
+
+    def weighted(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
+        for sample, parts in chosen.weighted_samples(exported):
+            record = conversation(sample, image_name)
+            yield record | {"messages": in_parts(record["messages"], parts)}
+
+    write_conversations(chosen, exported, conversations=weighted)

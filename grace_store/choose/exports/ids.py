@@ -1,0 +1,11 @@
+"""The chosen samples' ids, one a line."""
+
+from grace_store.base.file_formats import TEXT
+from grace_store.base.files import write_lines
+from grace_store.choose.exports.export_kind import Export
+
+EXPORT = Export(
+    write=lambda chosen, exported: write_lines(exported.out, (text.encode() for text in chosen.subset.sample_id)),
+    formats=(TEXT,),
+    needs_dataset=False,
+)

@@ -1,0 +1,18 @@
+"""Pairs as ms-swift reads them for DPO and its like: conversations with the chosen response, and the rejected one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from grace_store.choose.exports.conversations import ImageName, conversation, write_conversations
+from grace_store.choose.exports.export_kind import ChosenRecords, Export
+
+
+def _conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
+    for best, worst in chosen.pairs():
+        rejected = {"rejected_id": worst.sample_id, "rejected_response": worst.response}
+        yield conversation(best, image_name) | rejected
+
+
+EXPORT = Export(
+    write=lambda chosen, exported: write_conversations(chosen, exported, conversations=_conversations), is_of_pairs=True
+)

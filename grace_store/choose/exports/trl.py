@@ -1,0 +1,69 @@
+"""Prompts and completions as TRL's SFTTrainer reads them, with images as parts of the content and not as a word."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from grace_store.base.files import write_records
+from grace_store.base.text import counted
+from grace_store.choose.exports.conversations import ImageName, ImageNames
+from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.data.sample import Sample, Turn
+
+
+class TrlRecords(Protocol):
+    """What makes records of the chosen samples."""
+
+    def __call__(
+        self, chosen: ChosenRecords, image_name: ImageName, *, has_images: bool
+    ) -> Iterator[dict[str, Any]]: ...
+
+
+CAST = 'load_dataset("json", data_files=...).cast_column("images", List(Image()))'
+
+
+def prompt_and_completion(sample: Sample, image_name: ImageName, *, has_images: bool) -> dict[str, Any]:
+    """Return a sample as {"id", "prompt", "completion", "images"}; a subset without images has texts for contents.
+
+    Every content of a subset has the same shape: ``datasets`` makes a table of it.
+    """
+    response = Turn("assistant", (sample.response,))
+    prompt, completion = (
+        [{"role": turn.role, "content": _parts(turn) if has_images else turn.text} for turn in turns]
+        for turns in (sample.turns, (response,))
+    )
+    record: dict[str, Any] = {"id": sample.sample_id, "prompt": prompt, "completion": completion}
+    return record | ({"images": [image_name(image) for image in sample.images]} if has_images else {})
+
+
+def _parts(turn: Turn) -> list[dict[str, str | None]]:
+    # An image has a text too, none: with other keys of its own, chat templates would take texts for images.
+    return [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "text": None}
+        for part in turn.parts
+        if part != ""
+    ]
+
+
+def plain_records(chosen: ChosenRecords, image_name: ImageName, *, has_images: bool) -> Iterator[dict[str, Any]]:
+    """Yield the chosen samples as prompts and completions."""
+    return (prompt_and_completion(sample, image_name, has_images=has_images) for _, sample in chosen.samples())
+
+
+def write_prompts(chosen: ChosenRecords, exported: Exported, records: TrlRecords = plain_records) -> None:
+    """Write records that begin with a prompt, and note what there is to know of their images."""
+    out = exported.out
+    names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
+    num_with_images = sum(bool(sample.images) for _, sample in chosen.samples())
+    made = records(chosen, names, has_images=num_with_images > 0)
+    write_records(out, (json.dumps(record, ensure_ascii=False).encode() for record in made))
+    if num_with_images:
+        exported.notes.append(f"{counted(num_with_images, 'sample')} with images; read them with {CAST}")
+    if names.num_written:
+        exported.notes.append(f"{counted(names.num_written, 'image')} from inside the records in {out.stem}-images")
+
+
+EXPORT = Export(
+    write=write_prompts,
+    no_weights="TRL's SFTTrainer has none, and masks parts of a completion only where it is given token ids",
+)

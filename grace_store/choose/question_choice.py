@@ -1,0 +1,117 @@
+"""Choosing within questions: at most some traces of each, or pairs of its best and its worst trace.
+
+The two responses of a pair are never the same text: where the worst trace is a copy of the best one, the worst of the
+others takes its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Warned
+from grace_store.base.text import counted
+from grace_store.score.score_table import ScoreTable
+from grace_store.values.ranking import rank
+from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
+
+if TYPE_CHECKING:
+    from grace_store.choose.selection import Selection
+
+
+def questions_of(
+    table: ScoreTable, selection: Selection, read: Callable[[str | None], IntArray]
+) -> tuple[IntArray | None, str | None]:
+    """Return the question of each row of a table, by number, and the field that says it; None if all are chosen from.
+
+    read returns the questions that a field of the records tells apart, where the table does not know them.
+    """
+    if not selection.is_in_questions:
+        if selection.group_by is not None:
+            raise SettingError("--group-by says what a question is: give --per-group, or choose pairs, with it")
+        return None, None
+    if selection.per_group is not None and selection.margin is not None:
+        raise SettingError("pairs are one for each question: leave --per-group out")
+    if selection.per_group is not None:
+        PerGroup.parse(selection.per_group)
+    if selection.margin is not None and not (math.isfinite(selection.margin) and selection.margin >= 0):
+        raise SettingError(f"margin {selection.margin:g} is not a number from 0 on")
+    scored, by = table.note.groups, selection.group_by
+    if scored is not None and table.group is not None and by in (None, scored.by):
+        # Numbered again from 0: a table from elsewhere may have any number there.
+        return np.unique(table.group, return_inverse=True)[1], scored.by
+    return read(by), by
+
+
+Responses = Callable[[IntArray], BitArray]
+"""From some rows of a table to a number for each row of it, which those share whose responses are the same text."""
+
+
+def choose_in_questions(
+    table: ScoreTable,
+    selection: Selection,
+    question: IntArray,
+    value: FloatArray,
+    responses: Responses,
+    listener: Listener,
+) -> tuple[FloatArray, IntArray | None, str]:
+    """Choose within questions, if the rows of the table have these values.
+
+    Returns the values that are left, NaN for what is not chosen (of pairs, how far the best trace is above the worst);
+    of pairs, the row of the table that each row is preferred to, or -1; and in words what was chosen.
+    """
+    ranking = rank(value, table.row)
+    num_questions = len(np.unique(question[ranking]))
+    pool = f"{counted(len(ranking), 'trace')} of {counted(num_questions, 'question')}"
+    if len(ranking) == num_questions:
+        listener(
+            Warned("No question has two traces with a value: there is nothing to choose between within questions.")
+        )
+    if selection.per_group is not None:
+        kept = np.full(len(value), np.nan)
+        best = best_of_groups(ranking, question, PerGroup.parse(selection.per_group))
+        kept[best] = value[best]
+        return kept, None, f"at most {selection.per_group} of the traces of a question: {len(best)} of {pool}"
+    kept, rejected, copies = _pairs(question, value, ranking, selection.margin or 0.0, responses)
+    least = f" by at least {selection.margin:g}" if selection.margin else ""
+    what = f"{counted(int(np.isfinite(kept).sum()), 'pair')} of the best and the worst trace of a question"
+    return kept, rejected, f"{what} whose values differ{least}, from {pool}{copies}"
+
+
+def _pairs(
+    group: IntArray, value: FloatArray, ranking: IntArray, least: float, responses: Responses
+) -> tuple[FloatArray, IntArray, str]:
+    """Return the margin of each pair and the row that is rejected, both at the chosen row, and what copies cost."""
+    best, worst = best_and_worst(ranking, group)
+    is_wide = _is_wide(value[best] - value[worst], least)
+    # Where values are too close, it makes no difference what the traces say: those are not read.
+    ranking = ranking[np.isin(group[ranking], group[best[is_wide]])]
+    said = responses(ranking)
+    num_copies = int((said[best[is_wide]] == said[worst[is_wide]]).sum())
+    num_questions = int(is_wide.sum())
+    best, worst = best_and_worst(ranking, group, said)
+    margin = value[best] - value[worst]
+    is_wide = _is_wide(margin, least, " and whose responses are different texts")
+    kept, rejected = np.full(len(value), np.nan), np.full(len(value), -1)
+    kept[best[is_wide]], rejected[best[is_wide]] = margin[is_wide], worst[is_wide]
+    if not num_copies:
+        return kept, rejected, ""
+    num_without = num_questions - int(is_wide.sum())
+    told = f"; in {counted(num_copies, 'question')} the worst trace has the same response as the best one"
+    others = f"{num_copies - num_without} with the worst of the other traces in its place"
+    return kept, rejected, f"{told}: {others}, {num_without} without a pair"
+
+
+def _is_wide(margin: FloatArray, least: float, also: str = "") -> BoolArray:
+    """Return which differences are large enough, or raise if none is; also says what else was asked of the traces."""
+    is_wide = (margin > 0) & (margin >= least)
+    if not is_wide.any():
+        found = f"; the largest difference is {margin.max():.6g}" if len(margin) else ""
+        by = f"by {least:g}" if least else "at all"
+        raise DataError(f"no question has two traces whose values differ {by}{also}, so there are no pairs{found}.")
+    return is_wide

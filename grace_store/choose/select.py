@@ -1,0 +1,400 @@
+"""From a scores table to subsets: a selection is applied to the table, samples are ranked, the best are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
+from grace_store.base.documents import read_document
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.files import sidecar_of
+from grace_store.base.finding import WhereNote
+from grace_store.base.row_index import find_rows
+from grace_store.base.text import counted
+from grace_store.choose.choice_conclusion import conclude_choice
+from grace_store.choose.contamination_table import AgainstTable
+from grace_store.choose.exclusions import Excluded, exclude
+from grace_store.choose.group_counts import GroupCount, group_sizes, rise_and_fall
+from grace_store.choose.question_choice import choose_in_questions, questions_of
+from grace_store.choose.selection import SIZES, Selection, Subset, SubsetNote
+from grace_store.pool.records import question_groups, response_digests
+from grace_store.score.notes import AgainstNote
+from grace_store.score.provenance import filter_scores, groups_of, open_store_of
+from grace_store.score.score_table import ScoresLike, ScoreTable, read_scores
+from grace_store.values.length_bias import LENGTHS, residuals
+from grace_store.values.methods.random import random_values
+from grace_store.values.ranking import Length, Ratio, at_least, budget, rank, stratified_rank
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All samples of a table that have a value, in the order they would be chosen."""
+
+    rules: Rules
+    value: FloatArray
+    """What is ranked by: the values, what is left of them after a control, or the margins of pairs."""
+    ranked: IntArray
+    in_questions: str = ""
+    """What was chosen within questions first, in words."""
+    rejected: IntArray | None = None
+    """Of pairs, the row of the table that each row is preferred to; -1 for what is not chosen."""
+    by_value: IntArray | None = None
+    """Of a diverse ranking, rows of the table in the order of value alone."""
+    num_distinct: int | None = None
+    """How many samples are left without near-duplicates, if those were looked for."""
+
+    @property
+    def scores(self) -> ScoreTable:
+        """The rows of the table that the filter keeps."""
+        return self.rules.scores
+
+    @property
+    def selection(self) -> Selection:
+        """How samples are chosen, with all names resolved."""
+        return self.rules.selection
+
+    def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
+        """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three.
+
+        Without any of them, the size is that of the selection.
+        """
+        sizes = {"ratio": None if ratio is None else str(ratio), "count": count, "threshold": threshold}
+        is_said = any(size is not None for size in sizes.values())
+        spec = (self.selection.model_copy(update=sizes) if is_said else self.selection).sized
+        kept = self._kept(spec)
+        least = float(self.value[kept].min())
+        counts = self._counts(kept)
+        told = conclude_choice(self.scores, kept, self._pool(), spec, self._told(counts))
+        notes, excluded = self._notes(kept), self.rules.excluded
+        rejected = None if self.rejected is None else self.rejected[kept]
+        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, excluded, told, rejected)
+
+    def _kept(self, spec: Selection) -> IntArray:
+        """Return the beginning of the ranking that has the size of a selection."""
+        if spec.threshold is not None:
+            return self._reaching(spec.threshold)
+        if spec.count is None:
+            return self.ranked[: budget(spec.ratio or "", len(self.ranked))]
+        if not 1 <= spec.count <= len(self.ranked):
+            raise SettingError(
+                f"count {spec.count} is not between 1 and {len(self.ranked)}, the number of samples that have a value"
+            )
+        return self.ranked[: spec.count]
+
+    def _pool(self) -> IntArray:
+        """Return the rows that there were to choose from; of questions, those that others of them were chosen over."""
+        if not self.selection.is_in_questions:
+            return self.ranked
+        ranked = self.scores.ranked()
+        return ranked[self.rules.is_possible[ranked]]
+
+    def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
+        """Return how many samples of each group were chosen, the largest group first."""
+        groups, where, excluded = self.rules.groups, self.selection.where, self.rules.excluded
+        if groups is not None:
+            best = rank(self.value, self.scores.row)[: len(kept)]
+            pool, chosen, by_value = (group_sizes(groups, rows) for rows in (self.ranked, kept, best))
+            return tuple(GroupCount(name, size, chosen[name], by_value[name]) for name, size in pool.most_common())
+        if not isinstance(where, WhereNote):
+            return ()
+        left_out = where.num_samples - where.num_kept
+        also = "" if excluded is None else ", not excluded" if excluded.against else ", not flagged"
+        inside = GroupCount(f"kept by --where{also}", len(self.ranked), len(kept), len(kept))
+        return inside, GroupCount("left out by it", left_out, 0, 0)
+
+    def _told(self, counts: Sequence[GroupCount]) -> list[str]:
+        """Say which groups would rise and fall if value alone decided."""
+        if (by := self.selection.by) is None:
+            return []
+        told = rise_and_fall(by, {each.group: (each.by_value, each.pool) for each in counts}, would=True)
+        return [f"Every {by} keeps its share of the pool. {told}"]
+
+    def _reaching(self, threshold: float) -> IntArray:
+        if self.selection.by is not None:
+            raise SettingError("a threshold has no meaning inside strata: give --ratio or --count with --by")
+        if self.selection.diversity is not None:
+            raise SettingError("a threshold leaves no choice to diversity: give --ratio or --count")
+        if self.scores.capability is not None:
+            raise SettingError("a threshold has no meaning where capabilities are balanced: give --ratio or --count")
+        kept = at_least(self.value, threshold, self.ranked)
+        if not len(kept):
+            largest = float(self.value[self.ranked].max())
+            raise SettingError(f"no sample reaches threshold {threshold:g}: the largest value is {largest:.6g}")
+        return kept
+
+    def _notes(self, kept: IntArray) -> tuple[str, ...]:
+        """Say what was excluded, what diversity cost, and where it could not be had."""
+        reasons = [] if self.rules.excluded is None else [str(self.rules.excluded)]
+        reasons += [self.in_questions] if self.in_questions else []
+        if reasons:
+            reasons[-1] += f"; ratios are shares of the {len(self.ranked)} that remain"
+        return (*reasons, *self._diversity_notes(kept))
+
+    def _diversity_notes(self, kept: IntArray) -> tuple[str, ...]:
+        diversity = self.selection.diversity
+        if diversity is None or self.by_value is None or not len(kept):
+            return ()
+        best = self.by_value[: len(kept)]
+        num_both = len(np.intersect1d(kept, best, assume_unique=True))
+        mean, most = float(self.value[kept].mean()), float(self.value[best].mean())
+        notes = [
+            f"diversity by {diversity.method}: mean value {mean:.4f}, {most:.4f} for the best "
+            f"{len(best)} by value alone, of which {num_both} are here"
+        ]
+        if self.num_distinct is not None and self.num_distinct < len(kept):
+            notes.append(
+                f"{self.num_distinct} samples are left without near-duplicates, so {len(kept) - self.num_distinct} of "
+                "those fill the budget, the best first"
+            )
+        return tuple(notes)
+
+
+def subset_paths(out: Path, sizes: Sequence[str]) -> list[Path]:
+    """Return one file name for each size: {ratio} in the name stands for it, or else it is added if there are several.
+
+    >>> [path.name for path in subset_paths(Path("subset.jsonl"), ["0.1", "0.2"])]
+    ['subset-0.1.jsonl', 'subset-0.2.jsonl']
+    """
+    if "{ratio}" in out.name:
+        return [out.with_name(out.name.replace("{ratio}", size)) for size in sizes]
+    if len(sizes) == 1:
+        return [out]
+    return [out.with_name(f"{out.stem}-{size}{out.suffix}") for size in sizes]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A selection as it applies to one table: what may be chosen, and in which order once samples have values."""
+
+    selection: Selection
+    """With all names resolved, as far as that is known before samples are ranked."""
+    scores: ScoreTable
+    """The rows that the filter keeps."""
+    excluded: Excluded | None
+    groups: Sequence[object] | None = None
+    """With strata, that of every row of the table."""
+    question: IntArray | None = None
+    """Where traces are chosen within questions, the question of every row of the table, by number."""
+    store: str | None = None
+    """Where the store is now, if it moved."""
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved."""
+
+    @classmethod
+    def of(
+        cls, scores: ScoreTable, selection: Selection, store: str | None = None, data: Sequence[str] | None = None
+    ) -> Self:
+        """Apply a selection to a table; raise if it has no meaning there, or leaves nothing to choose."""
+        where, by = selection.where, selection.by
+        table, kept = filter_scores(scores, where.sql if isinstance(where, WhereNote) else where, store, data)
+        if table.capability is not None and (by is not None or selection.diversity is not None):
+            raise SettingError(
+                f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
+                "out, or take a table of another method"
+            )
+        control = _controls(selection.control, table)
+        excluded = exclude(table, selection.exclude_flagged, selection.exclude_contaminated)
+        resolved: dict[str, Any] = {"where": kept, "control": control}
+        if excluded is not None:
+            resolved |= {"exclude_flagged": excluded.flags, "exclude_contaminated": excluded.against}
+        rules = cls(selection, table, excluded, store=store, data=data)
+        if not rules.is_possible.any():
+            place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
+            raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
+        question, resolved["group_by"] = questions_of(table, selection, rules._questions)
+        groups = None if by is None else groups_of(table, by, store, data)
+        return replace(rules, selection=selection.model_copy(update=resolved), groups=groups, question=question)
+
+    @property
+    def is_possible(self) -> BoolArray:
+        """Which rows of the table may be chosen: those that have a value and are not excluded."""
+        has_value = np.isfinite(self.scores.value)
+        return has_value if self.excluded is None else has_value & ~self.excluded.is_out
+
+    @property
+    def value(self) -> FloatArray:
+        """The values to rank by: those of the table, without what is excluded, and after a control."""
+        value = self.scores.value
+        if self.excluded is not None:
+            value = np.where(self.excluded.is_out, np.nan, value)
+        lengths = [name for name in LENGTHS if name in self.selection.control]
+        return residuals(value, self.scores.lengths, lengths) if lengths else value
+
+    @property
+    def stratum(self) -> IntArray:
+        """The number of the stratum, or of the capability, of each row of the table; 0 where there are none."""
+        kinds = self.groups if self.groups is not None else self.scores.capability
+        if kinds is None:
+            return np.zeros(len(self.scores), dtype=np.int64)
+        codes: dict[object, int] = {}
+        return np.array([codes.setdefault(kind, len(codes)) for kind in kinds], dtype=np.int64)
+
+    def rank(
+        self, value: FloatArray | None = None, *, threads: int | None = None, listener: Listener = ignore
+    ) -> Ranking:
+        """Rank the samples by their values, or as if these were their values; NaN for what may not be chosen."""
+        table, groups = self.scores, self.groups
+        value, told, rejected = self.value if value is None else value, "", None
+        if self.question is not None:
+            value, rejected, told = choose_in_questions(
+                table, self.selection, self.question, value, self._responses, listener
+            )
+        ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
+        if groups is not None and len(set(groups)) == len(groups) > 1:
+            by = self.selection.by
+            listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
+        ranking = Ranking(self, value, ranked, told, rejected)
+        if self.selection.diversity is None:
+            return ranking
+        from grace_store.choose.duplicates import diversify  # needs faiss, which nothing else here does
+
+        return diversify(ranking, self.selection.diversity, threads=threads, listener=listener)
+
+    def _questions(self, by: str | None) -> IntArray:
+        """Return the question of each row of the table, as a field of the records tells questions apart."""
+        opened = open_store_of(self.scores, self.store)
+        return question_groups(opened, by, self.data, opened.positions_of(self.scores.row))
+
+    def _responses(self, rows: IntArray) -> BitArray:
+        """Return a number for each row of the table that those of some rows share whose responses are the same text."""
+        row = self.scores.row
+        store = open_store_of(self.scores, self.store)
+        positions, place = np.unique(store.positions_of(row[rows]), return_inverse=True)
+        said = np.zeros(len(row), dtype=np.uint64)
+        said[rows] = response_digests(store, self.data, positions)[place]
+        return said
+
+    def random_like(self, seed: int, among: IntArray | None = None) -> IntArray:
+        """Return rows of the dataset in the order in which the rules choose them when values are random.
+
+        among are rows of the dataset that may be chosen, if not all. What the rules leave out, such as further traces
+        of a question, is not returned.
+        """
+        row, is_possible = self.scores.row, self.is_possible
+        if among is not None:
+            is_possible = is_possible & np.isin(row, among)
+        return row[self.rank(np.where(is_possible, random_values(seed, row), np.nan)).ranked]
+
+
+def rank_samples(
+    scores: ScoresLike,
+    selection: Selection | None = None,
+    *,
+    store: str | None = None,
+    data: Sequence[str] | None = None,
+    threads: int | None = None,
+    listener: Listener = ignore,
+) -> Ranking:
+    """Rank the samples of a table by value, ties to the earlier record; never one whose value is not finite.
+
+    A table with capabilities is ranked in turns, the best of each one, then the second best, and so on: every subset
+    has equal numbers of them, and what one cannot fill goes to the others. store and data say where these are now, if
+    they moved.
+    """
+    table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
+    rules = Rules.of(table, selection or Selection(), store, data)
+    return rules.rank(threads=threads, listener=listener)
+
+
+def select(
+    scores: ScoresLike,
+    selection: Selection | None = None,
+    *,
+    store: str | None = None,
+    data: Sequence[str] | None = None,
+    threads: int | None = None,
+    listener: Listener = ignore,
+    **changes: Any,
+) -> Subset:
+    """Choose samples of a table as a selection says; changes are fields of it, such as ratio, count or by.
+
+    >>> select("scores.parquet", ratio=0.2, by="source")  # doctest: +SKIP
+    """
+    wanted = selection or Selection()
+    if not changes.keys().isdisjoint(SIZES):
+        changes = dict.fromkeys(SIZES) | changes
+    wanted = (wanted.changed(**changes) if changes else wanted).sized
+    return rank_samples(scores, wanted, store=store, data=data, threads=threads, listener=listener).take()
+
+
+def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
+    if unknown := [name for name in control if name != "length" and name not in LENGTHS]:
+        raise SettingError(f"control {unknown[0]!r} is none of length, {', '.join(LENGTHS)}")
+    known = table.lengths if control else {}
+    if missing := [name for name in control if name != "length" and name not in known]:
+        raise SettingError(f"the table does not know the {missing[0]} of its samples, only {', '.join(known)}")
+    return tuple(name for name in LENGTHS if name in known and (name in control or "length" in control))
+
+
+# ---------------------------------------------------------------- subsets read back, and chosen again by their rules
+
+
+def read_subset(path: Path, ratio: Ratio | None = None) -> Subset:
+    """Read a subset that ``select`` wrote, or choose the best of a scores table."""
+    sidecar = sidecar_of(path)
+    if not sidecar.is_file():
+        if path.is_file() and path.suffix != ".parquet":
+            raise DataError(
+                f"{path} has no {sidecar.name} beside it, so it is not known what made it; select it again."
+            )
+        return replace(select(read_scores(path, steps=False), ratio=ratio), path=path)
+    note = read_document(sidecar, SubsetNote)
+    scores = _table_of(path, note)
+    ranked, is_there = find_rows(scores.row, np.array(note.rows, dtype=np.int64))
+    rejected, is_known = find_rows(scores.row, np.array(note.rejected_rows or (), dtype=np.int64))
+    if not (is_there.all() and is_known.all() and len(np.unique(ranked)) == note.num_samples):
+        raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
+    return Subset(
+        scores,
+        ranked,
+        note.num_with_value,
+        note.smallest_value,
+        _rules_in(note),
+        conclusion=note.conclusion or "",
+        rejected=None if note.rejected_rows is None else rejected,
+        path=path,
+    )
+
+
+def _rules_in(note: SubsetNote) -> Selection:
+    """Return how a subset was chosen, with which samples were left out as contaminated, as far as its note knows."""
+    against = note.spec.exclude_contaminated
+    if not isinstance(against, AgainstNote) or note.contaminated_rows is None:
+        return note.spec
+    return note.spec.model_copy(update={"exclude_contaminated": AgainstTable.of_rows(note.contaminated_rows, against)})
+
+
+def replay_subset(subset: Subset, store: str | None = None, data: Sequence[str] | None = None) -> Rules:
+    """Return the rules that a subset was chosen by; raise DataError if they do not choose its samples any more.
+
+    store and data say where these are now, if they moved.
+    """
+    rules = Rules.of(subset.scores, subset.spec, store, data)
+    if num_others := len(np.setxor1d(rules.rank().take().row, subset.row)):
+        where = "The subset" if subset.path is None else f"{subset.path}"
+        remedy = ", without a table of --duplicates." if subset.spec.duplicates else "."
+        raise DataError(
+            f"{where} cannot be chosen again by the rules in its note: {counted(num_others, 'sample')} would enter or "
+            f"leave. So random subsets cannot follow its rules. Select it again{remedy}"
+        )
+    return rules
+
+
+def _table_of(path: Path, note: SubsetNote) -> ScoreTable:
+    if note.scores_path is None:
+        raise DataError(f"{path} was chosen from a table in memory; write the table, then select from it.")
+    where = Path(note.scores_path)
+    beside = path.parent / where.name
+    where = where if where.is_file() or not beside.is_file() else beside
+    if not where.is_file():
+        raise DataError(f"{path} was chosen from {where}, which is no longer there: put it back or score again.")
+    scores = read_scores(where, steps=False)
+    if scores.note != note.scores:
+        raise DataError(f"{where} was overwritten by other scores since {path} was chosen from it. Select it again.")
+    return scores

@@ -1,0 +1,328 @@
+"""The descriptors of a store's samples, unit by unit on a few threads: in one array, or block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray, Positions, Rows
+from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
+from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.text import counted
+from grace_store.likeness import points
+from grace_store.likeness.points import Described, Descriptor
+from grace_store.pool.parallel import Threads, map_ordered
+from grace_store.pool.pool import Pool, PoolLike
+from grace_store.pool.vectors import UnitVectors, VectorReader
+from grace_store.store.opened import SignalView, Store
+from grace_store.values.gram import offsets_of
+
+VectorType = Literal["float32", "float16"]
+
+DECODED_ROWS = 4096
+"""Segment vectors that are decoded together: a unit may hold ten times as many."""
+
+
+class StepScored(Protocol):
+    """Scores of steps, as a table of scores has them."""
+
+    @property
+    def row(self) -> IntArray: ...
+
+    @property
+    def num_steps(self) -> IntArray: ...
+
+    @property
+    def has_step_scores(self) -> bool: ...
+
+    @property
+    def plan_sha256(self) -> str:
+        """The plan that its samples are of."""
+
+    @property
+    def what(self) -> str:
+        """What it is and where, for a sentence."""
+
+    def flat(self, name: str) -> Array:
+        """Return a column of one entry a step as one array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptions:
+    """Descriptors of some done samples, in the order of the plan."""
+
+    sample: Positions
+    row: Rows
+    """(n,) where their records stand in the dataset."""
+    vector: Array
+    """(n, m) float32 or float16, C-contiguous; every row of length 1 but for those of zeros."""
+    is_zero: BoolArray
+    """(n,) samples that point nowhere: a cosine with one is 0."""
+    is_unweighted: BoolArray
+    """(n,) samples whose steps were to be weighted by scores and have none above 0: all their steps weigh the same."""
+    made_by: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    def __repr__(self) -> str:
+        numbers = f"{self.vector.shape[1]} {self.vector.dtype} numbers each"
+        return f"<Descriptions of {counted(len(self), 'sample')}, {numbers}>"
+
+
+def describe_samples(
+    pool: PoolLike,
+    descriptor: Descriptor | None = None,
+    *,
+    dimension: int | None = None,
+    seed: int = 0,
+    scores: StepScored | None = None,
+    samples: Positions | None = None,
+    dtype: VectorType = "float32",
+    listener: Listener = ignore,
+) -> Descriptions:
+    """Return a vector of length 1 for each done sample of a pool, as DescriptionReader.of does."""
+    reader = DescriptionReader.of(pool, descriptor, dimension=dimension, seed=seed, scores=scores, samples=samples)
+    return reader.read_all(dtype, listener)
+
+
+@dataclass(slots=True)
+class DescriptionReader:
+    """Reads the descriptors of one signal, as often as asked. Threads may share it."""
+
+    vectors: VectorReader
+    """Of the one signal."""
+    descriptor: Descriptor | None
+    """None for a signal that keeps one vector a sample."""
+    units: list[int]
+    """Committed units that hold samples asked for, in order."""
+    wanted: BoolArray | None
+    """(N,) which samples of the plan are asked for; None for all."""
+    made_by: dict[str, Any]
+    threads: Threads
+    projection: FloatArray | None
+    row: Rows
+    """(N,) where the records of all planned samples stand in the dataset."""
+    _num_steps: npt.NDArray[np.integer[Any]]
+    _scores: tuple[FloatArray, IntArray] | None
+    """All step scores, and where each planned sample's begin; -1 where there are none."""
+
+    @classmethod
+    def of(
+        cls,
+        pool: PoolLike,
+        descriptor: Descriptor | None = None,
+        *,
+        dimension: int | None = None,
+        seed: int = 0,
+        scores: StepScored | None = None,
+        samples: Positions | None = None,
+    ) -> DescriptionReader:
+        """Return what reads the pool's samples, or those of them at some positions in the plan, by its one signal.
+
+        The descriptor is answer, steps (the default), weighted by scores of steps, or projected: to dimension numbers
+        (512) by a random projection with a seed. A signal that keeps one vector a sample has no other.
+        """
+        pool = Pool.of(pool)
+        view = pool.signal
+        chosen = _resolved(view, descriptor, dimension, scores)
+        wanted = _wanted(pool, samples)
+        vectors = VectorReader(pool.store, (view.name,))
+        units, made_by = _units(vectors, wanted, partial=pool.partial), _made_by(vectors, chosen)
+        projection = None
+        if chosen == "projected":
+            projection = points.projection_for(view.vector_size, dimension, seed)
+            reduced = {"dimension": dimension or points.PROJECTED_SIZE, "seed": seed}
+            made_by |= {"dimension": 2 * view.vector_size} if projection is None else reduced
+        step_scores = None if chosen != "weighted" else _step_scores(scores, pool.store)
+        columns = Rows(pool.store.column("sample_row").astype(np.int64)), pool.store.column("sample_num_steps")
+        return cls(vectors, chosen, units, wanted, made_by, pool.threads, projection, *columns, step_scores)
+
+    @property
+    def store(self) -> Store:
+        return self.vectors.store
+
+    @property
+    def view(self) -> SignalView:
+        return self.vectors.views[0]
+
+    @property
+    def size(self) -> int:
+        """Return how many numbers a descriptor has."""
+        if self.descriptor != "projected":
+            return self.view.vector_size
+        return 2 * self.view.vector_size if self.projection is None else self.projection.shape[1]
+
+    @property
+    def max_samples(self) -> int:
+        """Return the most samples there can be: those asked for in committed units, done or set aside."""
+        return sum(len(self._asked(unit)) for unit in self.units)
+
+    def blocks(self, units: list[int] | None = None) -> Iterator[Descriptions]:
+        """Yield the descriptors of units (of all that are asked for) one by one; a few are read ahead."""
+        # Without threads: it may be sent to a task, where it has no use for them.
+        yield from map_ordered(replace(self, threads=None).read, self.units if units is None else units, self.threads)
+
+    def read_all(self, dtype: VectorType = "float32", listener: Listener = ignore) -> Descriptions:
+        """Return all of them in one array; beside it, no more than a few units are held."""
+        out = np.empty((self.max_samples, self.size), dtype=dtype)
+        found: list[tuple[IntArray, BoolArray, BoolArray]] = []
+        stop = 0
+        for block in self.blocks():
+            start, stop = stop, stop + len(block)
+            out[start:stop] = block.vector
+            # The columns without the vectors, which would keep the units in memory.
+            found.append((block.sample, block.is_zero, block.is_unweighted))
+        sample, is_zero, is_unweighted = _joined(found, np.zeros(0, np.int64))
+        tell_oddities(int(is_zero.sum()), int(is_unweighted.sum()), listener)
+        return Descriptions(Positions(sample), Rows(self.row[sample]), out[:stop], is_zero, is_unweighted, self.made_by)
+
+    def read(self, unit: int) -> Descriptions:
+        """Return the descriptors of one unit's done samples that are asked for."""
+        start, _ = self.store.plan.unit_range(unit)
+        found = self.vectors.read(0, unit)
+        assert found is not None  # only committed units are asked for
+        asked = self._asked(unit)
+        sample = asked[found.done[asked - start]]
+        described = _joined(list(self._described(unit, sample - start, found)), np.zeros((0, self.size), np.float32))
+        return Descriptions(Positions(sample), Rows(self.row[sample]), *described, self.made_by)
+
+    def describe_trace(self, vectors: Float32Array) -> Described:
+        """Return the descriptor of a trace outside the store, whose steps, having no scores, weigh the same."""
+        num_steps = np.array([len(vectors) - 1])
+        descriptor = "steps" if self.descriptor == "weighted" else self.descriptor
+        return points.describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
+
+    def _asked(self, unit: int) -> IntArray:
+        each = np.arange(*self.store.plan.unit_range(unit))
+        return each if self.wanted is None else each[self.wanted[each]]
+
+    def _described(self, unit: int, chosen: IntArray, found: UnitVectors) -> Iterator[Described]:
+        """Yield the descriptors of samples of a unit, by their places in it, a bounded number of rows at a time."""
+        start, stop = self.store.plan.unit_range(unit)
+        num_segments = self._num_steps[start:stop].astype(np.int64) + 1
+        ends = np.cumsum(num_segments)
+        takes_all = self.descriptor not in (None, "answer")
+        for some in _pieces(chosen, num_segments if takes_all else np.ones_like(num_segments)):
+            if not takes_all:
+                rows, num_steps = some if self.descriptor is None else ends[some] - 1, np.zeros(len(some), np.int64)
+            else:
+                num_steps = num_segments[some] - 1
+                rows = _ranges(ends[some] - num_segments[some], num_segments[some])
+            score = None if self._scores is None else _scores_of(*self._scores, start + some, num_steps)
+            how, given = self.descriptor or "answer", found.decoded(rows)
+            yield points.describe(given, num_steps, how, step_score=score, projection=self.projection)
+
+
+def _joined(parts: Sequence[tuple[Array, BoolArray, BoolArray]], none: Array) -> tuple[Array, BoolArray, BoolArray]:
+    """Return an array of several parts' samples, and their two flags; none is the array without any."""
+    flag = np.zeros(0, np.bool_)
+    first, second, third = zip((none, flag, flag), *parts, strict=True)
+    return np.concatenate(first), np.concatenate(second), np.concatenate(third)
+
+
+def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> None:
+    """Say how many samples could not be described as asked."""
+    zero = "a descriptor of zeros, which is like no other: every cosine with it is 0."
+    unweighted = "no step with a score above 0: all steps weigh the same there."
+    for number, what in ((num_zero, zero), (num_unweighted, unweighted)):
+        if number:
+            listener(Warned(f"{counted(number, 'sample')} {'has' if number == 1 else 'have'} {what}"))
+
+
+def _scores_of(score: FloatArray, first: IntArray, samples: IntArray, num_steps: IntArray) -> FloatArray:
+    """Return the step scores of some samples, flat; 0 for the steps of a sample that has none."""
+    first = first[samples]
+    found = score[_ranges(np.where(first < 0, 0, first), num_steps).clip(max=len(score) - 1)]
+    return np.where(np.repeat(first < 0, num_steps), 0.0, found)
+
+
+def _step_scores(scores: StepScored | None, store: Store) -> tuple[FloatArray, IntArray]:
+    """Return a table's step scores, and where those of each planned sample begin among them; -1 without any."""
+    assert scores is not None
+    if scores.plan_sha256 != store.plan.digest():
+        raise ResumeMismatch(
+            f"The {scores.what} was made from another plan than the one now in {store.location}. Give one of this "
+            "store."
+        )
+    first = np.full(store.plan.num_samples, -1, dtype=np.int64)
+    first[store.positions_of(scores.row)] = offsets_of(scores.num_steps)[:-1]
+    return np.asarray(scores.flat("step_score"), dtype=np.float64), first
+
+
+def _resolved(
+    view: SignalView, descriptor: Descriptor | None, dimension: int | None, scores: StepScored | None
+) -> Descriptor | None:
+    """Return the descriptor meant, or say why there is none such."""
+    named = None if descriptor is None else points.descriptor_named(descriptor)
+    if view.per_sample:
+        if named is not None or dimension is not None:
+            raise SettingError(
+                f"signal {view.name!r} keeps one vector a sample, which is its only descriptor: leave --descriptor out"
+            )
+        return None
+    chosen = named or points.DEFAULT_DESCRIPTOR
+    if dimension is not None and chosen != "projected":
+        raise SettingError(f"only the descriptor projected has a dimension; {chosen} has that of the vectors")
+    if chosen != "weighted":
+        return chosen
+    if scores is None:
+        raise SettingError("the descriptor weighted weighs steps by their scores: give a scores table")
+    if not scores.has_step_scores:
+        raise DataError(f"The {scores.what} has no step scores to weigh steps by: score by --method grace.")
+    return chosen
+
+
+def _wanted(pool: Pool, samples: Positions | None) -> BoolArray | None:
+    if samples is None:
+        return pool.wanted
+    samples = Positions(np.asarray(samples, dtype=np.int64))
+    num = pool.store.plan.num_samples
+    if len(samples) and not 0 <= samples.min() <= samples.max() < num:
+        raise SettingError(f"samples are positions in the plan, from 0 to {num - 1}")
+    wanted = np.zeros(num, dtype=np.bool_)
+    wanted[samples] = True
+    return wanted if pool.wanted is None else wanted & pool.wanted
+
+
+def _units(vectors: VectorReader, wanted: BoolArray | None, *, partial: bool) -> list[int]:
+    plan, view = vectors.store.plan, vectors.views[0]
+    asked = plan.units if wanted is None else np.unique(np.flatnonzero(wanted) // plan.samples_per_unit).tolist()
+    units = [unit for unit in asked if unit in vectors.committed[0]]
+    if len(units) < len(asked) and not partial:
+        raise Unfinished(
+            f"Signal {view.name!r} of {view.store.location} has {len(units)} of the {len(asked)} units that are "
+            "needed. Run the same `grace-store extract` to finish it, or give --partial to use what is there."
+        )
+    return units
+
+
+def _made_by(vectors: VectorReader, descriptor: Descriptor | None) -> dict[str, Any]:
+    """Return the fields of a PointsNote."""
+    view, num_units = vectors.views[0], len(vectors.committed[0])
+    return {
+        "store": view.store.location,
+        "plan_sha256": view.store.plan.digest(),
+        "num_units": view.store.plan.num_units,
+        "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
+        "partial": num_units < view.store.plan.num_units,
+        "descriptor": descriptor or "sample",
+    }
+
+
+def _pieces(chosen: IntArray, num_rows: IntArray) -> Iterator[IntArray]:
+    """Yield the chosen samples in runs of about DECODED_ROWS rows."""
+    if not len(chosen):
+        return
+    number = np.cumsum(num_rows[chosen]) // DECODED_ROWS
+    yield from np.split(chosen, np.flatnonzero(np.diff(number)) + 1)
+
+
+def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+    """Return start, start + 1, ... of every range, one after the other."""
+    firsts = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) - np.repeat(firsts - starts, lengths)

@@ -1,0 +1,137 @@
+"""A signal for other libraries: its samples as a pandas DataFrame, its decoded vectors as an xarray Dataset."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace_store.base.arrays import Array, IntArray
+from grace_store.base.errors import MissingExtra, SettingError
+from grace_store.pool.parallel import map_ordered
+from grace_store.pool.pool import Pool
+from grace_store.pool.records import columns_of_rows
+from grace_store.pool.samples import iter_samples
+from grace_store.pool.vectors import VectorReader
+from grace_store.store.opened import SignalView, Store
+
+SEGMENT_COLUMNS = ("segment_num_tokens", "segment_loss", "segment_entropy", "segment_hit_rate", "segment_span")
+SAMPLE_COLUMNS = ("sample_num_tokens", "sample_loss", "sample_norm")
+
+
+def to_pandas(
+    store: Store | str | Path,
+    signal: str | None = None,
+    *,
+    fields: Sequence[str] = (),
+    data: Sequence[str] | None = None,
+    partial: bool = False,
+) -> Any:
+    """Return a DataFrame with a row for each done sample of a signal: id, row, steps, tokens and mean loss.
+
+    fields adds fields of the records as columns; data says where the dataset is now, if it moved.
+    """
+    pandas = _imported("pandas", "to_pandas")
+    opened = store if isinstance(store, Store) else Store.open(store)
+    rows = []
+    for sample in iter_samples(Pool.of(opened, signals=signal, partial=partial)):
+        num_tokens = sample.num_tokens
+        loss = float(num_tokens @ sample.loss.astype(np.float64) / num_tokens.sum())
+        rows.append((sample.sample_id, sample.row, sample.num_steps, int(num_tokens.sum()), loss))
+    frame = pandas.DataFrame(rows, columns=["sample_id", "row", "num_steps", "num_tokens", "loss"])
+    if fields:
+        found = columns_of_rows(opened, frame["row"].to_numpy(np.int64), fields, data)
+        if taken := sorted(set(found) & set(frame.columns)):
+            raise SettingError(f"the field {', '.join(taken)} has the name of a column: read it with columns_of_rows")
+        frame = frame.assign(**found)
+    return frame
+
+
+def to_xarray(
+    store: Store | str | Path,
+    signal: str | None = None,
+    *,
+    samples: Sequence[str] | IntArray | None = None,
+    partial: bool = False,
+) -> Any:
+    """Return a Dataset with the decoded vectors of a signal and what it knows of each segment, or of each sample.
+
+    samples chooses some, by id, by ``#row`` or by position in the plan; without it, all that are done are held in
+    memory: four bytes for every number. Names are those of FORMAT.md; rows are in the order of the plan, without
+    padding. ``segment_sample`` says where along the dimension sample a segment's own stands, ``segment_number`` counts
+    its segments from 0, and ``segment_kind`` is step or answer.
+    """
+    xarray = _imported("xarray", "to_xarray")
+    opened = store if isinstance(store, Store) else Store.open(store)
+    reader = VectorReader(opened, (opened.signal(signal).name,))
+    reader.check_complete(partial=partial)
+    view = reader.views[0]
+    sample, arrays = _columns(reader, _positions(opened, samples))
+    num_steps = opened.column("sample_num_steps")[sample].astype(np.int64)
+    coords: dict[str, Any] = {
+        "sample_id": ("sample", opened.column("sample_id")[sample].astype(object)),
+        "sample_row": ("sample", opened.column("sample_row")[sample]),
+        "sample_num_steps": ("sample", num_steps),
+    }
+    if not view.per_sample:
+        coords |= _segment_coordinates(num_steps)
+    variables = {name: (view.array_spec(name).dims, values) for name, values in arrays.items()}
+    return xarray.Dataset(variables, coords, _attributes(view))
+
+
+def _attributes(view: SignalView) -> dict[str, str]:
+    spec = view.signal.spec
+    origin = {"store": view.store.location, "plan_sha256": view.store.plan.digest(), "signal": view.name}
+    return origin | {"signal_sha256": view.identity, "kind": spec.kind, "storage": spec.storage}
+
+
+def _positions(store: Store, samples: Sequence[str] | IntArray | None) -> IntArray:
+    """Return the positions of the samples meant, ascending."""
+    if samples is None:
+        return np.arange(store.plan.num_samples)
+    found = [store.find(each) if isinstance(each, str) else int(each) for each in samples]
+    if found and not 0 <= min(found) <= max(found) < store.plan.num_samples:
+        raise SettingError(f"samples are ids, #rows or positions in the plan, from 0 to {store.plan.num_samples - 1}")
+    return np.unique(np.array(found, dtype=np.int64))
+
+
+def _columns(reader: VectorReader, asked: IntArray) -> tuple[IntArray, dict[str, Array]]:
+    """Return the done samples among those asked for, and the columns of the signal for them, vectors decoded."""
+    units = np.unique(asked // reader.store.plan.samples_per_unit).tolist()
+    there = [unit for unit in units if unit in reader.committed[0]]
+    if not (parts := list(map_ordered(lambda unit: _unit_columns(reader, unit, asked), there, reader.threads(None)))):
+        raise SettingError(f"signal {reader.names[0]!r} has done none of the samples that were asked for")
+    samples, columns = zip(*parts, strict=True)
+    return np.concatenate(samples), {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+
+
+def _unit_columns(reader: VectorReader, unit: int, asked: IntArray) -> tuple[IntArray, dict[str, Array]]:
+    view = reader.views[0]
+    names = SAMPLE_COLUMNS if view.per_sample else SEGMENT_COLUMNS
+    found = reader.read(0, unit, names)
+    assert found is not None  # only committed units are asked for
+    start, stop = reader.store.plan.unit_range(unit)
+    chosen = found.done & np.isin(np.arange(start, stop), asked)
+    num_rows = 1 if view.per_sample else reader.store.column("sample_num_steps", start, stop) + 1
+    rows = np.flatnonzero(np.repeat(chosen, num_rows))
+    columns = {f"{view.vectors_of}_vector": found.decoded(rows)}
+    return start + np.flatnonzero(chosen), columns | {name: found.arrays[name][rows] for name in names}
+
+
+def _segment_coordinates(num_steps: IntArray) -> dict[str, Any]:
+    num_segments = num_steps + 1
+    number = np.arange(num_segments.sum()) - np.repeat(np.cumsum(num_segments) - num_segments, num_segments)
+    kind = np.where(number == np.repeat(num_steps, num_segments), "answer", "step")
+    return {
+        "segment_sample": ("segment", np.repeat(np.arange(len(num_steps)), num_segments)),
+        "segment_number": ("segment", number),
+        "segment_kind": ("segment", kind.astype(object)),
+    }
+
+
+def _imported(package: str, what: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError:
+        raise MissingExtra(f"{what} needs {package}, which is not installed. Run `pip install {package}`.") from None

@@ -1,0 +1,205 @@
+"""What people know of traces: labels from fields of the records, for whole traces or for their steps."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from grace_store.base.arrays import IntArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.settings import Frozen
+from grace_store.base.text import counted, first_few, one_line
+from grace_store.data.formats import FORMATS
+from grace_store.pool.records import SampleRecords, question_groups, read_fields
+from grace_store.store.opened import Store
+
+FIELDS_SHOWN = 20
+RECORDS_ASKED = 20
+"""Of this many records the fields are listed, when one is not found."""
+RIGHT, WRONG, UNKNOWN = 1, 0, -1
+LabelsOf = Literal["traces", "first_wrong", "wrong_steps"]
+
+
+class LabelsNote(Frozen):
+    """Where the labels are in the records, and what they say."""
+
+    field: str
+    says: LabelsOf
+    """Whether a trace is right, which step is the first wrong one, or which steps are wrong."""
+    threshold: float | None = None
+    """Of a label that is a number: right from this on."""
+    kind: str | None = None
+    """The field that names kinds of error."""
+    question: str | None = None
+    """The field that traces of one question share; without it, the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels of the samples at some positions."""
+
+    position: IntArray
+    """Samples that have a label, ascending."""
+    is_right: IntArray
+    """RIGHT or WRONG for each."""
+    steps: list[IntArray] | None
+    """RIGHT, WRONG or UNKNOWN for each step; None if only whole traces have labels."""
+    first_wrong: IntArray
+    """Number of the first wrong step, from 0; -1 for a right trace."""
+    kind: list[str]
+    """Of error; empty for none."""
+    question: IntArray
+    """Numbered from 0."""
+    num_left_out: int
+
+
+def resolve_labels(store: Store, asked: LabelsNote | None, kind: str | None, question: str | None) -> LabelsNote:
+    """Return where labels are: as asked, or as the store's format has them."""
+    known = FORMATS[store.plan.spec.format].step_labels if store.plan.spec.format in FORMATS else None
+    if asked is None and known is None:
+        fields = SampleRecords(store).spread(RECORDS_ASKED).field_names()
+        raise SettingError(
+            f"Say which field of the records has labels: --label FIELD (whether a trace is right), or --first-wrong "
+            f"FIELD (its first wrong step). They have: {first_few(fields, FIELDS_SHOWN)}."
+        )
+    if asked is None:
+        assert known is not None
+        asked = LabelsNote(field=known.field, says="first_wrong" if known.is_first else "wrong_steps")
+    kinds, questions = (None, None) if known is None else (known.kind, known.question)
+    return asked.model_copy(update={"kind": kind or kinds, "question": question or questions})
+
+
+def read_labels(
+    store: Store, note: LabelsNote, positions: IntArray, data: Sequence[str | Path] | None = None
+) -> Labels:
+    """Read the labels of samples at some positions, ascending; those without one are left out."""
+    fields = [field for field in (note.field, note.kind, note.question) if field is not None]
+    found = read_fields(store, fields, data, positions)
+    for field in fields:
+        if all(value is None for value in found[field]):
+            raise SampleRecords(store, data).unknown(field)
+    num_steps = store.column("sample_num_steps")[positions].tolist()
+    reader = _Reader(note, found[note.field])
+    steps = [reader.read(value, num) for value, num in zip(found[note.field], num_steps, strict=True)]
+    kept = [number for number, each in enumerate(steps) if each is not None]
+    if not kept:
+        raise DataError(f"No sample has a label in {note.field!r} that can be used: {reader.trouble}.")
+    labels = [each for each in steps if each is not None]
+    is_right = np.array([RIGHT if first < 0 else WRONG for _, first in labels])
+    kinds = found[note.kind] if note.kind else [None] * len(steps)
+    return Labels(
+        position=positions[kept],
+        is_right=is_right,
+        steps=None if note.says == "traces" else [each for each, _ in labels],
+        first_wrong=np.array([first for _, first in labels]),
+        kind=["" if kinds[number] is None else one_line(kinds[number]) for number in kept],
+        question=_questions(store, note, found, positions, kept, data),
+        num_left_out=len(steps) - len(kept),
+    )
+
+
+Label = tuple[IntArray, int]
+"""RIGHT, WRONG or UNKNOWN for each step, and the first wrong one; 0 for a wrong trace whose wrong step is not known."""
+
+
+class _Reader:
+    """Turns what a field holds into labels."""
+
+    def __init__(self, note: LabelsNote, values: Sequence[object]) -> None:
+        self._note = note
+        self._right_from = _right_from(note, values) if note.says == "traces" else 0.0
+        self.trouble = "it is empty"
+
+    def read(self, value: object, num_steps: int) -> Label | None:
+        if value is None:
+            return None
+        match self._note.says:
+            case "traces":
+                return self._trace(value)
+            case "first_wrong":
+                return self._first_wrong(value, num_steps)
+            case "wrong_steps":
+                return self._wrong_steps(value, num_steps)
+
+    def _trace(self, value: object) -> Label | None:
+        if (number := _number(value)) is None:
+            return self._refused(value, "true, false or a number is wanted")
+        return np.zeros(0, np.int64), -1 if number >= self._right_from else 0
+
+    def _first_wrong(self, value: object, num_steps: int) -> Label | None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+            return self._refused(value, "the number of a step from 0, or -1, is wanted")
+        # The answer may be what is wrong: it comes after the last step.
+        if value > num_steps:
+            return self._refused(value, f"a trace of {counted(num_steps, 'step')} has no such step")
+        steps = np.full(num_steps, RIGHT)
+        if value >= 0:
+            steps[value:] = UNKNOWN
+            steps[value : value + 1] = WRONG
+        return steps, value
+
+    def _wrong_steps(self, value: object, num_steps: int) -> Label | None:
+        listed = _listed(value)
+        if listed is None or not all(isinstance(each, int) and each >= 1 for each in listed):
+            return self._refused(value, "a list of the wrong steps' numbers, from 1, is wanted")
+        if any(each > num_steps + 1 for each in listed):
+            return self._refused(value, f"a trace of {counted(num_steps, 'step')} has no such step")
+        steps = np.full(num_steps, RIGHT)
+        steps[[each - 1 for each in listed if each <= num_steps]] = WRONG
+        return steps, min(listed) - 1 if listed else -1
+
+    def _refused(self, value: object, why: str) -> Label | None:
+        self.trouble = f"it holds {one_line(value)!r}, and {why}"
+        return None
+
+
+def _right_from(note: LabelsNote, values: Sequence[object]) -> float:
+    """Return the number from which a label says right: the one given, or the larger one of two."""
+    if note.threshold is not None:
+        return note.threshold
+    numbers = sorted({number for value in values if (number := _number(value)) is not None})
+    if len(numbers) > 2:
+        raise SettingError(
+            f"Field {note.field!r} has {len(numbers)} different numbers, from {numbers[0]:g} to {numbers[-1]:g}: say "
+            "from which one on a trace is right, with --threshold."
+        )
+    return numbers[-1] if len(numbers) == 2 else 0.5
+
+
+def _number(value: object) -> float | None:
+    """Return a truth or a number as one that can be compared; None for anything else."""
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _listed(value: object) -> list[Any] | None:
+    """Return a list, which comes as JSON."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
+
+
+def _questions(
+    store: Store,
+    note: LabelsNote,
+    found: dict[str, list[object]],
+    positions: IntArray,
+    kept: Sequence[int],
+    data: Sequence[str | Path] | None,
+) -> IntArray:
+    if note.question is None:
+        return question_groups(store, None, data, positions[kept])
+    # A record that does not say its question is alone with it.
+    asked = found[note.question]
+    names = [(number,) if asked[number] is None else asked[number] for number in kept]
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names])

@@ -1,0 +1,334 @@
+"""The dataset of a planned store: is it still the same, the samples of one unit, and the traces of one question.
+
+Knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.base.arrays import Int32Array, IntArray
+from grace_store.base.errors import DataError, DatasetChanged, SettingError
+from grace_store.base.files import file_sha256
+from grace_store.base.row_index import find_rows
+from grace_store.base.states import Unusable
+from grace_store.base.text import first_few, one_line
+from grace_store.data.dataset import Dataset
+from grace_store.data.folders import default_image_folder, name_files
+from grace_store.data.parse_records import parse_record
+from grace_store.data.record import Record, fields_in, value_of
+from grace_store.data.sample import Sample
+from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest, response_digest, wording_digest
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.sample_rows import PositionsLike, SampleRows, locators_at, order_of_records, rows_at
+
+CHANGES_SHOWN = 3
+FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
+RECORDS_LOOKED_AT = 1000
+"""Records that are read to say which fields there are."""
+
+
+def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True) -> Dataset:
+    """Open the files the store was planned from, or the same content at other paths.
+
+    Without by_content only their number and sizes are checked first; a record that differs is refused when it is read.
+    """
+    planned = [file.path for file in store.plan.files]
+    if not paths and (missing := [path for path in planned if not Path(path).exists()]):
+        raise DatasetChanged(
+            f"{store.location} was planned from {', '.join(missing)}, which is no longer there. "
+            "Give the files' new place with --data (in Python: data=[...])."
+        )
+    try:
+        dataset = Dataset.open(paths or planned)  # of what is given, it names what is missing
+    except DataError:
+        if paths:
+            raise
+        # Without what was found: a store may be a stranger's, who named a file that is nobody's business.
+        raise DatasetChanged(
+            f"{store.location} was planned from {', '.join(planned)}, where no such records are now. "
+            "Give the files with --data (in Python: data=[...])."
+        ) from None
+    check_files(store, dataset, by_content=by_content)
+    return dataset
+
+
+def image_folder(given: str | None, view: SignalView, dataset: Dataset) -> str:
+    """Return the folder that image paths start from: the one given, or the signal was begun with, or the data's."""
+    return given or view.signal.origin.get("images") or default_image_folder([file.path for file in dataset.files])
+
+
+def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> None:
+    """Raise DatasetChanged, naming files and the first changed records, unless content is what was planned."""
+    planned = store.plan.files
+    if len(planned) != len(dataset.files):
+        raise DatasetChanged(
+            f"{store.location} was planned from {len(planned)} file(s), {len(dataset.files)} given: "
+            f"{', '.join(Path(file.path).name for file in dataset.files)}. Give the same data, or choose a new store."
+        )
+    changed = [
+        index
+        for index, (then, now) in enumerate(zip(planned, dataset.files, strict=True))
+        if then.num_bytes != now.num_bytes or (by_content and then.sha256 != file_sha256(Path(now.path)))
+    ]
+    if changed:
+        lines = [_describe_change(store, dataset, index) for index in changed]
+        raise DatasetChanged(
+            f"The data differs from what {store.location} was planned from:\n  "
+            + "\n  ".join(lines)
+            + "\nRestore the files, or choose a new store and plan again."
+        )
+
+
+def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
+    """Say what changed in a file, down to the first few records."""
+    then, now = store.plan.files[index], dataset.files[index]
+    moved = "" if str(now.path) == then.path else f" (planned as {then.path})"
+    text = f"{now.path}{moved}: planned {then.num_bytes} bytes, now {now.num_bytes}"
+    start = sum(file.num_records for file in store.plan.files[:index])
+    found: list[str] = []
+    num_records = 0
+    digests = _planned_digests(store, start, start + then.num_records)
+    row, digest = next(digests, (-1, b""))
+    with Dataset.open([now.path]) as single:
+        for record in single.scan():
+            num_records = record.row + 1
+            while 0 <= row < start + record.row:
+                row, digest = next(digests, (-1, b""))
+            if row == start + record.row and digest != record.digest:
+                found.append(str(record.row))
+                if len(found) > CHANGES_SHOWN:
+                    break
+    if found:
+        more = " and more" if len(found) > CHANGES_SHOWN else ""
+        return f"{text}; changed records: row {', '.join(found[:CHANGES_SHOWN])}{more}"
+    return f"{text}; planned {then.num_records} records, now {num_records}"
+
+
+def _planned_digests(store: Store, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (row, digest) of the samples in rows first..last, in their order."""
+    rows = store.column("sample_row")
+    wanted = np.flatnonzero((rows >= first) & (rows < last))
+    for some in rows_at(store, wanted[np.argsort(rows[wanted])]):
+        yield from zip(some.row.tolist(), map(bytes, some.digest), strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedUnit:
+    """The samples of a unit and their segments' character spans, shape (rows, 2)."""
+
+    unit: int
+    samples: list[Sample]
+    spans: Int32Array
+
+
+class UnitLoader:
+    """Reads and understands the records of one unit at a time; any number of threads may call it."""
+
+    def __init__(self, store: Store, dataset: Dataset) -> None:
+        self._store = store
+        self._dataset = dataset
+        # By the planned paths: data that was moved keeps its ids.
+        self._names = name_files([Path(file.path) for file in store.plan.files])
+        self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
+
+    def load(self, unit: int) -> LoadedUnit:
+        start, stop = self._store.plan.unit_range(unit)
+        samples = self.read(start, stop)
+        spans = [span for sample in samples for span in zip(sample.bounds, sample.bounds[1:], strict=False)]
+        return LoadedUnit(unit, samples, np.array(spans, dtype=np.int32).reshape(-1, 2))
+
+    def read(self, start: int, stop: int) -> list[Sample]:
+        """Return samples start..stop, each checked against the digest and step count that were planned."""
+        return self.read_some(np.arange(start, stop))
+
+    def read_some(self, positions: PositionsLike) -> list[Sample]:
+        """Return the samples at positions in any order, checked likewise."""
+        positions = np.asarray(positions, dtype=np.int64)
+        order = order_of_records(self._store, positions)  # as some files can only be read forwards
+        found = dict(zip(order.tolist(), self.each(positions[order]), strict=True))
+        return [found[place] for place in range(len(positions))]
+
+    def each(self, positions: PositionsLike) -> Iterator[Sample]:
+        """Yield the samples at positions in any order, checked likewise; one is in memory at a time."""
+        for rows in rows_at(self._store, positions):
+            yield from self._understand(rows)
+
+    def _understand(self, rows: SampleRows) -> Iterator[Sample]:
+        locators = list(zip(rows.file.tolist(), rows.offset.tolist(), rows.length.tolist(), strict=True))
+        for i, raw in enumerate(self._dataset.read_many(locators)):
+            record = Record(int(rows.row[i]), *locators[i], raw)
+            if record.digest != rows.digest[i].tobytes():
+                raise self._changed(record)
+            row_in_file = record.row - self._file_start[record.file]
+            try:
+                sample = parse_record(record, self._store.plan.spec, self._names[record.file], row_in_file)
+            except Unusable as why:
+                raise self._changed(record) from why
+            if (sample.num_steps, sample.sample_id) != (int(rows.num_steps[i]), rows.sample_id[i]):
+                raise self._changed(record)
+            yield sample
+
+    def _changed(self, record: Record) -> DatasetChanged:
+        name = self._store.plan.files[record.file].path
+        return DatasetChanged(
+            f"Row {record.row} ({name}) is not what it was when {self._store.location} was planned. "
+            "Restore the file, or choose a new store and plan again."
+        )
+
+
+# ---------------------------------------------------------------- fields of the records
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecords:
+    """The records of some samples of a store, one at a time and in flat memory; data says where the files are now."""
+
+    store: Store
+    data: Sequence[str | Path] | None = None
+    positions: IntArray | None = None
+    """In the plan; None for all."""
+
+    def __len__(self) -> int:
+        return self.store.plan.num_samples if self.positions is None else len(self.positions)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield each record as JSON has it."""
+        with open_dataset(self.store, self.data) as dataset:
+            positions = range(len(self)) if self.positions is None else self.positions
+            yield from map(json.loads, dataset.read_many(locators_at(self.store, positions)))
+
+    def spread(self, most: int) -> SampleRecords:
+        """Return at most so many of them, evenly spread."""
+        places = np.unique(np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64))
+        return replace(self, positions=places if self.positions is None else self.positions[places])
+
+    def unknown(self, field: str, known: Sequence[str] = ()) -> SettingError:
+        """Return what says that no record has a field, and which ones there are; known are names beside the fields."""
+        found = list(dict.fromkeys([*known, *self.spread(RECORDS_LOOKED_AT).field_names()]))
+        close = get_close_matches(field, found, CLOSE_SHOWN)
+        meant = f" Did you mean {' or '.join(close)}?" if close else ""
+        others = first_few([one_line(name) for name in found if name not in close], FIELDS_SHOWN)
+        return SettingError(
+            f"No record of {self.store.location} has a field {one_line(field)!r}.{meant} There are: {others or 'none'}"
+        )
+
+    def field_names(self) -> list[str]:
+        """Return the names of fields, those inside others with dots, the most frequent first."""
+        counts: Counter[str] = Counter()
+        for record in self:
+            counts.update(name for name, _ in fields_in(record))
+        return [name for name, _ in counts.most_common()]
+
+
+def read_field(
+    store: Store, field: str, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
+) -> list[object]:
+    """Return one field of the records of samples, as read_fields does."""
+    return read_fields(store, [field], data, positions)[field]
+
+
+def read_fields(
+    store: Store, fields: Sequence[str], data: Sequence[str | Path] | None = None, positions: IntArray | None = None
+) -> dict[str, list[object]]:
+    """Return fields of the records of samples, or of those at some positions; None where a record has none.
+
+    Dots lead inside; lists and objects come as JSON. data says where the files are now.
+    """
+    found: dict[str, list[object]] = {field: [] for field in fields}
+    for record in SampleRecords(store, data, positions):
+        for field, values in found.items():
+            values.append(value_of(record, field))
+    return found
+
+
+def columns_of_rows(
+    store: Store, row: IntArray, fields: Sequence[str], data: Sequence[str | Path] | None = None
+) -> dict[str, list[object]]:
+    """Return fields of the records in some rows of the dataset, as columns to join to a table that has these rows."""
+    places, is_there = find_rows(store.column("sample_row"), row)
+    if len(wrong := np.flatnonzero(~is_there)):
+        raise DataError(f"Row {int(row[wrong[0]])} of the dataset is no sample of {store.location}.")
+    return read_fields(store, fields, data, places)
+
+
+# ---------------------------------------------------------------- the traces of one question
+# They have the same prompt and images, or the same value of a field of the records. Records are read one at a time,
+# and of each only 64 bits are kept.
+
+
+def question_groups(
+    store: Store, by: str | None = None, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
+) -> IntArray:
+    """Return the group of each sample of a plan, or of those at some positions, numbered from 0 as they first occur.
+
+    by is a field of the records (dots lead inside), None for prompt and images; a record without a value in that field
+    is alone in its group. data says where the dataset is now.
+    """
+    if positions is None:
+        return _numbered(question_digests(store, by, data, np.arange(store.plan.num_samples)))
+    known, place = np.unique(positions, return_inverse=True)
+    return _numbered(question_digests(store, by, data, known))[place]
+
+
+def question_digests(
+    store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray
+) -> npt.NDArray[np.uint64]:
+    """Return what samples of one question share, also in another store, and others do not; positions ascend."""
+    return _as_numbers(
+        _of_samples(store, data, positions, prompt_digest) if by is None else _of_field(store, by, data, positions)
+    )
+
+
+def wording_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
+    """Return what samples share whose users say the same words with the same images, also in another store."""
+    return _as_numbers(_of_samples(store, data, positions, wording_digest))
+
+
+def response_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
+    """Return what samples share whose responses are the same text, however it is spaced; positions ascend."""
+    return _as_numbers(_of_samples(store, data, positions, response_digest))
+
+
+def _as_numbers(digests: Iterator[bytes]) -> npt.NDArray[np.uint64]:
+    return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
+
+
+def _of_samples(
+    store: Store, data: Sequence[str | Path] | None, positions: IntArray, digest: Callable[[Sample], bytes]
+) -> Iterator[bytes]:
+    # Each record that is read is held against its own digest in the plan, so that files need not be read twice.
+    with open_dataset(store, data, by_content=False) as dataset:
+        yield from map(digest, UnitLoader(store, dataset).each(positions))
+
+
+def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, positions: IntArray) -> Iterator[bytes]:
+    records, found_any = SampleRecords(store, data, positions), False
+    for position, record in zip(positions.tolist(), records, strict=True):
+        value = value_of(record, by)
+        found_any |= value is not None
+        yield field_digest(value, position)
+    if len(positions) and not found_any:
+        raise records.unknown(by)
+
+
+def _numbered(digests: npt.NDArray[np.uint64]) -> IntArray:
+    """Return numbers from 0 in the order in which digests first occur.
+
+    >>> _numbered(np.array([9, 4, 9, 1], dtype=np.uint64))
+    array([0, 1, 0, 2])
+    """
+    _, first, place = np.unique(digests, return_index=True, return_inverse=True)
+    number = np.empty(len(first), dtype=np.int64)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[place]

@@ -1,1 +1,0 @@
-"""Walking a store: blocks of Grams, vectors, descriptors, records."""

@@ -1,0 +1,360 @@
+"""Scores that depend on a question's other traces: values compared within questions, and the groups in the table.
+
+All values come first, then the rows again: what is held are a few numbers a sample.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray
+from grace_store.base.errors import SettingError
+from grace_store.base.events import Listener
+from grace_store.base.states import Flag
+from grace_store.base.text import counted
+from grace_store.pool.parallel import Mapper, Threads, map_ordered
+from grace_store.pool.pool import Kept, SignalWeights
+from grace_store.pool.records import question_groups
+from grace_store.pool.vectors import UnitVectors, VectorReader
+from grace_store.score.notes import GroupsNote, ScoresNote
+from grace_store.score.parquet_columns import arrow_floats, arrow_numbers, numpy_numbers
+from grace_store.score.provenance import Source, scores_note, sources_of, where_note
+from grace_store.score.score_table import GROUP_COLUMNS, ScoreRows, flag_lists
+from grace_store.store.opened import Store
+from grace_store.values.alignment import RESOLUTION, ROUGH
+from grace_store.values.directions import unit_vectors
+from grace_store.values.gram import offsets_of
+from grace_store.values.methods.grace import combine_signals
+from grace_store.values.methods.method import Heuristic, MethodSpec, Responses
+from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.within_groups import Within, compare_within
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How samples are scored: what makes the rows of a table, and what the table says of it."""
+
+    note: ScoresNote
+    sources: list[Source]
+    """What a table must not be written over."""
+    tables: Callable[[Threads], Iterator[tuple[pa.Table, Array]]]
+    """Yields rows of the table in order, with the samples' flags as numbers."""
+
+
+def planned_groups(store: Store, by: str | None, data: Sequence[str | Path] | None, kept: Kept | None) -> IntArray:
+    """Return the question of every sample of a plan, -1 for those that a filter leaves out."""
+    if kept is None:
+        return question_groups(store, by, data)
+    group = np.full(store.plan.num_samples, -1)
+    group[kept.places] = question_groups(store, by, data, kept.places)
+    return group
+
+
+def score_in_groups(
+    scoring: Scoring, store: Store, group: IntArray, by: str | None, within: Within | None, threads: Threads
+) -> Scoring:
+    """Return a scoring whose table says the question of each sample, and whose values may be compared within it.
+
+    group has the question of every sample of the plan, -1 for samples that are not scored. Samples are scored once
+    for the values alone; raise if there are no two traces of any question.
+    """
+    row, value, flags = _values(scoring, threads)
+    group = group[store.positions_of(row)]
+    # With the target group, what has no other trace is flagged, and has no value.
+    is_alone = np.asarray((flags & Flag.ONLY_TRACE) > 0)
+    if within is not None:
+        value, also_alone = compare_within(value, group, within)
+        is_alone |= also_alone
+    note = GroupsNote(
+        by=by,
+        within=within,
+        num_groups=len(np.unique(group)),
+        num_compared=len(np.unique(group[np.isfinite(value) & ~is_alone])),
+        num_alone=int(np.count_nonzero(is_alone)),
+    )
+    if len(row) and not note.num_compared:
+        raise SettingError(_nothing_to_compare(store, note))
+    scored = scoring.note.model_copy(update={"groups": note})
+    told = (*(scored.notes or ()), groups_in_words(scored))
+
+    def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
+        start = 0
+        for table, flags in scoring.tables(threads):
+            rows = slice(start, start := start + table.num_rows)
+            flags = flags | is_alone[rows] * np.uint32(Flag.ONLY_TRACE)
+            yield _compared(table, value[rows], flags, group[rows]), flags
+
+    return replace(scoring, note=scored.model_copy(update={"notes": told}), tables=tables)
+
+
+def _compared(table: pa.Table, value: FloatArray, flags: Array, group: IntArray) -> pa.Table:
+    """Return rows of a table with values as compared, and with columns for the question and the value before."""
+    plain = table["value"]
+    changed = {"value": arrow_floats(value, pa.float64()), "flags": flag_lists(flags)}
+    for name, column in changed.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    for name, column in zip(GROUP_COLUMNS, (arrow_numbers(group, pa.int64()), plain), strict=True):
+        table = table.append_column(name, column)
+    return table
+
+
+def groups_in_words(note: ScoresNote) -> str:
+    """Return what was compared with what, and what could not be; of a table that says the questions."""
+    groups = note.groups
+    assert groups is not None
+    by_answers = isinstance(note.spec, ScoreSpec) and note.spec.target == "group"
+    what = "Steps are held against the answers of the other traces of their question" if by_answers else ""
+    if groups.within is not None:
+        what += f"{' and values' if by_answers else 'Values'} are {groups.within} within their question"
+    same = "same prompt and images" if groups.by is None else f"same {groups.by!r}"
+    said = f"{what} ({same}): {counted(groups.num_compared, 'question')} with at least two traces."
+    if not groups.num_alone:
+        return said
+    verb, own, value = ("is", "its", "has") if groups.num_alone == 1 else ("are", "their", "have")
+    result = f"{value} no value" if by_answers else f"{value} the value 0"
+    flag = "flagged only_trace"
+    return (
+        f"{said} {counted(groups.num_alone, 'sample')} {verb} the only trace of {own} question, {flag}, and {result}."
+    )
+
+
+def _values(scoring: Scoring, threads: Threads) -> tuple[IntArray, FloatArray, Array]:
+    """Return the row, value and flags of every sample."""
+    found = [
+        (numpy_numbers(table["row"]), numpy_numbers(table["value"]), flags.astype(np.uint32))
+        for table, flags in scoring.tables(threads)
+    ]
+    if not found:
+        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.uint32)
+    row, value, flags = (np.concatenate(each) for each in zip(*found, strict=True))
+    return row, value, flags
+
+
+def _nothing_to_compare(store: Store, note: GroupsNote) -> str:
+    if note.by is None:
+        same, remedy = "with the same prompt and images", "name the records' field that says the question: --group-by"
+    else:
+        same, remedy = f"with the same {note.by!r}", "give another --group-by, or none for the same prompt and images"
+    return f"no question of {store.location} has two traces ({same}) to compare, among those with a value; {remedy}"
+
+
+# ---------------------------------------------------------------- the answers of a question's other traces as target
+# The sum of the directions of all answers of a question, less the trace's own, points where those of the others do.
+# Sums are made in a first reading of the vectors, cosines in a second one. Where the sums of all questions would take
+# too much memory, ranges of questions come one after the other, in the order of their first traces: where the traces
+# of a question lie together, or in the same order again and again, a unit is still read only twice.
+
+SUM_BYTES = 1 << 29
+"""Sums of answers that are held at a time."""
+ROWS_DECODED = 4096
+"""Steps whose vectors are decoded together, or those of one sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAlignment:
+    """Cosines of all steps of a plan with the answers of the other traces, in one signal."""
+
+    cosine: Float32Array
+    """One number a step, flat; NaN where the sample has no vectors or no other trace."""
+    flags: FlagArray
+    """(N,), bits of Flag."""
+    offsets: IntArray
+    """(N + 1,), where each sample's steps begin."""
+
+    def of(self, samples: IntArray) -> FloatArray:
+        """Return the cosines of the steps of some samples, flat."""
+        return self.cosine[_steps(self.offsets, samples)].astype(np.float64)
+
+
+def align_with_groups(
+    reader: VectorReader, signal: int, group: IntArray, threads: Threads = None, sum_bytes: int = SUM_BYTES
+) -> GroupAlignment:
+    """Return the cosines by a signal, given by its number; group is (N,), -1 for samples that take no part."""
+    store = reader.store
+    offsets = offsets_of(store.column("sample_num_steps"))
+    cosine = np.full(int(offsets[-1]), np.nan, dtype=np.float32)
+    flags = np.zeros(store.plan.num_samples, dtype=np.uint8)
+    done = np.concatenate([reader.done(signal, unit) for unit in range(store.plan.num_units)]) & (group >= 0)
+    size = np.bincount(group[done], minlength=int(group.max(initial=0)) + 1)
+    flags[done & (size[group] == 1)] = Flag.ONLY_TRACE
+    # Questions with others to compare with are numbered anew, so that the sums have no gaps.
+    number = np.where(done & (size[group] > 1), (np.cumsum(size > 1) - 1)[group], -1)
+    # Vectors are read here, wherever the scoring is done: sums are too large to be sent around.
+    here = reader.threads(None if isinstance(threads, Mapper) else threads)
+    at_once = max(1, sum_bytes // (4 * reader.views[signal].vector_size))
+    for first in range(0, int(number.max(initial=-1)) + 1, at_once):
+        part = _Range(reader, signal, offsets, np.where(number < first + at_once, number - first, -1))
+        for samples, found, flagged in part.cosines(part.sums(here), here):
+            cosine[_steps(offsets, samples)], flags[samples] = found, flagged
+    return GroupAlignment(cosine, flags, offsets)
+
+
+_Sums = tuple[Float32Array, IntArray]
+"""Over the answers of each question of a range: the sum of their directions, (questions, d), and how many have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Some questions of a store. Threads may share it."""
+
+    reader: VectorReader
+    signal: int
+    offsets: IntArray
+    number: IntArray
+    """(N,) that of each sample's question, from 0; below 0 for others."""
+
+    @property
+    def units(self) -> list[int]:
+        units: list[int] = np.unique(
+            np.flatnonzero(self.number >= 0) // self.reader.store.plan.samples_per_unit
+        ).tolist()
+        return units
+
+    def sums(self, threads: Threads) -> _Sums:
+        """Return the sums of the answers' directions, added in the order of the plan."""
+        shape = (int(self.number.max()) + 1, self.reader.views[self.signal].vector_size)
+        total, num = np.zeros(shape, dtype=np.float32), np.zeros(shape[0], dtype=np.int64)
+        for numbers, direction, count in map_ordered(self._unit_sums, self.units, threads):
+            total[numbers] += direction
+            num[numbers] += count
+        return total, num
+
+    def cosines(self, sums: _Sums, threads: Threads) -> Iterator[tuple[IntArray, Float32Array, FlagArray]]:
+        """Yield samples of the range, the cosines of their steps, and their flags."""
+        for blocks in map_ordered(lambda unit: list(self._unit_cosines(unit, sums)), self.units, threads):
+            yield from blocks
+
+    def _read(self, unit: int) -> tuple[UnitVectors, IntArray, IntArray]:
+        """Return a unit, the positions of its samples in the range, and where in the unit their answers are."""
+        found = self.reader.read(self.signal, unit)
+        assert found is not None  # only done samples have a number
+        start, stop = self.reader.store.plan.unit_range(unit)
+        samples = start + np.flatnonzero(self.number[start:stop] >= 0)
+        before = self.offsets[samples + 1] - self.offsets[start]
+        return found, samples, before + samples - start
+
+    def _unit_sums(self, unit: int) -> tuple[IntArray, Float32Array, IntArray]:
+        found, samples, answers = self._read(unit)
+        order = np.argsort(self.number[samples], kind="stable")
+        numbers, first = np.unique(self.number[samples[order]], return_index=True)
+        direction, has_direction = _directions(found, answers[order])
+        return numbers, np.add.reduceat(direction, first), np.add.reduceat(has_direction.astype(np.int64), first)
+
+    def _unit_cosines(self, unit: int, sums: _Sums) -> Iterator[tuple[IntArray, Float32Array, FlagArray]]:
+        found, samples, answers = self._read(unit)
+        total, num = sums
+        start, _ = self.reader.store.plan.unit_range(unit)
+        num_steps = np.diff(self.offsets)
+        at_once = max(1, ROWS_DECODED // int(num_steps[samples].max()))
+        for block in (slice(first, first + at_once) for first in range(0, len(samples), at_once)):
+            some = samples[block]
+            mine, has_direction = _directions(found, answers[block])
+            numbers = self.number[some]
+            others = total[numbers] - mine, num[numbers] - has_direction
+            owner = np.repeat(np.arange(len(some)), num_steps[some])
+            # Before each sample there are, beside steps, the answers of those before it.
+            rows = _steps(self.offsets, some) - self.offsets[start] + (some - start)[owner]
+            yield some, *_cosines(found.decoded(rows), owner, others)
+
+
+def _steps(offsets: IntArray, samples: IntArray) -> IntArray:
+    """Return where the steps of some samples are among all steps."""
+    num_steps = np.diff(offsets)[samples]
+    first = np.repeat(offsets[samples] - offsets_of(num_steps)[:-1], num_steps)
+    return first + np.arange(len(first))
+
+
+def _directions(found: UnitVectors, rows: IntArray) -> tuple[Float32Array, BoolArray]:
+    direction, flags = unit_vectors(found.decoded(rows))
+    return direction.astype(np.float32), flags == 0
+
+
+def _cosines(vectors: Float32Array, owner: IntArray, others: _Sums) -> tuple[Float32Array, FlagArray]:
+    """Return the cosines of steps with the sums of their owners, and the owners' flags."""
+    direction, count = others
+    square = np.einsum("nd,nd->n", direction, direction)
+    # As with targets from Grams: below this, what is left of vectors that cancel is rounding.
+    is_zero = square <= RESOLUTION * count**2
+    is_rough = ~is_zero & (square <= ROUGH * count**2)
+    length = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    product = np.einsum("nd,nd->n", vectors, direction[owner])
+    has_none = is_zero[owner] | (length == 0)
+    cosine = np.where(has_none, 0.0, product / np.where(has_none, 1.0, length * np.sqrt(square[owner])))
+    flags = is_rough * np.uint8(Flag.CANCELLING)
+    flags[np.unique(owner[has_none])] |= np.uint8(Flag.ZERO_VECTOR)
+    return np.clip(cosine, -1.0, 1.0).astype(np.float32), flags
+
+
+# ---------------------------------------------------------------- heuristics on signals with one vector a sample
+# They score by the tokens and losses of whole responses, and read no vector.
+
+
+def are_whole_responses(store: Store, weights: SignalWeights) -> bool:
+    """Return whether signals have one vector a sample; raise if some have and others have one a segment."""
+    whole = [name for name in weights.names if store.signal(name).per_sample]
+    if whole and len(whole) < len(weights.names):
+        others = ", ".join(name for name in weights.names if name not in whole)
+        raise SettingError(
+            f"signal {', '.join(whole)} has one vector a sample and {others} one a segment: score either kind alone"
+        )
+    return bool(whole)
+
+
+def heuristic_flags(value: FloatArray, missing: BoolArray) -> FlagArray:
+    """Return the flags of samples with these values, some of which one of the signals lacks."""
+    flags = missing * np.uint8(Flag.MISSING_SIGNAL) | (~missing & np.isnan(value)) * np.uint8(Flag.NO_VALUE)
+    return flags.astype(np.uint8)
+
+
+def score_responses(
+    store: Store, spec: MethodSpec, weights: SignalWeights, kept: Kept | None, listener: Listener, *, partial: bool
+) -> Scoring:
+    """Return the scoring of samples by the tokens and losses of their whole responses."""
+    reader = VectorReader(store, weights.names, wanted=None if kept is None else kept.is_kept)
+    reader.check_complete(partial=partial)
+    note = scores_note(reader, spec, weights, where=where_note(kept))
+    work = functools.partial(_table, reader, weights, note)
+    return Scoring(note, sources_of(store), lambda threads: reader.walk(work, threads, listener))
+
+
+def _table(reader: VectorReader, weights: SignalWeights, note: ScoresNote, start: int) -> tuple[pa.Table, Array]:
+    """Return the rows of the block that begins at a sample, and the samples' flags."""
+    store, stop = reader.store, reader.stop(start)
+    row, num_steps = (store.column(name, start, stop).astype(np.int64) for name in ("sample_row", "sample_num_steps"))
+    found = [_of_signal(reader, number, note, start, row, num_steps) for number in range(len(reader.names))]
+    has, values, tokens = (np.stack(each) for each in zip(*found, strict=True))
+    wanted = True if reader.wanted is None else reader.wanted[start:stop]
+    kept = np.flatnonzero(has.any(axis=0) & wanted)
+    value = combine_signals(values, list(weights.weights.values()))[kept]
+    text_flags = store.text_flags(start, stop)
+    rows = ScoreRows(
+        sample_id=store.column("sample_id", start, stop)[kept],
+        row=row[kept],
+        num_steps=num_steps[kept],
+        # Where signals tokenise differently, of the first one that has the sample.
+        num_tokens=tokens[has.argmax(axis=0), np.arange(stop - start)][kept],
+        value=value,
+        flags=heuristic_flags(value, ~np.asarray(has[:, kept].all(axis=0))),
+        text_flags=None if text_flags is None else text_flags[kept],
+    )
+    return rows.to_table(note), rows.all_flags
+
+
+def _of_signal(
+    reader: VectorReader, number: int, note: ScoresNote, start: int, row: IntArray, num_steps: IntArray
+) -> tuple[BoolArray, FloatArray, IntArray]:
+    """Return of all samples of a block, by one signal: is it done, its value (NaN if not), its tokens."""
+    parts = [reader.response(number, unit) for unit in reader.units(start)]
+    done, tokens, loss = (np.concatenate(each) for each in zip(*parts, strict=True))
+    parts_of = np.ones(len(row), np.int64)
+    samples = Responses(row=row, num_steps=num_steps, num_parts=parts_of, num_tokens=tokens, loss=loss)
+    method = note.method
+    assert isinstance(method, Heuristic)
+    value = method.values(note.spec, samples)
+    return done, np.where(done, value, np.nan), tokens.astype(np.int64)

@@ -1,0 +1,250 @@
+"""Score a pool by its influence on a target set: projected gradients in, a table out, block by block.
+
+Memory is that of a unit of vectors for each thread and of the subtasks' mean gradients; a method whose values depend
+on the whole pool also holds its influences, 4 bytes for each sample and subtask.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, Positions, Rows
+from grace_store.base.errors import SettingError
+from grace_store.base.events import Listener, Note, Warned, ignore
+from grace_store.base.states import Flag
+from grace_store.base.text import counted
+from grace_store.likeness.communities import find_communities
+from grace_store.pool.parallel import Threads
+from grace_store.pool.pool import Pool
+from grace_store.pool.vectors import UnitVectors, VectorReader
+from grace_store.score.grouped_scoring import Scoring
+from grace_store.score.notes import ScoresNote
+from grace_store.score.provenance import Source, scores_note, sources_of, where_note
+from grace_store.score.score_table import ScoreRows
+from grace_store.score.signal_pairs import pair_signals
+from grace_store.score.targets import Targets, TargetSet, find_subtasks, read_targets
+from grace_store.values.directions import products
+from grace_store.values.methods import METHODS
+from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
+from grace_store.values.methods.grace import combine_signals
+from grace_store.values.methods.method import InfluenceMethod, InfluenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class InfluenceBlock:
+    """Influences of the samples of one block that at least one checkpoint has, in the order of the plan."""
+
+    sample: Positions
+    row: Rows
+    num_steps: IntArray
+    num_tokens: IntArray
+    influence: Float32Array
+    """(n, J). Values follow from it as it is kept, so that a table agrees with itself."""
+    slope: FloatArray
+    """Of the squared norm across checkpoints."""
+    flags: FlagArray
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolProducts:
+    """What is read of a pool and what it is multiplied with. Threads may share it, and it may be sent elsewhere."""
+
+    reader: VectorReader
+    restores_length: bool
+    """Whether gradients count as long as they are."""
+    shares: Sequence[float]
+    """Of the checkpoints."""
+    directions: FloatArray
+    """(checkpoints, J, D): what every gradient of the pool is multiplied with, for subtasks or capabilities."""
+
+    def block(self, start: int) -> InfluenceBlock:
+        """Return the influences of the samples of one block."""
+        store = self.reader.store
+        stop = self.reader.stop(start)
+        found = [self._unit(unit) for unit in self.reader.units(start)]
+        kept, tokens, influence, slope, flags = (np.concatenate(each) for each in zip(*found, strict=True))
+        if self.reader.wanted is not None:
+            kept &= self.reader.wanted[start:stop]
+        return InfluenceBlock(
+            sample=Positions(np.arange(start, stop)[kept]),
+            row=Rows(store.column("sample_row", start, stop)[kept].astype(np.int64)),
+            num_steps=store.column("sample_num_steps", start, stop)[kept].astype(np.int64),
+            num_tokens=tokens[kept],
+            influence=influence[kept],
+            slope=slope[kept],
+            flags=flags[kept],
+        )
+
+    def blocks(self, threads: Threads, listener: Listener) -> Iterator[InfluenceBlock]:
+        """Yield the influences of all samples, block by block."""
+        return self.reader.walk(self.block, self.reader.threads(threads), listener)
+
+    def _unit(self, unit: int) -> tuple[Array, ...]:
+        """Return of all samples of a unit: is it done anywhere, tokens, influences, slope, flags."""
+        start, stop = self.reader.store.plan.unit_range(unit)
+        num, num_directions = stop - start, self.directions.shape[1]
+        parts = np.full((len(self.reader.names), num, num_directions), np.nan)
+        squared = np.full((len(self.reader.names), num), np.nan)
+        has = np.zeros((len(self.reader.names), num), dtype=np.bool_)
+        flags = np.zeros(num, dtype=np.uint8)
+        tokens = np.zeros(num, dtype=np.int64)
+        for number in range(len(self.reader.names)):
+            found = self.reader.read(number, unit)
+            if found is None:
+                continue
+            done = has[number] = found.done
+            parts[number, done], mine = self._products(found, number)
+            flags[done] |= mine
+            squared[number, done] = found.length[done].astype(np.float64) ** 2
+            tokens = np.where(tokens == 0, found.num_tokens, tokens)
+        flags[has.any(axis=0) & ~np.asarray(has.all(axis=0))] |= np.uint8(Flag.MISSING_SIGNAL)
+        influence = combine_signals(parts, self.shares).astype(np.float32)
+        anywhere: BoolArray = np.asarray(has.any(axis=0))
+        return anywhere, tokens, influence, self_influence_slopes(squared), flags
+
+    def _products(self, found: UnitVectors, number: int) -> tuple[FloatArray, FlagArray]:
+        vectors = found.decoded(slice(None) if found.done.all() else found.done)
+        length = found.length[found.done].astype(np.float64) if self.restores_length else None
+        return products(vectors, self.directions[number], length)
+
+
+def _rows(
+    reader: VectorReader, note: ScoresNote, block: InfluenceBlock, value: FloatArray, columns: Mapping[str, Array]
+) -> tuple[pa.Table, Array]:
+    """Return the rows of one block, and the samples' flags."""
+    rows = ScoreRows(
+        sample_id=reader.ids(block),
+        row=block.row,
+        num_steps=block.num_steps,
+        num_tokens=block.num_tokens,
+        value=value,
+        flags=block.flags,
+        text_flags=reader.text_flags(block),
+        more={"influence": block.influence, **columns},
+    )
+    return rows.to_table(note), rows.all_flags
+
+
+def _scoring_by_block(
+    compared: PoolProducts, note: ScoresNote, sources: list[Source], method: InfluenceMethod, listener: Listener
+) -> Scoring:
+    """Return a scoring whose values depend on nothing but the sample."""
+
+    def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
+        for block in compared.blocks(threads, listener):
+            valued = method.values(note.spec, block.influence, block.slope)
+            yield _rows(compared.reader, note, block, valued.value, valued.columns)
+
+    return Scoring(note, sources, tables)
+
+
+def _scoring_of_all(
+    compared: PoolProducts,
+    note: ScoresNote,
+    sources: list[Source],
+    method: InfluenceMethod,
+    listener: Listener,
+    threads: Threads,
+) -> Scoring:
+    """Read all of the pool and value it, since values depend on one another; then the rows follow."""
+    whole = np.empty((compared.reader.store.plan.num_samples, compared.directions.shape[1]), np.float32)
+    held: list[InfluenceBlock] = []
+    stop = 0
+    for block in compared.blocks(threads, listener):
+        mine = slice(stop, stop := stop + len(block))
+        whole[mine] = block.influence
+        held.append(replace(block, influence=whole[mine]))
+    slopes = np.concatenate([np.zeros(0), *(block.slope for block in held)])
+    valued = method.values(note.spec, whole[:stop], slopes)
+    if valued.thresholds is not None:
+        note = note.model_copy(update={"thresholds": tuple(valued.thresholds.tolist())})
+
+    def tables(_: Threads) -> Iterator[tuple[pa.Table, Array]]:
+        start = 0
+        for block in held:
+            mine = slice(start, start := start + len(block))
+            columns = {name: column[mine] for name, column in valued.columns.items()}
+            yield _rows(compared.reader, note, block, valued.value[mine], columns)
+
+    return Scoring(note, sources, tables)
+
+
+def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, listener: Listener = ignore) -> Scoring:
+    """Read the targets, refuse what cannot be compared, and return a scoring whose note is complete."""
+    method = METHODS[spec.method]
+    assert isinstance(method, InfluenceMethod)
+    if targets is None:
+        raise SettingError(f"--method {spec.method} scores by the influence on a target set: give its store, --targets")
+    store = targets.open()
+    pairs = pair_signals(pool.store, store, method, pool.signals, targets.signals)
+    reader = VectorReader(pool.store, pairs.weights.names, wanted=pool.wanted)
+    reader.check_complete(partial=pool.partial)
+    found = read_targets(store, pairs.targets, find_subtasks(targets, store), restore_length=method.restores_length)
+    directions, joined = found.means, {"influence_of": found.subtasks.names}
+    if method.joins_subtasks:
+        directions, joined = _capabilities(found, spec, pairs.shares)
+    notes = [*pairs.notes, *_about_targets(found)]
+    if store.plan.digest() == pool.store.plan.digest():
+        notes.append("the target set has the pool's own plan: samples that are in both favour themselves")
+    note = scores_note(
+        reader,
+        spec,
+        pairs.weights,
+        # A list, because the metadata keeps the keys of documents in alphabetical order.
+        checkpoints=pairs.weights.names,
+        weights_from=pairs.weights_from,
+        targets=found.describe(pairs.weights.names, targets.data),
+        notes=tuple(notes),
+        label="reconstruction" if method.is_reconstruction else None,
+        where=where_note(pool.kept),
+        **joined,
+    )
+    for text in notes:
+        listener(Warned(text))
+    listener(Note(_about_work(found, pairs.weights.names)))
+    compared = PoolProducts(reader, method.restores_length, pairs.shares, directions)
+    others = [(path, what.replace("the store", "the target store")) for path, what in sources_of(store)]
+    sources = [*sources_of(pool.store), *others]
+    if method.needs_whole_pool:
+        return _scoring_of_all(compared, note, sources, method, listener, pool.threads)
+    return _scoring_by_block(compared, note, sources, method, listener)
+
+
+def _capabilities(found: TargetSet, spec: InfluenceSpec, shares: Sequence[float]) -> tuple[FloatArray, dict[str, Any]]:
+    """Join the subtasks to capabilities; return the capabilities' directions and what the note says of them."""
+    paths = trajectories(found.means, shares)
+    cosine = paths @ paths.T
+    names = found.subtasks.names
+    capability = find_communities(len(names), joined_pairs(cosine, spec.join_cosine), spec.seed)
+    members = [tuple(names[s] for s in np.flatnonzero(capability == c)) for c in range(int(capability.max()) + 1)]
+    return capability_directions(found.means, capability), {
+        "capabilities": tuple(members),
+        "influence_of": tuple("+".join(each) for each in members),
+        "subtask_cosine": tuple(tuple(round(each, 6) for each in line) for line in cosine.tolist()),
+    }
+
+
+def _about_targets(found: TargetSet) -> list[str]:
+    notes = []
+    if found.num_set_aside:
+        verb = "is set aside and does" if found.num_set_aside == 1 else "are set aside and do"
+        notes.append(f"{counted(found.num_set_aside, 'record')} of the target set {verb} not count")
+    if found.num_zero:
+        verb, what = ("is", "it") if found.num_zero == 1 else ("are", "them")
+        gradients = counted(found.num_zero, "gradient")
+        notes.append(f"{gradients} of the target set {verb} zero; cosines with {what} count as 0")
+    if found.subtasks.by is not None and len(found.subtasks.names) == len(found.subtasks.of_sample) > 1:
+        notes.append(f"every target sample is a subtask of its own, by {found.subtasks.by!r}: name a field they share")
+    return notes
+
+
+def _about_work(found: TargetSet, checkpoints: Sequence[str]) -> str:
+    num_samples, num_subtasks = int(found.sizes.sum()), len(found.subtasks.names)
+    what = f"{counted(num_samples, 'target sample')} in {counted(num_subtasks, 'subtask')}"
+    return f"Comparing with {what} at {', '.join(checkpoints)}."

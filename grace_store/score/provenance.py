@@ -1,0 +1,213 @@
+"""What a file is made from: what its note says of a store, and whether the store still is that.
+
+Also the rows of a scores table that a filter keeps, which may need the records of its store; and that no result is
+written over what it is made from.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace_store.base.errors import NotAStore, ResumeMismatch, SettingError
+from grace_store.base.files import overlaps
+from grace_store.base.finding import PoolNote, SignalNote, WhereNote
+from grace_store.pool.blocks import CommittedSignals
+from grace_store.pool.pool import Kept, KnownColumns, SignalWeights, keep, keep_planned, read_groups
+from grace_store.pool.records import SampleRecords
+from grace_store.score.notes import (
+    NamedSignal,
+    ScoredSignal,
+    ScoresNote,
+    StoreNote,
+    SweepNote,
+    TargetsNote,
+    check_plan_of,
+)
+from grace_store.score.parquet_columns import arrow_flags
+from grace_store.score.score_table import ScoreTable
+from grace_store.store.backend import is_url
+from grace_store.store.opened import Store, StoreLike
+from grace_store.values.methods.method import MethodSpec
+
+
+def store_note(signals: CommittedSignals) -> dict[str, Any]:
+    """Return the fields of a StoreNote for what is made from some signals of a store."""
+    place, plan = signals.store.location, signals.store.plan
+    of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
+    return {"store": place, "partial": signals.is_partial, **of_plan}
+
+
+def scores_note(signals: CommittedSignals, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
+    """Return the note of a table of scores; more are fields that only some methods have."""
+    return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **store_note(signals), **more)
+
+
+def noted_pool(note: ScoresNote | SweepNote, where: WhereNote | None = None) -> PoolNote:
+    """Return which samples a table is of, as a finding says it; where is a filter on its rows."""
+    signals = {name: SignalNote(sha256=each.sha256, num_units=each.num_units) for name, each in note.signals.items()}
+    return PoolNote(
+        store=note.store,
+        plan_sha256=note.plan_sha256,
+        num_units=note.num_units,
+        signals=signals,
+        partial=note.partial,
+        where=where or note.where,
+    )
+
+
+def weighted_signals(signals: CommittedSignals, weights: SignalWeights) -> dict[str, ScoredSignal]:
+    """Return each of some signals as a note says it, with its weight."""
+    return {
+        view.name: ScoredSignal(sha256=view.signal.identity(), num_units=len(units), weight=weights.weights[view.name])
+        for view, units in zip(signals.views, signals.committed, strict=True)
+    }
+
+
+def open_made_from(note: StoreNote | TargetsNote, moved: StoreLike | None, what: str, option: str) -> Store:
+    """Open the store that a file was made from, or where it is now; option is how a user says that."""
+    if moved is not None:
+        return moved if isinstance(moved, Store) else Store.open(moved)
+    try:
+        return Store.open(note.store)
+    except NotAStore:
+        raise NotAStore(
+            f"The {what} was made from {note.store}, where there is no store any more. If it moved, give its new place "
+            f"with {option}."
+        ) from None
+
+
+def check_made_from(note: ScoresNote, store: Store, what: str | None = None) -> None:
+    """Raise ResumeMismatch unless the store still is what a table was made from: plan, signals, units."""
+    check_plan_of(note, store, what)
+    check_signals_of(note.signals, store)
+
+
+def check_signals_of(signals: Mapping[str, SignalNote], store: Store) -> None:
+    """Raise ResumeMismatch unless signals of the store are the same and as far as they were."""
+    for key, then in signals.items():
+        name = then.name if isinstance(then, NamedSignal) else key
+        view = store.signal(name)
+        if view.signal.identity() != then.sha256:
+            raise ResumeMismatch(
+                f"Signal {name!r} of {store.location} is another one than the scores were made from. Score it again."
+            )
+        num_units = len(view.committed_units())
+        if num_units != then.num_units:
+            raise ResumeMismatch(
+                f"Signal {name!r} of {store.location} had {then.num_units} units when it was scored and has "
+                f"{num_units} now, so the same table cannot be made. Score it again."
+            )
+
+
+def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
+    """Open the store that a table was made from, or a copy elsewhere, and make sure that it has the same plan."""
+    store = open_made_from(scores.note, location or None, scores.what, "--store")
+    check_plan_of(scores.note, store, scores.what)
+    return store
+
+
+# ---------------------------------------------------------------- the rows that a filter keeps, and their groups
+
+
+def where_note(kept: Kept | None) -> WhereNote | None:
+    """Return what a note says of a filter."""
+    return None if kept is None else kept.note
+
+
+def filter_scores(
+    table: ScoreTable, where: str | None, store: str | None = None, data: Sequence[str | Path] | None = None
+) -> tuple[ScoreTable, WhereNote | None]:
+    """Return the rows that a filter keeps; store and data say where these are now, if they moved."""
+    if where is None:
+        return table, None
+    kept = keep(where, scored_columns(table), len(table), lambda: records_of(table, store, data))
+    return replace(table, table=table.table.filter(arrow_flags(kept.is_kept))), where_note(kept)
+
+
+def keep_samples(
+    store: Store, where: str | Kept | None, table: ScoreTable | None = None, data: Sequence[str | Path] | None = None
+) -> Kept | None:
+    """Return which samples of a plan a filter keeps, None without one; of those in a table, if there is one."""
+    if where is None or isinstance(where, Kept):
+        return where
+    if table is None:
+        return keep_planned(store, where, data)
+    positions = store.positions_of(table.row)
+    found = keep(where, scored_columns(table), len(table), lambda: SampleRecords(store, data, positions))
+    is_kept = np.zeros(store.plan.num_samples, dtype=np.bool_)
+    is_kept[positions[found.is_kept]] = True
+    return Kept(where, is_kept, len(table))
+
+
+def groups_of(
+    table: ScoreTable, by: str, store: str | None = None, data: Sequence[str | Path] | None = None
+) -> list[object]:
+    """Return the group of every row: the value of a field, or of several that a comma joins."""
+    return read_groups(by, scored_columns(table), len(table), lambda: records_of(table, store, data))
+
+
+def records_of(table: ScoreTable, store: str | None = None, data: Sequence[str | Path] | None = None) -> SampleRecords:
+    """Return the records of the samples of a table."""
+    opened = open_store_of(table, store)
+    return SampleRecords(opened, data, opened.positions_of(table.row))
+
+
+def scored_columns(table: ScoreTable) -> KnownColumns:
+    """Return what a table knows of its samples; flags are joined by commas."""
+
+    def values(name: str, start: int, stop: int) -> list[Any]:
+        found: list[Any] = table.table[name].slice(start, stop - start).to_pylist()
+        return found
+
+    return {
+        "id": lambda start, stop: values("sample_id", start, stop),
+        "row": lambda start, stop: values("row", start, stop),
+        "num_steps": lambda start, stop: values("num_steps", start, stop),
+        "num_tokens": lambda start, stop: values("num_tokens", start, stop),
+        "value": lambda start, stop: values("value", start, stop),
+        "flags": lambda start, stop: [",".join(each) for each in values("flags", start, stop)],
+    }
+
+
+# ---------------------------------------------------------------- where results may be written
+
+
+Source = tuple[Path, str]
+"""A path and what it is, in words."""
+
+
+def sources_of(store: Store) -> list[Source]:
+    """Return the store and the files it was planned from."""
+    planned = [(Path(file.path), "which the store was planned from") for file in store.plan.files]
+    return [*planned, *place_of(store.location)]
+
+
+def place_of(location: str) -> list[Source]:
+    """Return where a store lies on this machine: nowhere if it is in an object store, which results never go to."""
+    return [] if is_url(location) else [(Path(location), "the store")]
+
+
+def check_results(
+    store: Store | str | Path | None, targets: Sequence[Path | None], inputs: Sequence[Path | None] = ()
+) -> None:
+    """Raise SettingError if files about to be written are the store's, are read for them, or are one file twice."""
+    sources = [] if store is None else sources_of(store if isinstance(store, Store) else Store.open(store))
+    given = [path for path in targets if path is not None]
+    for number, path in enumerate(given):
+        if any(overlaps(path, other) for other in given[:number]):
+            raise SettingError(f"{path} would be written twice: give each file a name of its own")
+    check_outputs(given, [*sources, *((path, "which is read for it") for path in inputs if path is not None)])
+
+
+def check_outputs(targets: Sequence[Path], sources: Iterable[Source]) -> None:
+    """Raise SettingError if a file about to be written is, holds or lies in something it is made from."""
+    for source, what in sources:
+        for target in targets:
+            if overlaps(target, source):
+                raise SettingError(
+                    f"Writing {target} would replace or change {source}, {what}; choose another --out. "
+                    "Nothing was written."
+                )

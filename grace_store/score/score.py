@@ -1,0 +1,344 @@
+"""Score a store: a table out, block by block, without a model. GRACE and heuristics read no vector."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast, overload
+
+import numpy as np
+import pyarrow as pa
+
+from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
+from grace_store.base.errors import SettingError
+from grace_store.base.events import Listener, ignore
+from grace_store.base.states import ABOUT, flag_counts
+from grace_store.pool.blocks import BlockReader, SampleBlock
+from grace_store.pool.parallel import Threads
+from grace_store.pool.pool import Pool, Signals, SignalWeights
+from grace_store.pool.vectors import VectorReader
+from grace_store.score.conclusions import conclude_scores
+from grace_store.score.grouped_scoring import (
+    GroupAlignment,
+    Scoring,
+    align_with_groups,
+    are_whole_responses,
+    heuristic_flags,
+    planned_groups,
+    score_in_groups,
+    score_responses,
+)
+from grace_store.score.notes import CustomHistory, ScoresNote, check_plan_of
+from grace_store.score.parquet_columns import numpy_numbers
+from grace_store.score.provenance import (
+    check_made_from,
+    check_outputs,
+    check_signals_of,
+    open_made_from,
+    scores_note,
+    sources_of,
+    where_note,
+)
+from grace_store.score.score_table import (
+    ScoreRows,
+    ScoreTable,
+    read_scores,
+    read_scores_note,
+    scores_schema,
+    write_scores,
+)
+from grace_store.score.targets import Targets
+from grace_store.store.opened import Store, StoreLike
+from grace_store.values.methods import METHODS
+from grace_store.values.methods.grace import RaggedScores, combine_scores, combine_signals, placed, score_ragged
+from grace_store.values.methods.method import Heuristic, InfluenceMethod, InfluenceSpec, MethodSpec, Responses
+from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.step_rules import History
+from grace_store.values.within_groups import Within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """What is scored, and by what."""
+
+    spec: MethodSpec = field(default_factory=ScoreSpec)
+    signals: Signals = None
+    """A name, several, or {name: weight}; None for the only one."""
+    targets: Targets | None = None
+    """What the methods that look at a target set, and only they, score by."""
+    custom_history: History | None = None
+    """In place of the spec's: weights (K, K), row k those of the steps before step k, or a function from K to such."""
+    partial: bool = False
+    """Score what is there of unfinished signals."""
+    where: str | None = None
+    """Score only what this keeps: a condition in SQL over fields of the records, id, row and num_steps."""
+    within: Within | None = None
+    """Compare values within their question: less the mean of its traces (centred), or also divided by their standard
+    deviation (standardised)."""
+    group_by: str | None = None
+    """The field of the records that names the question, for within and the target group; None for the same prompt and
+    images."""
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved; where, within and the target group read it."""
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether values depend on the other traces of a question."""
+        return self.within is not None or (isinstance(self.spec, ScoreSpec) and self.spec.target == "group")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRun:
+    """What was written."""
+
+    out: Path
+    num_samples: int
+    num_with_value: int
+    flags: dict[str, int]
+    """How many samples have each flag."""
+    note: ScoresNote
+
+    @property
+    def conclusion(self) -> str:
+        """What the values mean, in a sentence or two; the table is read for it."""
+        return conclude_scores(read_scores(self.out, steps=False, ids=False))
+
+
+Wanted = ScoreRequest | MethodSpec | None
+
+
+@overload
+def score(
+    store: StoreLike, request: Wanted = None, *, out: None = None, threads: Threads = None, listener: Listener = ignore
+) -> ScoreTable: ...
+
+
+@overload
+def score(
+    store: StoreLike, request: Wanted = None, *, out: str | Path, threads: Threads = None, listener: Listener = ignore
+) -> ScoreRun: ...
+
+
+def score(
+    store: StoreLike,
+    request: Wanted = None,
+    *,
+    out: str | Path | None = None,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> ScoreTable | ScoreRun:
+    """Return the scores of all done samples, or write them to out; a spec alone is its method on the only signal."""
+    if not isinstance(request, ScoreRequest):
+        request = ScoreRequest() if request is None else ScoreRequest(spec=request)
+    opened = store if isinstance(store, Store) else Store.open(store)
+    scoring = _prepare(opened, request, threads, listener)
+    if out is not None:
+        return _write(scoring, Path(out), threads)
+    tables = [table for table, _ in scoring.tables(threads)]
+    schema = scores_schema(scoring.note)
+    return ScoreTable(pa.concat_tables([schema.empty_table(), *tables]), scoring.note)
+
+
+def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
+    check_outputs([out], scoring.sources)
+    num_samples = num_with_value = 0
+    counts: Counter[str] = Counter()
+    with write_scores(out, scoring.note) as writer:
+        for table, flags in scoring.tables(threads):
+            writer.write_table(table)
+            num_samples += table.num_rows
+            num_with_value += int(np.isfinite(numpy_numbers(table["value"])).sum())
+            counts.update(flag_counts(flags))
+    flagged = {name: counts[name] for name in ABOUT if counts[name]}
+    return ScoreRun(out, num_samples, num_with_value, flagged, scoring.note)
+
+
+def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
+    """Return the scoring that a request needs, or say why it cannot be."""
+    pool = Pool(store, request.signals, request.where, request.group_by, request.partial, request.data, threads)
+    if not request.has_groups:
+        if request.group_by is not None:
+            raise SettingError("--group-by says what a question is: give --within group or --target group with it")
+        return _prepare_method(pool, request, None, listener)
+    group = planned_groups(store, request.group_by, request.data, pool.kept)
+    scoring = _prepare_method(pool, request, group, listener)
+    return score_in_groups(scoring, store, group, request.group_by, request.within, threads)
+
+
+def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, listener: Listener) -> Scoring:
+    """Return the scoring that a method needs, or say why it cannot be."""
+    spec, method = request.spec, METHODS[request.spec.method]
+    if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
+        raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
+    if isinstance(method, InfluenceMethod):
+        from grace_store.score.influence import (
+            prepare_influence,
+        )  # the reading of targets, which no other method needs
+
+        pool.kept  # noqa: B018  a filter that keeps nothing is refused before the targets are read
+        return prepare_influence(pool, cast(InfluenceSpec, spec), request.targets, listener)
+    if request.targets is not None:
+        takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
+        raise SettingError(f"a target set is for the methods {', '.join(takers)}: leave it out")
+    if isinstance(method, Heuristic) and are_whole_responses(pool.store, pool.weights):
+        return score_responses(pool.store, spec, pool.weights, pool.kept, listener, partial=pool.partial)
+    return _score_steps(pool, spec, request.custom_history, group, listener)
+
+
+def replay(
+    table: Path,
+    out: Path,
+    store: StoreLike | None = None,
+    *,
+    targets: Targets | None = None,
+    data: Sequence[str] | None = None,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> ScoreRun:
+    """Score again exactly as a table was scored, from the store it was made from or a copy of it elsewhere.
+
+    targets says where the target set and its data are now; what else it may say is taken from the table. data says
+    where the dataset is now, which a table with a filter needs.
+    """
+    note = read_scores_note(table)
+    what = f"table of scores {table}"
+    opened = open_made_from(note, store or None, what, "STORE (`grace-store score STORE --replay ...`)")
+    check_made_from(note, opened, what)
+    if note.targets is None and targets is not None:
+        raise SettingError(f"{table} was scored without a target set: leave --targets and --target-data out")
+    if note.custom_history is not None and note.custom_history.weights is None:
+        raise SettingError(f"{table} was scored with a history function given from Python; give it again there.")
+    request = replace(request_of(note, targets), data=data)
+    return score(opened, request, out=out, threads=threads, listener=listener)
+
+
+def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
+    """Return the request that a table answers; moved says where its target set is now."""
+    weights = {name: note.signals[name].weight for name in note.checkpoints or note.signals}
+    custom = None if note.custom_history is None else note.custom_history.weights
+    return ScoreRequest(
+        spec=note.spec,
+        # Weights that were not given are found again, so that the table says the same of where they come from.
+        signals=weights if note.weights_from in (None, "given") else list(weights),
+        targets=None if note.targets is None else targets_of(note, moved),
+        custom_history=None if custom is None else np.array(custom),
+        partial=note.partial,
+        where=None if note.where is None else note.where.sql,
+        within=None if note.groups is None else note.groups.within,
+        group_by=None if note.groups is None else note.groups.by,
+    )
+
+
+def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
+    """Return the target set that a table was made from, at its old place or a new one, if it still is the same."""
+    then = note.targets
+    assert then is not None
+    assert note.checkpoints is not None
+    store = open_made_from(then, None if moved is None else moved.open(), "target set of the table", "--targets")
+    check_plan_of(then, store, "target set of the table")
+    check_signals_of(then.signals, store)
+    names = tuple(then.signals[name].name for name in note.checkpoints)
+    data = moved.data if moved is not None and moved.data else then.data
+    return Targets(store, names, then.subtasks_by, data)
+
+
+def _score_steps(
+    pool: Pool, spec: MethodSpec, history: History | None, group: IntArray | None, listener: Listener
+) -> Scoring:
+    """Return the scoring of signals that have steps: from their Grams, or from token counts and losses."""
+    reads, weights = METHODS[spec.method].reads, pool.weights
+    reader = BlockReader(pool.store, weights.names, wanted=pool.wanted, gram=reads == "grams", loss=reads == "losses")
+    reader.check_complete(partial=pool.partial)
+    described = None if history is None else _described(history)
+    note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept))
+    others = None
+    if group is not None and isinstance(spec, ScoreSpec) and spec.target == "group":
+        vectors = VectorReader(pool.store, weights.names)
+        others = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
+
+    def table(block: SampleBlock) -> tuple[pa.Table, Array]:
+        rows = _block_rows(reader, block, note, weights, history, others)
+        return rows.to_table(note), rows.all_flags
+
+    return Scoring(note, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
+
+
+def _block_rows(
+    reader: BlockReader,
+    block: SampleBlock,
+    note: ScoresNote,
+    weights: SignalWeights,
+    history: History | None,
+    others: Sequence[GroupAlignment] | None,
+) -> ScoreRows:
+    """Return the rows of a block; others say, for each signal, how steps are aligned with other traces' answers."""
+    steps, method = None, note.method
+    if isinstance(method, Heuristic):
+        value, flags = _heuristic(block, method, note.spec, weights)
+    else:
+        scores = score_signals(block, cast(ScoreSpec, note.spec), weights, history, others)
+        steps = (scores.step_score, scores.answer_alignment, scores.history_alignment)
+        value, flags = scores.value, scores.flags
+    is_answer = np.zeros(len(block.segment_tokens), dtype=np.bool_)
+    is_answer[np.cumsum(block.num_steps + 1) - 1] = True
+    return ScoreRows(
+        sample_id=reader.ids(block),
+        row=block.row,
+        num_steps=block.num_steps,
+        num_tokens=block.num_tokens,
+        value=value,
+        flags=flags,
+        text_flags=reader.text_flags(block),
+        steps=steps,
+        step_tokens=block.segment_tokens[~is_answer],
+    )
+
+
+def score_signals(
+    block: SampleBlock,
+    spec: ScoreSpec,
+    weights: SignalWeights,
+    history: History | None = None,
+    others: Sequence[GroupAlignment] | None = None,
+) -> RaggedScores:
+    """Return the scores of a block's samples, of all its signals together."""
+    parts = []
+    alignments: Sequence[GroupAlignment | None] = others or [None] * len(block.signals)
+    for found, other in zip(block.signals, alignments, strict=True):
+        cosine = None if other is None else other.of(found.sample)
+        arrays = found.num_steps, found.gram, found.num_tokens
+        parts.append(score_ragged(*arrays, spec, custom_history=history, target_cosine=cosine))
+        if other is not None:
+            parts[-1].flags[:] |= other.flags[found.sample]
+    return combine_scores(block.num_steps, parts, block.places, list(weights.weights.values()))
+
+
+def _heuristic(
+    block: SampleBlock, method: Heuristic, spec: MethodSpec, weights: SignalWeights
+) -> tuple[FloatArray, FlagArray]:
+    values = []
+    missing = np.zeros(len(block), dtype=np.bool_)
+    for found, place in zip(block.signals, block.places, strict=True):
+        row = block.row if place is None else block.row[place]
+        # Only methods that look at losses have them.
+        loss = found.loss if len(found.loss) else np.zeros(len(found.num_tokens), np.float32)
+        steps = found.num_steps
+        samples = Responses(row=row, num_steps=steps, num_parts=steps + 1, num_tokens=found.num_tokens, loss=loss)
+        each = method.values(spec, samples)
+        values.append(placed(each, place, len(block)))
+        if place is not None:
+            missing |= ~np.isin(np.arange(len(block)), place)
+    value = combine_signals(np.stack(values), list(weights.weights.values()))
+    return value, heuristic_flags(value, missing)
+
+
+def _described(history: History) -> CustomHistory:
+    if callable(history):
+        return CustomHistory(function=getattr(history, "__qualname__", type(history).__name__))
+    weights = np.asarray(history, dtype=np.float64)
+    return CustomHistory(
+        sha256=hashlib.sha256(weights.tobytes()).hexdigest(), weights=tuple(map(tuple, weights.tolist()))
+    )

@@ -1,0 +1,371 @@
+"""The table of scores: Parquet, one row a sample, with the note of what made it in the metadata."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
+from grace_store.base.documents import document_metadata, metadata_document
+from grace_store.base.errors import SettingError
+from grace_store.base.file_formats import PARQUET
+from grace_store.base.files import whole_file
+from grace_store.base.row_index import ascend, find_rows
+from grace_store.base.states import ABOUT, flag_names
+from grace_store.base.text import counted
+from grace_store.score.notes import ScoresNote
+from grace_store.score.parquet_columns import (
+    arrow_flags,
+    arrow_floats,
+    arrow_lists,
+    arrow_numbers,
+    arrow_texts,
+    not_made_by,
+    numpy_numbers,
+    read_columns,
+    read_header,
+)
+from grace_store.store.opened import Store
+from grace_store.values.gram import offsets_of, sum_by_sample
+from grace_store.values.length_bias import lengths_of
+from grace_store.values.ranking import Length, balanced_order, rank
+
+COLUMNS = {
+    "sample_id": pa.string(),
+    "row": pa.int64(),
+    "num_steps": pa.int32(),
+    "num_tokens": pa.int64(),
+    "value": pa.float64(),
+    "step_score": pa.list_(pa.float64()),
+    "answer_alignment": pa.list_(pa.float64()),
+    "history_alignment": pa.list_(pa.float64()),
+    "step_num_tokens": pa.list_(pa.int32()),
+    "flags": pa.list_(pa.string()),
+}
+"""What every table has."""
+NEVER_NULL = ("sample_id", "row", "num_steps", "num_tokens", "flags", "influence", "group")
+"""Columns that have something in every row, where they are there."""
+STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
+STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
+GROUP_COLUMNS = {"group": pa.int64(), "plain_value": pa.float64()}
+"""What a table has where values depend on a question's other traces: its number, and the value before comparing."""
+METHOD_TYPES = {"int32": pa.int32(), "float64": pa.float64(), "list<float32>": pa.list_(pa.float32())}
+"""The types of columns that methods add."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScoreTable:
+    """A scores table in memory: its columns as Arrow or NumPy, and what made it."""
+
+    table: pa.Table
+    note: ScoresNote
+    path: Path | None = None
+    """Where it was read from."""
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __repr__(self) -> str:
+        place = f", {self.path}" if self.path else ""
+        return f"<ScoreTable: {counted(len(self), 'sample')} by {self.method}{place}>"
+
+    @property
+    def value(self) -> FloatArray:
+        """V of every sample; NaN where there is none."""
+        return np.asarray(numpy_numbers(self.table["value"]), dtype=np.float64)
+
+    @property
+    def row(self) -> IntArray:
+        """Where every sample's record stands in the dataset."""
+        return self._ints("row")
+
+    @property
+    def num_steps(self) -> IntArray:
+        return self._ints("num_steps")
+
+    @property
+    def num_tokens(self) -> IntArray:
+        """Tokens in every sample's response."""
+        return self._ints("num_tokens")
+
+    @property
+    def sample_id(self) -> list[str]:
+        ids: list[str] = self.table["sample_id"].to_pylist()
+        return ids
+
+    @property
+    def lengths(self) -> dict[Length, FloatArray]:
+        """The lengths that a value may follow: all three, or two where the tokens of steps are not known."""
+        if self.table["step_num_tokens"].null_count:
+            return lengths_of(self.num_steps, self.num_tokens, None)
+        totals = sum_by_sample(self.num_steps, self.flat("step_num_tokens"))
+        return lengths_of(self.num_steps, self.num_tokens, totals)
+
+    @property
+    def capability(self) -> IntArray | None:
+        """Which capability each sample is counted to, -1 without one; None if the method has no capabilities."""
+        if "capability" not in self.table.column_names:
+            return None
+        return np.asarray(numpy_numbers(self.table["capability"].fill_null(-1)), dtype=np.int64)
+
+    @property
+    def group(self) -> IntArray | None:
+        """The number of each sample's question; None if the table does not know it."""
+        return None if self.note.groups is None else self._ints("group")
+
+    @property
+    def influence(self) -> Float32Array:
+        """Influence of each sample on every subtask or capability, (n, J); NaN for one without a value."""
+        num_influenced = len(self.note.influence_of or ())
+        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, num_influenced)
+
+    @property
+    def known_flags(self) -> tuple[str, ...]:
+        """The flags that were looked for: all, but same_direction only by a method that reads Grams."""
+        return tuple(name for name in ABOUT if name != "same_direction" or self.note.method.reads == "grams")
+
+    @property
+    def flag_counts(self) -> dict[str, int]:
+        """How many samples have each flag, of those that any sample has."""
+        counts = Counter(self.table["flags"].combine_chunks().flatten().to_pylist())
+        return {name: counts[name] for name in ABOUT if counts[name]}
+
+    def is_flagged(self, names: Sequence[str]) -> BoolArray:
+        """Return which samples have at least one of these flags."""
+        lists = self.table["flags"].combine_chunks()
+        hits = pc.is_in(lists.flatten(), arrow_texts(names))
+        found = np.zeros(len(self), dtype=np.bool_)
+        found[numpy_numbers(pa.chunked_array([pc.list_parent_indices(lists).filter(hits)]))] = True
+        return found
+
+    @property
+    def method(self) -> str:
+        """The method's name, with what must be said of it."""
+        return self.note.method.title
+
+    @property
+    def plan_sha256(self) -> str:
+        return self.note.plan_sha256
+
+    @property
+    def what(self) -> str:
+        """What it is and where, for a sentence."""
+        return "table of scores" if self.path is None else f"table of scores {self.path}"
+
+    @property
+    def has_step_scores(self) -> bool:
+        """Whether steps have scores; those of a heuristic have none."""
+        return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
+
+    @property
+    def offsets(self) -> IntArray:
+        """Where each sample's steps begin in a flat column, and where the last ones end."""
+        return offsets_of(self.num_steps)
+
+    def values_of(self, row: IntArray) -> FloatArray:
+        """Return the value of each of some dataset rows; NaN for a row that the table lacks."""
+        found = np.full(len(row), np.nan)
+        place, here = find_rows(self.row, row)
+        found[here] = self.value[place[here]]
+        return found
+
+    def with_steps(self) -> ScoreTable:
+        """Return the table with its step scores, if it has any, reading them if they were left out."""
+        if self.path is None or "step_score" in self.table.column_names:
+            return self
+        whole = read_scores(self.path)
+        return whole if len(whole) == len(self) else whole.among(self.row)
+
+    def by_row(self) -> ScoreTable:
+        """Return the table in the order of the dataset, which that of a store that gathers questions is not."""
+        return self if ascend(self.row) else replace(self, table=self.table.take(np.argsort(self.row)))
+
+    def among(self, rows: IntArray) -> ScoreTable:
+        """Return the samples that are among some rows of the dataset."""
+        return replace(self, table=self.table.filter(arrow_flags(np.isin(self.row, rows))))
+
+    def ranked(self, value: FloatArray | None = None) -> IntArray:
+        """Return the rows that have a value, the best first; with capabilities in turns, the best of each first."""
+        order = rank(self.value if value is None else value, self.row)
+        if self.capability is None:
+            return order
+        # Numbered again from 0: a table from elsewhere may have any number there.
+        return order[balanced_order(np.unique(self.capability[order], return_inverse=True)[1], "equal")]
+
+    def signal_named(self, signal: str | None = None) -> str:
+        """Return the signal whose vectors go with the table: the one named, or the one that was scored."""
+        if signal is not None:
+            return signal
+        scored = list(self.note.signals)
+        if len(scored) != 1:
+            place = self.path.name if self.path else "the table"
+            raise SettingError(
+                f"{place} was scored from {', '.join(scored)}: name the signal whose vectors are meant, with --signal"
+            )
+        return scored[0]
+
+    def flat(self, name: str) -> Array:
+        """Return a column of lists as one array, the steps of sample i at offsets[i]..offsets[i + 1]."""
+        chunks = [chunk.flatten() for chunk in self.table[name].chunks]
+        return numpy_numbers(pa.chunked_array(chunks, self.table.schema.field(name).type.value_type))
+
+    def _ints(self, name: str) -> IntArray:
+        return np.asarray(numpy_numbers(self.table[name]), dtype=np.int64)
+
+    def to_pandas(self, fields: Sequence[str] = (), data: Sequence[str] | None = None) -> Any:
+        """Return a pandas DataFrame, with fields of the records as further columns; pandas must be installed.
+
+        data says where the dataset is now, if it moved.
+        """
+        from grace_store.pool.records import columns_of_rows  # all of the dataset's modules, for this alone
+
+        frame = self.table.to_pandas()
+        more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
+        return frame.assign(**more)
+
+
+# ---------------------------------------------------------------- writing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRows:
+    """Some rows of a table, as arrays."""
+
+    sample_id: Array
+    row: IntArray
+    num_steps: IntArray
+    num_tokens: IntArray
+    value: FloatArray
+    flags: FlagArray
+    """Those that scoring found."""
+    text_flags: Array
+    """Those of the texts, as bits of Flag."""
+    steps: tuple[FloatArray, FloatArray, FloatArray] | None = None
+    """step_score, answer_alignment and history_alignment, flat; None for a method without step scores."""
+    step_tokens: Int32Array | None = None
+    """Flat; None where only the tokens of whole responses are known."""
+    more: Mapping[str, Array] = field(default_factory=dict)
+    """Columns of the method's own; influences are (n, J)."""
+
+    @property
+    def all_flags(self) -> Array:
+        """The bits of Flag of every sample."""
+        return self.flags.astype(np.uint32) | self.text_flags
+
+    def to_table(self, note: ScoresNote) -> pa.Table:
+        """Return the rows as a table of the note's method."""
+        offsets = offsets_of(self.num_steps)
+        columns = {
+            "sample_id": arrow_texts(self.sample_id.tolist()),
+            "row": arrow_numbers(self.row, pa.int64()),
+            "num_steps": arrow_numbers(self.num_steps, pa.int32()),
+            "num_tokens": arrow_numbers(self.num_tokens, pa.int64()),
+            "value": arrow_floats(self.value, pa.float64()),
+            "flags": flag_lists(self.all_flags),
+        }
+        for name, values in zip(STEP_SCORES, self.steps or (), strict=False):
+            columns[name] = arrow_lists(offsets, arrow_floats(values, pa.float64()))
+        if self.step_tokens is not None:
+            columns["step_num_tokens"] = arrow_lists(offsets, arrow_numbers(self.step_tokens, pa.int32()))
+        for name, kind in note.method.columns.items():
+            columns[name] = self._method_column(self.more[name], METHOD_TYPES[kind])
+        schema = scores_schema(note)
+        return pa.table(
+            [columns[each.name] if each.name in columns else pa.nulls(len(self.row), each.type) for each in schema],
+            schema=schema.remove_metadata(),
+        )
+
+    def _method_column(self, values: Array, kind: pa.DataType) -> pa.Array:
+        if pa.types.is_list(kind):
+            offsets = np.arange(len(values) + 1) * values.shape[1]
+            return arrow_lists(offsets, arrow_floats(values.ravel(), kind.value_type))
+        if pa.types.is_floating(kind):
+            return arrow_floats(values, kind)
+        return arrow_numbers(values, kind, np.isnan(self.value))
+
+
+def scores_schema(note: ScoresNote) -> pa.Schema:
+    """Return the columns that a table has, by what made it, with its note in the metadata."""
+    return pa.schema(list(_columns_of(note).items()), metadata=document_metadata(note))
+
+
+def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
+    more = {name: METHOD_TYPES[kind] for name, kind in note.method.columns.items()}
+    return COLUMNS | more | ({} if note.groups is None else GROUP_COLUMNS)
+
+
+def flag_lists(flags: Array) -> pa.Array:
+    """Return the column of flags for samples that have these bits of Flag."""
+    if not flags.any():
+        return arrow_lists(np.zeros(len(flags) + 1, dtype=np.int32), arrow_texts([]))
+    found, place = np.unique(flags, return_inverse=True)
+    names = [flag_names(each) for each in found.tolist()]
+    offsets = offsets_of(np.array([len(each) for each in names], dtype=np.int64))
+    return arrow_lists(offsets, arrow_texts(list(chain.from_iterable(names)))).take(arrow_numbers(place, pa.int64()))
+
+
+@contextmanager
+def write_scores(path: Path, note: ScoresNote) -> Iterator[pq.ParquetWriter]:
+    """Open a table for writing, block by block; it appears under its name only when all of it is there."""
+    # Hardly two scores are equal: looking for a dictionary of them takes longer than all the rest.
+    with (
+        whole_file(path, PARQUET) as partial,
+        pq.ParquetWriter(partial, scores_schema(note), compression="zstd", use_dictionary=False) as writer,
+    ):
+        yield writer
+
+
+# ---------------------------------------------------------------- reading, also what others wrote
+
+
+def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> ScoreTable:
+    """Read a scores table, or say why the file is none; without steps, only what is one number a sample.
+
+    Without ids there is no column sample_id.
+    """
+    path = Path(path)
+    note = read_scores_note(path)
+    left_out = {*(() if steps else (*STEP_SCORES, "influence")), *(() if ids else ("sample_id",))}
+    wanted = {name: kind for name, kind in _columns_of(note).items() if name not in left_out}
+    table = read_columns(path, wanted, note.maker)
+    _check_rows(table, path)
+    _check_lists(table, note, path)
+    return ScoreTable(table, note, path)
+
+
+def read_scores_note(path: str | Path) -> ScoresNote:
+    """Return what made a scores table, without reading the table."""
+    header = read_header(Path(path), ScoresNote.maker)
+    return metadata_document(header.metadata, ScoresNote, str(path))
+
+
+def _check_rows(table: pa.Table, path: Path) -> None:
+    """Raise DataError unless the rows can be those of samples. Whether values are right only the store can tell."""
+    if nulls := [name for name in NEVER_NULL if name in table.column_names and table[name].null_count]:
+        raise not_made_by(path, "score", f"{nulls[0]} is empty in some rows")
+    for name in ("row", "num_steps", "num_tokens"):
+        if len(table) and pc.min(table[name]).as_py() < 0:
+            raise not_made_by(path, "score", f"{name} is negative in some rows")
+
+
+def _check_lists(table: pa.Table, note: ScoresNote, path: Path) -> None:
+    """Raise DataError unless every list that is there has an entry for each step, or for each thing influenced."""
+    lengths = dict.fromkeys(STEP_COLUMNS, (table["num_steps"], "step"))
+    lengths["influence"] = (len(note.influence_of or ()), "name in influence_of")
+    for name, (length, thing) in lengths.items():
+        if name in table.column_names and pc.any(pc.not_equal(pc.list_value_length(table[name]), length)).as_py():
+            raise not_made_by(path, "score", f"{name} has lists without exactly one entry for each {thing}")
+
+
+ScoresLike = ScoreTable | str | Path
+"""A table of scores, or where it is."""

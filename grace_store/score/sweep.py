@@ -1,0 +1,386 @@
+"""Sweep settings over a store: one pass gives the values of all of them, then they are compared with each other."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace_store.base.arrays import BitArray, FloatArray, Int32Array, IntArray
+from grace_store.base.documents import document_metadata, read_document, write_document
+from grace_store.base.errors import DataError
+from grace_store.base.events import Listener, ignore
+from grace_store.base.files import whole_folder
+from grace_store.base.finding import Column, Finding, PoolNote, Table
+from grace_store.base.row_index import ascend
+from grace_store.base.text import counted
+from grace_store.pool.blocks import BlockReader, SampleBlock
+from grace_store.pool.parallel import Mapper, Threads, map_ordered
+from grace_store.pool.pool import Pool, PoolLike
+from grace_store.score.notes import SweepNote, check_plan_of
+from grace_store.score.parquet_columns import arrow_numbers, arrow_texts
+from grace_store.score.provenance import noted_pool
+from grace_store.score.setting_changes import WITH_DEFAULT, conclude_sweep
+from grace_store.score.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
+from grace_store.score.sweep_table import (
+    OVERLAP,
+    SUMMARY,
+    SUMMARY_SCHEMA,
+    SWEEP_NOTE,
+    FolderTables,
+    HeldTables,
+    SweepTables,
+    SweepWriter,
+    is_sweep,
+    read_sweep_table,
+    samples_table,
+    summary_table,
+    write_sweep,
+)
+from grace_store.store.opened import Store
+from grace_store.values.agreement import jaccard
+from grace_store.values.grid import SweepSpec
+from grace_store.values.length_bias import correlation, mean_ranks
+from grace_store.values.order_statistics import OrderStatistics
+from grace_store.values.ranking import budget, top_mask
+from grace_store.values.score_spec import ScoreSpec
+
+MAX_RANKED = 1 << 17
+"""Rank correlations are taken over at most this many samples, evenly spread; the sweep says how many."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sweep:
+    """The values of many settings, and how the settings differ. Arrays have settings in the order of ``settings``."""
+
+    labels: list[str]
+    """What differs between the settings, for tables and figures."""
+    summary: list[dict[str, Any]]
+    """One row a setting: its parts, mean, spread, correlations with length and K, the command that scores by it, and
+    how much of the best it shares with the default setting, at the first ratio."""
+    jaccard: FloatArray
+    """(ratios, settings, settings): overlap of the best samples, as intersection over union."""
+    rank_correlation: FloatArray
+    """(settings, settings): Spearman's."""
+    num_samples: int
+    num_ranked: int
+    """Samples that the rank correlations are taken over."""
+    note: SweepNote
+    tables: SweepTables
+    folder: Path | None = None
+    """Where it lies; None for one in memory."""
+
+    @property
+    def settings(self) -> list[str]:
+        """The names of the settings."""
+        return list(self.note.settings)
+
+    @property
+    def ratios(self) -> list[str]:
+        """Shares of the samples whose overlap between settings was measured."""
+        return list(self.note.spec.ratio)
+
+    @property
+    def conclusion(self) -> str:
+        """How settings change what is chosen, against the default one, in a sentence or two."""
+        return conclude_sweep(self.summary, self.labels, self.ratios[0])
+
+    def finding(self) -> Finding:
+        """Return how the settings differ."""
+        headings = {
+            "label": "setting",
+            "mean": "mean",
+            "standard_deviation": "sd",
+            "correlation_with_length": "length",
+            "correlation_with_num_steps": "K",
+            WITH_DEFAULT: f"overlap {self.ratios[0]}",
+        }
+        summary = Table(
+            title=f"{counted(len(self.settings), 'setting')} over {counted(self.num_samples, 'sample')}",
+            columns={name: Column(heading=heading) for name, heading in headings.items()},
+            rows=tuple({"label": label} | row for label, row in zip(self.labels, self.summary, strict=True)),
+            about="mean, sd: of the values. length, K: correlation of the value with the response's length and the "
+            "number of steps. overlap: of the best samples with those of the default setting (Jaccard).",
+        )
+        return Finding(
+            study="sweep",
+            pool=noted_pool(self.note, self.note.where),
+            settings=self.note.spec.model_dump(mode="json")
+            | ({} if self.folder is None else {"out": str(self.folder)}),
+            conclusion=self.conclusion,
+            numbers={"num_samples": self.num_samples, "num_ranked": self.num_ranked},
+            tables={"summary": summary},
+        )
+
+    def __repr__(self) -> str:
+        place = f", {self.folder}" if self.folder else ""
+        return f"<Sweep: {counted(len(self.settings), 'setting')}, {counted(self.num_samples, 'sample')}{place}>"
+
+    def value(self, index: int) -> FloatArray:
+        """Return the values of one setting, by its number."""
+        return self.tables.values(index)
+
+    def values(self) -> FloatArray:
+        """Return all values, (settings, samples). Memory for all of them is needed."""
+        return np.stack([self.value(index) for index in range(len(self.settings))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return values and comparisons as ``xarray.Dataset.from_dict`` takes them."""
+        samples, pair = self.tables.samples(), ("setting", "other_setting")
+        return {
+            "coords": {
+                "setting": {"dims": ("setting",), "data": self.settings},
+                "other_setting": {"dims": ("other_setting",), "data": self.settings},
+                "ratio": {"dims": ("ratio",), "data": self.ratios},
+                "sample_id": {"dims": ("sample",), "data": samples["sample_id"].to_pylist()},
+                "row": {"dims": ("sample",), "data": samples["row"].to_numpy()},
+            },
+            "data_vars": {
+                "value": {"dims": ("setting", "sample"), "data": self.values()},
+                "jaccard": {"dims": ("ratio", *pair), "data": self.jaccard},
+                "rank_correlation": {"dims": pair, "data": self.rank_correlation},
+            },
+            "attrs": {"about": self.note.spec.about, "store": self.note.store},
+        }
+
+
+def sweep(pool: PoolLike, spec: SweepSpec, *, out: str | Path | None = None, listener: Listener = ignore) -> Sweep:
+    """Score by every setting of a sweep in one pass, and say how the settings differ: in memory, or in the folder out.
+
+    The folder is a new one, or that of an earlier sweep, which is replaced. In it values.parquet has a row for each
+    sample and a column for each setting, samples.parquet what else is known of the samples, summary.parquet a row for
+    each setting; overlap.parquet is of pairs of settings. `grace-store report --sweep` draws it.
+    """
+    pool = Pool.of(pool)
+    settings = resolve_settings(pool.store, spec, listener, signals=pool.signals)
+    for ratio in spec.ratio:
+        budget(ratio, 0)
+    names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
+    reader = BlockReader(pool.store, names, wanted=pool.wanted)
+    reader.check_complete(partial=pool.partial)
+    made_from = pool.note(reader)
+    note = SweepNote(
+        spec=spec,
+        settings=tuple(setting.name for setting in settings),
+        **{name: getattr(made_from, name) for name in PoolNote.model_fields},
+    )
+    threads = pool.threads
+    # What the driver has is compared here, wherever it was computed.
+    here = None if isinstance(threads, Mapper) else threads
+    if out is None:
+        held = HeldTables(note)
+        beside = _add_values(reader, settings, held, threads)
+        return _compare(held.joined(), settings, note, beside, here)
+    with whole_folder(Path(out), is_sweep) as folder:
+        with write_sweep(folder, note) as writer:
+            beside = _add_values(reader, settings, writer, threads)
+        result = _compare(FolderTables(folder), settings, note, beside, here)
+        _write_comparison(folder, result)
+        write_document(folder / SWEEP_NOTE, note)
+    return replace(result, folder=Path(out), tables=FolderTables(Path(out)))
+
+
+def read_sweep(store: Store, folder: Path) -> Sweep:
+    """Read a sweep from its folder, if it was made from the store's plan."""
+    note = read_document(folder / SWEEP_NOTE, SweepNote)
+    check_plan_of(note, store, f"sweep {folder}")
+    summary = read_sweep_table(folder, SUMMARY, SUMMARY_SCHEMA).to_pylist()
+    overlap = read_sweep_table(folder, OVERLAP, _overlap_schema(note))
+    shape = (len(note.settings), len(note.settings))
+    if [row["setting"] for row in summary] != list(note.settings) or len(overlap) != shape[0] ** 2:
+        raise DataError(f"{folder} does not hold the {len(note.settings)} settings that its note names. Sweep again.")
+    tables = FolderTables(folder)
+    overlaps = np.stack([overlap[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio])
+    return Sweep(
+        labels=_labels(store, note),
+        summary=summary,
+        jaccard=overlaps,
+        rank_correlation=overlap["rank_correlation"].to_numpy().reshape(shape),
+        num_samples=tables.samples().num_rows,
+        num_ranked=overlap["num_ranked"][0].as_py(),
+        note=note,
+        tables=tables,
+        folder=folder,
+    )
+
+
+def _overlap_schema(note: SweepNote) -> pa.Schema:
+    """Return the columns of the table of pairs."""
+    names = pa.schema([("setting", pa.string()), ("other_setting", pa.string())])
+    numbers = [pa.field(f"jaccard_{ratio}", pa.float64()) for ratio in note.spec.ratio]
+    return pa.schema([*names, *numbers, ("rank_correlation", pa.float64()), ("num_ranked", pa.int64())])
+
+
+def _labels(store: Store, note: SweepNote) -> list[str]:
+    """Return what differs between settings; their full names if signals came or went since."""
+    found = resolve_settings(store, note.spec)
+    return short_labels(found) if [setting.name for setting in found] == list(note.settings) else list(note.settings)
+
+
+def _stride(num_samples: int) -> int:
+    """Return n if every n-th sample is ranked."""
+    return max(1, -(-num_samples // MAX_RANKED))
+
+
+Beside = tuple[Int32Array, Int32Array, FloatArray, IntArray]
+"""What settings are compared with: tokens and steps of the samples, their values by the default setting, their rows."""
+
+
+def _add_values(
+    reader: BlockReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
+) -> Beside:
+    """Add the values of all settings, and return what they are compared with; the default may be none of them."""
+    default = Setting(ScoreSpec(), settings[0].weights)
+    names = [setting.name for setting in settings]
+    place = names.index(default.name) if default.name in names else len(names)
+    values = SettingValues(settings if place < len(names) else [*settings, default], reader.names)
+    parts: list[Beside] = [(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int64))]
+
+    def work(block: SampleBlock) -> tuple[pa.Table, SampleBlock, FloatArray]:
+        samples = samples_table(reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens)
+        # Without its Grams: it may come from elsewhere.
+        about = replace(block, segment_tokens=block.segment_tokens[:0], signals=(), places=())
+        return samples, about, values(block)
+
+    for samples, block, found in reader.map(work, threads):
+        out.add(samples, block.row, found[: len(names)])
+        lengths = block.num_tokens.astype(np.int32), block.num_steps.astype(np.int32)
+        parts.append((*lengths, found[place].copy(), block.row))
+    num_tokens, num_steps, default_value, row = zip(*parts, strict=True)
+    lengths = np.concatenate(num_tokens), np.concatenate(num_steps)
+    return *lengths, np.concatenate(default_value), np.concatenate(row)
+
+
+def _compare(
+    tables: SweepTables, settings: Sequence[Setting], note: SweepNote, beside: Beside, threads: int | None
+) -> Sweep:
+    """Describe every setting and every pair of them, holding one setting's values at a time on each thread."""
+    *lengths, default, row = beside
+    ratios, num_samples = note.spec.ratio, len(default)
+    covariates = [_Covariate(length.astype(np.float64)) for length in lengths]
+    stride = _stride(num_samples)
+    order = None if ascend(row) else row
+    by_default = _Values(default).best(ratios[0], order)
+    ranked = slice(None, None, stride) if order is None else np.argsort(order)[::stride]
+    sample = np.empty((len(settings), len(default[ranked])))
+
+    def look(index: int) -> tuple[dict[str, Any], list[BitArray]]:
+        value = _Values(tables.values(index))
+        sample[index] = value.every[ranked]
+        chosen = [value.best(ratio, order) for ratio in ratios]
+        shared = float(_overlaps([by_default, chosen[0]])[0, 1])
+        return _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}, chosen
+
+    looked = list(map_ordered(look, range(len(settings)), threads))
+    has_all = np.isfinite(sample).all(axis=0)
+    sample = sample if has_all.all() else sample[:, has_all]
+    overlaps = [_overlaps([chosen[number] for _, chosen in looked]) for number in range(len(ratios))]
+    return Sweep(
+        labels=short_labels(settings),
+        summary=[row for row, _ in looked],
+        jaccard=np.stack(overlaps),
+        rank_correlation=_rank_correlations(sample, threads),
+        num_samples=num_samples,
+        num_ranked=sample.shape[1],
+        note=note,
+        tables=tables,
+    )
+
+
+class _Values:
+    """The values of one setting, and those of them that are numbers."""
+
+    def __init__(self, every: FloatArray) -> None:
+        self.every = every
+        self.is_finite = np.isfinite(every)
+        self.finite = every if self.is_finite.all() else every[self.is_finite]
+        self.order = OrderStatistics(self.finite)
+
+    def best(self, ratio: str, row: IntArray | None) -> BitArray:
+        """Return which are the best share of those there are, as bits; ties by row (by place, without rows)."""
+        bits = np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order, row))
+        return np.pad(bits, (0, -len(bits) % 8)).view(np.uint64)
+
+
+class _Covariate:
+    """Something that values may go with, its centre and length known."""
+
+    def __init__(self, raw: FloatArray) -> None:
+        self.raw = raw
+        self.centred = raw - raw.mean() if len(raw) else raw
+        self.norm = math.sqrt(self.centred @ self.centred)
+
+    def correlation(self, value: _Values, deviation: float) -> float:
+        """Return the correlation with values, whose standard deviation is known; NaN where there is no value."""
+        if not self.norm or not deviation > 0:
+            return math.nan
+        num = len(value.every)
+        if len(value.finite) < num:
+            return correlation(value.finite, self.raw[value.is_finite])
+        return float(np.clip(self.centred @ value.every / (self.norm * deviation * math.sqrt(num)), -1.0, 1.0))
+
+
+def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], note: SweepNote) -> dict[str, Any]:
+    value = values.finite
+    mean = float(value.mean()) if len(value) else math.nan
+    centred = value - mean
+    deviation = math.sqrt(centred @ centred / len(value)) if len(value) else math.nan
+    q05, median, q95 = map(values.order.quantile, (0.05, 0.5, 0.95))
+    return {
+        "setting": setting.name,
+        "alpha": math.nan if setting.spec.without_answer else setting.spec.alpha,
+        "history": setting.spec.history,
+        "target": setting.words["target"],
+        "aggregation": setting.spec.aggregation,
+        "signals": str(setting.weights),
+        "num_samples": len(values.every),
+        "num_with_value": len(value),
+        "mean": mean,
+        "standard_deviation": deviation,
+        "quantile_05": q05,
+        "median": median,
+        "quantile_95": q95,
+        "correlation_with_length": lengths[0].correlation(values, deviation),
+        "correlation_with_num_steps": lengths[1].correlation(values, deviation),
+        "command": setting.command(note.store, None if note.where is None else note.where.sql),
+    }
+
+
+def _overlaps(chosen: Sequence[BitArray]) -> FloatArray:
+    """Return the overlap of all pairs of subsets, given as bits."""
+    sizes = [int(np.bitwise_count(bits).sum(dtype=np.int64)) for bits in chosen]
+    out = np.ones((len(chosen), len(chosen)))
+    for i in range(len(chosen)):
+        for j in range(i):
+            both = int(np.bitwise_count(chosen[i] & chosen[j]).sum(dtype=np.int64))
+            out[i, j] = out[j, i] = jaccard(both, sizes[i], sizes[j])
+    return out
+
+
+def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
+    """Return Spearman's of all pairs of settings, from values (settings, n), which ranks are written over."""
+    out = np.full((len(values), len(values)), np.nan)
+    if values.shape[1] < 2:
+        return out
+    ranks = values
+    for index, found in enumerate(map_ordered(mean_ranks, list(values), threads)):
+        np.subtract(found, (values.shape[1] - 1) / 2, out=ranks[index])  # ties share the mean of their ranks
+    norms = np.sqrt(np.einsum("ij,ij->i", ranks, ranks))
+    np.divide(ranks @ ranks.T, norms[:, None] * norms, out=out, where=(norms[:, None] * norms) > 0)
+    return np.asarray(np.clip(out, -1.0, 1.0))
+
+
+def _write_comparison(folder: Path, sweep: Sweep) -> None:
+    metadata = document_metadata(sweep.note)
+    pq.write_table(summary_table(sweep.summary).replace_schema_metadata(metadata), folder / SUMMARY)
+    num = len(sweep.settings)
+    names = [one for one in sweep.settings for _ in sweep.settings], sweep.settings * num
+    numbers = [*sweep.jaccard.reshape(-1, num**2), sweep.rank_correlation.ravel()]
+    columns = [*map(arrow_texts, names), *(arrow_numbers(each, pa.float64()) for each in numbers)]
+    columns.append(arrow_numbers(np.full(num**2, sweep.num_ranked), pa.int64()))
+    overlap = pa.Table.from_arrays(columns, schema=_overlap_schema(sweep.note))
+    pq.write_table(overlap.replace_schema_metadata(metadata), folder / OVERLAP)

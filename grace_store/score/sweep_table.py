@@ -1,0 +1,212 @@
+"""The values of a sweep as Parquet: a row for each sample and a column for each setting, and a table of the samples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.documents import document_metadata, find_document, metadata_document
+from grace_store.base.errors import DataError
+from grace_store.score.notes import SweepNote
+from grace_store.score.parquet_columns import (
+    arrow_floats,
+    arrow_numbers,
+    arrow_texts,
+    arrow_words,
+    numpy_numbers,
+    read_columns,
+    read_header,
+)
+
+SAMPLES_SCHEMA = pa.schema(
+    [("sample_id", pa.string()), ("row", pa.int64()), ("num_steps", pa.int32()), ("num_tokens", pa.int64())]
+)
+SUMMARY_SCHEMA = pa.schema(
+    [
+        ("setting", pa.string()),
+        ("alpha", pa.float64()),
+        *((name, pa.string()) for name in ("history", "target", "aggregation", "signals")),
+        *((name, pa.int64()) for name in ("num_samples", "num_with_value")),
+        *((name, pa.float64()) for name in ("mean", "standard_deviation", "quantile_05", "median", "quantile_95")),
+        *((f"correlation_with_{name}", pa.float64()) for name in ("length", "num_steps")),
+        ("command", pa.string()),
+        ("overlap_with_default", pa.float64()),
+    ]
+)
+GROUP_ROWS = 1 << 17
+
+VALUES = "values.parquet"
+SAMPLES = "samples.parquet"
+SUMMARY = "summary.parquet"
+OVERLAP = "overlap.parquet"
+SWEEP_NOTE = "sweep.json"
+
+
+class ValuesWriter:
+    """Writes the table of values, a row group at a time.
+
+    Columns that are never null take half the time to write, so they are of that kind until the first value is missing:
+    then what is there is written again, into columns that may have nulls.
+    """
+
+    def __init__(self, path: Path, note: SweepNote) -> None:
+        self._path = path
+        self._note = note
+        self._writer = self._opened(nullable=False)
+
+    def write(self, blocks: Sequence[tuple[IntArray, FloatArray]]) -> None:
+        """Write rows (n,) and values (settings, n) of some blocks as one group."""
+        columns = [
+            [arrow_numbers(row, pa.int64()), *(arrow_floats(each, pa.float64()) for each in values)]
+            for row, values in blocks
+        ]
+        if any(each.null_count for block in columns for each in block) and not self._writer.schema[-1].nullable:
+            self._begin_again()
+        table = pa.concat_tables(pa.Table.from_arrays(block, schema=self._writer.schema) for block in columns)
+        self._writer.write_table(table, row_group_size=len(table))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _opened(self, *, nullable: bool) -> pq.ParquetWriter:
+        kinds = {"row": pa.int64(), **dict.fromkeys(self._note.settings, pa.float64())}
+        columns = [pa.field(name, kind, nullable and name != "row") for name, kind in kinds.items()]
+        schema = pa.schema(columns, metadata=document_metadata(self._note))
+        # Hardly two values are equal.
+        return pq.ParquetWriter(self._path, schema, compression="none", use_dictionary=False, write_statistics=False)
+
+    def _begin_again(self) -> None:
+        self._writer.close()
+        before = self._path.rename(self._path.with_suffix(".before"))
+        self._writer = self._opened(nullable=True)
+        with pq.ParquetFile(before) as file:
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number)
+                self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
+        before.unlink()
+
+
+class SweepWriter:
+    """Writes blocks of values; runs of samples are gathered until they fill a row group."""
+
+    def __init__(self, values: ValuesWriter, samples: pq.ParquetWriter) -> None:
+        self._values = values
+        self._samples = samples
+        self._waiting: list[tuple[IntArray, FloatArray]] = []
+        self._num_waiting = 0
+
+    def add(self, samples: pa.Table, row: IntArray, values: FloatArray) -> None:
+        """Add a block: its samples, their rows (n,) and values (settings, n)."""
+        self._samples.write_table(samples)
+        self._waiting.append((row, values))
+        self._num_waiting += len(row)
+        if self._num_waiting >= GROUP_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting."""
+        if self._num_waiting:
+            self._values.write(self._waiting)
+        self._waiting.clear()
+        self._num_waiting = 0
+
+
+def samples_table(ids: Sequence[str], row: IntArray, num_steps: IntArray, num_tokens: IntArray) -> pa.Table:
+    """Return a block's samples as SweepWriter takes them."""
+    kinds = SAMPLES_SCHEMA.types[1:]
+    numbers = map(arrow_numbers, (row, num_steps, num_tokens), kinds)
+    return pa.Table.from_arrays([arrow_texts(ids), *numbers], schema=SAMPLES_SCHEMA)
+
+
+def summary_table(summary: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return what is known of settings, a row each."""
+    columns = [[row[name] for row in summary] for name in SUMMARY_SCHEMA.names]
+    arrays = [
+        arrow_texts(column) if kind == pa.string() else arrow_numbers(np.array(column), kind)
+        for column, kind in zip(columns, SUMMARY_SCHEMA.types, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=SUMMARY_SCHEMA)
+
+
+@contextmanager
+def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
+    """Open a sweep's two tables for writing in a folder."""
+    with (
+        closing(ValuesWriter(folder / VALUES, note)) as values,
+        pq.ParquetWriter(
+            folder / SAMPLES,
+            SAMPLES_SCHEMA.with_metadata(document_metadata(note)),
+            compression="snappy",
+            use_dictionary=False,
+            write_statistics=["row"],
+        ) as samples,
+    ):
+        writer = SweepWriter(values, samples)
+        yield writer
+        writer.flush()
+
+
+class HeldTables:
+    """A sweep's values and samples in memory. Threads may share it."""
+
+    def __init__(self, note: SweepNote) -> None:
+        self._samples = [SAMPLES_SCHEMA.empty_table()]
+        self._values = [np.zeros((len(note.settings), 0))]
+
+    def add(self, samples: pa.Table, row: IntArray, values: FloatArray) -> None:
+        """Add a block: its samples, their rows (n,) and values (settings, n)."""
+        self._samples.append(samples)
+        self._values.append(values)
+
+    def joined(self) -> Self:
+        """Put the blocks together, once all are there."""
+        self._samples, self._values = [pa.concat_tables(self._samples)], [np.concatenate(self._values, axis=1)]
+        return self
+
+    def values(self, index: int) -> FloatArray:
+        """Return the values of one setting in the order of the samples."""
+        return np.asarray(self._values[0][index])
+
+    def samples(self) -> pa.Table:
+        """Return the samples: id, row, num_steps, num_tokens."""
+        return self._samples[0]
+
+
+class FolderTables:
+    """A sweep's values and samples in its folder, read one setting at a time. Threads may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        header = read_header(folder / VALUES, SweepNote.maker)
+        self._settings = metadata_document(header.metadata, SweepNote, str(folder / VALUES)).settings
+        self._metadata = pq.read_metadata(folder / VALUES)
+
+    def values(self, index: int) -> FloatArray:
+        name = self._settings[index]
+        try:
+            with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata, pre_buffer=False) as file:
+                column = file.read(columns=[name], use_threads=False)[name]
+            return numpy_numbers(column.cast(pa.float64()))
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise DataError(f"{self._folder / VALUES} is damaged ({arrow_words(error)}). Sweep again.") from None
+
+    def samples(self) -> pa.Table:
+        return read_sweep_table(self._folder, SAMPLES, SAMPLES_SCHEMA)
+
+
+SweepTables = HeldTables | FolderTables
+
+
+def read_sweep_table(folder: Path, name: str, schema: pa.Schema) -> pa.Table:
+    """Read one of a sweep's tables."""
+    return read_columns(folder / name, dict(zip(schema.names, schema.types, strict=True)), SweepNote.maker)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder holds a sweep of ours."""
+    return find_document(folder / SWEEP_NOTE, SweepNote) is not None

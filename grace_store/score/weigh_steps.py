@@ -1,0 +1,244 @@
+"""Weigh the steps of a store: a table out, block by block, from Grams alone, and what the weights do on the whole."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import pyarrow as pa
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.events import Listener, ignore
+from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
+from grace_store.base.states import Flag, flag_counts
+from grace_store.base.text import counted, percent
+from grace_store.pool.blocks import BlockReader, SampleBlock, SampleGrams
+from grace_store.pool.pool import Pool, PoolLike, SignalWeights
+from grace_store.score.notes import WeightsNote
+from grace_store.score.provenance import check_outputs, sources_of, store_note, weighted_signals, where_note
+from grace_store.score.score import score_signals
+from grace_store.score.weight_table import WeightTable, weight_rows, weights_schema, write_weights
+from grace_store.store.storages import num_packed
+from grace_store.values.length_bias import z_for
+from grace_store.values.ragged_weights import RaggedWeights
+from grace_store.values.step_weights import SignalGrams, weigh_ragged
+from grace_store.values.weightings import WEIGHTINGS
+from grace_store.values.weightings.weighting import WeightsSpec
+
+
+@overload
+def weights(
+    pool: PoolLike, spec: WeightsSpec | None = None, *, out: None = None, listener: Listener = ignore
+) -> WeightTable: ...
+
+
+@overload
+def weights(
+    pool: PoolLike, spec: WeightsSpec | None = None, *, out: str | Path, listener: Listener = ignore
+) -> Finding: ...
+
+
+def weights(
+    pool: PoolLike, spec: WeightsSpec | None = None, *, out: str | Path | None = None, listener: Listener = ignore
+) -> WeightTable | Finding:
+    """Return the step weights of all done samples; or write them to out, and return what they do.
+
+    Several signals of the pool are weighed as one.
+    """
+    pool = Pool.of(pool)
+    reader = BlockReader(pool.store, pool.weights.names, wanted=pool.wanted)
+    reader.check_complete(partial=pool.partial)
+    signals, where = weighted_signals(reader, pool.weights), where_note(pool.kept)
+    note = WeightsNote(spec=spec or WeightsSpec(), signals=signals, **store_note(reader), where=where)
+    summary = WeightSummary()
+
+    def weigh(block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:
+        found = weigh_block(block, note.spec, pool.weights)
+        return weight_rows(block, reader.ids(block), found), found
+
+    def tables() -> Iterator[pa.Table]:
+        for table, found in reader.map(weigh, pool.threads, listener):
+            summary.add(found)
+            yield table
+
+    if out is None:
+        return WeightTable(pa.concat_tables([weights_schema(note).empty_table(), *tables()]), note)
+    out = Path(out)
+    check_outputs([out], sources_of(pool.store))
+    with write_weights(out, note) as writer:
+        for table in tables():
+            writer.write_table(table)
+    return summary.finding(pool.note(reader), note, out)
+
+
+def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -> RaggedWeights:
+    """Return the step weights of a block's samples, by all its signals together."""
+    in_all = np.ones(len(block), dtype=np.bool_)
+    for place in block.places:
+        if place is not None:
+            in_all &= np.isin(np.arange(len(block)), place)
+    total = sum(weights.weights.values())
+    signals = [
+        _taken(signal, in_all if place is None else in_all[place], share / total)
+        for signal, place, share in zip(block.signals, block.places, weights.weights.values(), strict=True)
+    ]
+    score = None
+    if WEIGHTINGS[spec.method].uses_scores:
+        score = score_signals(block, spec.scores, weights).step_score[np.repeat(in_all, block.num_steps)]
+    part = weigh_ragged(block.num_steps[in_all], signals, spec, score)
+    if in_all.all():
+        return part
+    found = RaggedWeights.none(block.num_steps)
+    found.flags[~in_all] = Flag.MISSING_SIGNAL
+    found.put(part, np.flatnonzero(in_all))
+    return found
+
+
+def _taken(signal: SampleGrams, chosen: BoolArray, share: float) -> SignalGrams:
+    """Return what a signal has of some of its samples."""
+    if chosen.all():
+        return SignalGrams(signal.gram, signal.num_tokens, share)
+    num_segments: IntArray = signal.num_steps + 1
+    gram = signal.gram[np.repeat(chosen, num_packed(num_segments))]
+    return SignalGrams(gram, signal.num_tokens[np.repeat(chosen, num_segments)], share)
+
+
+# ---------------------------------------------------------------- what weights do
+
+
+class RunningMean:
+    """A mean with its 95 % interval over samples, from sums alone."""
+
+    def __init__(self) -> None:
+        self._num, self._total, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: FloatArray) -> None:
+        self._num += len(values)
+        self._total += float(values.sum())
+        self._squares += float((values**2).sum())
+
+    def estimate(self) -> Estimate:
+        """Return the mean of all that was added."""
+        mean = self._total / self._num if self._num else math.nan
+        if self._num < 2:
+            return Estimate(value=mean, num=self._num)
+        half_width = z_for() * math.sqrt(max(0.0, self._squares / self._num - mean**2) / (self._num - 1))
+        return Estimate(value=mean, low=mean - half_width, high=mean + half_width, num=self._num)
+
+
+def residual(cosine: FloatArray) -> FloatArray:
+    """Return the share of the answer's squared length that the best multiple of a sum leaves.
+
+    >>> residual(np.array([0.6, -0.6]))
+    array([0.64, 1.  ])
+    """
+    left: FloatArray = 1.0 - np.maximum(cosine, 0.0) ** 2
+    return left
+
+
+MEANS = {
+    "cosine": "cosine of the weighted sum of the steps with the answer",
+    "equal_cosine": "the same with equal weights",
+    "gain": "difference of the two, sample by sample",
+    "residual": "share of the answer's direction that the weighted sum leaves uncovered",
+    "equal_residual": "the same with equal weights",
+}
+"""What is averaged over samples, in words."""
+
+
+class WeightSummary:
+    """Counts and means over all samples that were weighed; memory does not grow with them.
+
+    num_samples; num_weighed, samples that have weights; num_all_zero, samples with weights that are all 0; num_steps,
+    steps that have a weight; num_zero, steps whose weight is 0.
+    """
+
+    def __init__(self) -> None:
+        names = ("num_samples", "num_weighed", "num_all_zero", "num_steps", "num_zero")
+        self.counts: Counter[str] = Counter(dict.fromkeys(names, 0))
+        self.flags: Counter[str] = Counter()
+        self.largest = 0.0
+        self._means = {name: RunningMean() for name in MEANS}
+
+    def add(self, found: RaggedWeights) -> None:
+        """Count the samples of a block."""
+        has = np.isfinite(found.cosine)
+        weight = found.weight[np.repeat(has, np.diff(found.offsets))]
+        self.counts.update(num_samples=len(has), num_weighed=int(has.sum()), num_steps=len(weight))
+        self.counts.update(num_zero=int((weight == 0).sum()))
+        self.largest = max(self.largest, float(weight.max(initial=0.0)))
+        if len(has):
+            is_zero = np.maximum.reduceat(found.weight, found.offsets[:-1]) == 0
+            self.counts.update(num_all_zero=int(is_zero.sum()))
+        self.flags.update(flag_counts(found.flags.astype(np.uint32)))
+        cosine, equal = found.cosine[has], found.equal_cosine[has]
+        values = (cosine, equal, cosine - equal, residual(cosine), residual(equal))
+        for mean, each in zip(self._means.values(), values, strict=True):
+            mean.add(each)
+
+    def finding(self, pool: PoolNote | None, note: WeightsNote, out: Path) -> Finding:
+        """Return what the weights do, and where they were written."""
+        means = {name: mean.estimate() for name, mean in self._means.items()}
+        rows: list[dict[str, Cell]] = [{"name": MEANS[name], "mean": each} for name, each in means.items()]
+        columns = {"name": Column(heading="mean over samples"), "mean": Column(heading="95 %")}
+        notes = [f"{out}: weights of {counted(self.counts['num_weighed'], 'sample')}, the largest {self.largest:.3g}."]
+        notes += [f"{count} flagged {name}." for name, count in self.flags.items() if count]
+        flagged: dict[str, Cell] = {f"num_{name}": count for name, count in self.flags.items() if count}
+        if self.counts["num_weighed"]:
+            trial = f"grace-store trial SUBSET --weighted SUBSET {shlex.quote(str(out))} --out trial"
+            notes.append(f"Do they train better models? {trial}")
+        return Finding(
+            study="weights",
+            pool=pool,
+            settings={
+                "out": str(out),
+                "spec": note.spec.model_dump(mode="json"),
+                "signals": {name: each.weight for name, each in note.signals.items()},
+            },
+            conclusion=self.conclusion,
+            numbers={**self.counts, "largest": self.largest, **means, **flagged},
+            tables={"means": Table(columns=columns, rows=tuple(rows))} if self.counts["num_weighed"] else {},
+            notes=tuple(notes),
+        )
+
+    @property
+    def conclusion(self) -> str:
+        """What the weights do, in a sentence or two."""
+        if not self.counts["num_weighed"]:
+            flagged = ", ".join(f"{count} {name}" for name, count in self.flags.items() if count)
+            why = f": the flags say why ({flagged})" if flagged else ""
+            return f"None of {counted(self.counts['num_samples'], 'sample')} has weights{why}."
+        return f"{self._closer()} {self._zeros()}"
+
+    def _closer(self) -> str:
+        cosine, equal, gain, left, equal_left = (mean.estimate() for mean in self._means.values())
+        between = ""
+        if gain.is_known:
+            between = f" ({gain.value:+.3f} a sample, 95 % interval {gain.low:.3f} to {gain.high:.3f})"
+        if gain.low <= 0 <= gain.high:
+            what = "Weights change little: the sum of the steps is about as close to the answer as with equal ones"
+        elif not gain.value < 0:
+            what = "Weights bring the sum of the steps closer to the answer"
+        else:
+            what = "Weights take the sum of the steps further from the answer"
+        return (
+            f"{what}: mean cosine {cosine.value:.3f}, {equal.value:.3f} with equal weights{between}; "
+            f"the sum leaves {percent(left.value)} of the answer's direction uncovered, "
+            f"{percent(equal_left.value)} with equal weights."
+        )
+
+    def _zeros(self) -> str:
+        counts = self.counts
+        told = f"{percent(counts['num_zero'] / counts['num_steps'])} of {counted(counts['num_steps'], 'step')} "
+        told += "get weight 0"
+        if counts["num_all_zero"]:
+            told += (
+                f"; in {counted(counts['num_all_zero'], 'sample')} all do, since no step points the way of the answer"
+            )
+        without = counts["num_samples"] - counts["num_weighed"]
+        return f"{told}.{f' {without} have no weights.' if without else ''}"

@@ -1,0 +1,228 @@
+"""The length audit of a scores table, and which groups of its samples have the highest values."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
+from grace_store.base.text import counted, percent_more
+from grace_store.choose.group_counts import group_sizes, rise_and_fall
+from grace_store.score.conclusions import LENGTH_WORDS, MORE, VAGUE, beyond_chance, chance_text, explained_text
+from grace_store.score.provenance import filter_scores, groups_of, noted_pool
+from grace_store.score.score_table import ScoreTable, read_scores
+from grace_store.values.length_bias import (
+    MIN_AUDITED,
+    explained_by_lengths,
+    length_measures,
+    residuals,
+    step_measures,
+    z_for,
+)
+from grace_store.values.ranking import Length, Ratio, budget, rank
+
+SEEN = 0.01
+"""A change by less is not seen in what is printed, or hardly."""
+GROUPS_SHOWN = 20
+GROUPS_KEPT = 1000
+"""Groups in the finding; a field may have a value of its own for each sample."""
+
+
+def audit(
+    scores: ScoreTable | str | Path,
+    *,
+    ratio: Ratio = "0.2",
+    by: str | None = None,
+    where: str | None = None,
+    store: str | None = None,
+    data: Sequence[str] | None = None,
+) -> Finding:
+    """Return how far values follow the length of steps, of the response, and the number of steps.
+
+    by is a field of the records, num_steps, or several that commas join: their groups are compared by how many of the
+    best samples they have. where is a condition in SQL that samples have to meet, as in Selection; store and data say
+    where these are now.
+    """
+    table = scores if isinstance(scores, ScoreTable) else read_scores(scores)
+    table, kept = filter_scores(table, where, store, data)
+    table = table.by_row()  # ties go to the earlier record
+    budget(ratio, 0)  # raises SettingError for what is no ratio
+    explained, _ = explained_by_lengths(table.value, table.lengths)
+    measures = length_measures(table.value, table.lengths, float(ratio))
+    is_enough = explained.num >= MIN_AUDITED
+    tables = {"lengths": _lengths_table(measures, str(ratio), is_shown=is_enough)}
+    if table.has_step_scores:
+        steps = step_measures(table.flat("step_score"), table.flat("step_num_tokens"), table.num_steps)
+        tables["steps"] = _steps_table(steps, is_shown=is_enough)
+    told = [conclude_audit(explained, measures, str(ratio))]
+    if by is not None:
+        counts = _group_counts(table, groups_of(table, by, store, data), ratio)
+        tables["groups"] = _groups_table(counts, by, str(ratio))
+        told.append(rise_and_fall(by, {name: (best, num) for name, (num, best, _) in counts.items()}))
+    return Finding(
+        study="audit",
+        pool=noted_pool(table.note, kept),
+        settings={"ratio": str(ratio)} | ({} if by is None else {"by": by}),
+        conclusion=" ".join(told),
+        numbers={"num_samples": explained.num, "enough_samples": is_enough, "variance_explained": explained},
+        tables=tables,
+    )
+
+
+def _lengths_table(measures: Mapping[Length, Mapping[str, float]], ratio: str, *, is_shown: bool) -> Table:
+    columns = {
+        "length": "value and",
+        "pearson": "Pearson (log)",
+        "spearman": "Spearman",
+        "partial": "partial",
+        "spearman_after_control": "controlled",
+        "kept_over_all": f"kept {ratio} / all",
+        "kept_over_all_after_control": "controlled",
+    }
+    return Table(
+        title="Value and length",
+        columns={name: Column(heading=heading, digits=2 if "kept" in name else 3) for name, heading in columns.items()},
+        rows=tuple({"length": name, **each} for name, each in measures.items()),
+        about="partial: with the other lengths held fixed. controlled: after `select --control length`. "
+        f"kept: mean length of the best {ratio} over that of all.",
+        is_shown=is_shown,
+    )
+
+
+def _steps_table(steps: Mapping[str, float], *, is_shown: bool) -> Table:
+    columns = {
+        "num_steps": "steps",
+        "pooled": "Pearson (log)",
+        "spearman": "Spearman",
+        "within_sample": "Pearson within one trace",
+    }
+    return Table(
+        title="Step score and step length",
+        columns={name: Column(heading=heading) for name, heading in columns.items()},
+        rows=(dict(steps),),
+        is_shown=is_shown,
+    )
+
+
+def _group_counts(table: ScoreTable, groups: Sequence[object], ratio: Ratio) -> dict[str, tuple[int, int, int]]:
+    """Return how many samples of each group have a value, are among the best, and are after control; largest first."""
+    controlled = residuals(table.value, table.lengths, list(table.lengths))
+    by_value, by_rest = (rank(value, table.row) for value in (table.value, controlled))
+    num_best = budget(ratio, len(by_value))
+    rows = (by_value, by_value[:num_best], by_rest[:num_best])
+    pool, best, after = (group_sizes(groups, each) for each in rows)
+    return {name: (size, best[name], after[name]) for name, size in pool.most_common()}
+
+
+def _groups_table(counts: Mapping[str, tuple[int, int, int]], by: str, ratio: str) -> Table:
+    rows: list[dict[str, Cell]] = [
+        {"group": name, "num_samples": num, "best": best, "share": best / num, "best_after_control": after}
+        for name, (num, best, after) in counts.items()
+    ]
+    more = len(rows) - GROUPS_SHOWN
+    return Table(
+        title=f"Groups of {by}",
+        columns={
+            "group": Column(heading=by),
+            "num_samples": Column(heading="samples"),
+            "best": Column(heading=f"best {ratio}"),
+            "share": Column(heading="share", is_share=True),
+            "best_after_control": Column(heading="controlled"),
+        },
+        rows=tuple(rows[:GROUPS_KEPT]),
+        about=f"{counted(more, 'smaller group')} more." if more > 0 else "",
+        num_shown=GROUPS_SHOWN,
+    )
+
+
+# ---------------------------------------------------------------- what it means
+
+
+Measures = Mapping[Length, Mapping[str, float]]
+"""How values go with each length, as length_measures says it."""
+
+
+def conclude_audit(explained: Estimate, measures: Measures, ratio: str) -> str:
+    """Return how far values and the best of them follow length, and why that grew after control, if it did."""
+    pearson = {name: each["pearson"] for name, each in measures.items()}
+    told = explained_text(explained, pearson)
+    if explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
+        return told
+    return " ".join([told, *_kept(measures, ratio), *_grown(measures, ratio, explained.num)])
+
+
+def _kept(measures: Measures, ratio: str) -> list[str]:
+    """Return how the best differ from all in length, before and after control."""
+    varying = {
+        name: (each["kept_over_all"], each["kept_by_chance"])
+        for name, each in measures.items()
+        if not math.isnan(each["pearson"]) and each["kept_by_chance"] > 0
+    }
+    if not varying:
+        return []
+    name = max(varying, key=lambda each: beyond_chance(*varying[each]))
+    if beyond_chance(*varying[name]) <= 1:
+        is_vague = max(by_chance for _, by_chance in varying.values()) > VAGUE
+        return [] if is_vague else [f"The best {ratio} are neither longer nor shorter than random choices are."]
+    kept = (measures[name][each] for each in ("kept_over_all", "kept_over_all_after_control"))
+    before, after = (percent_more(each, *MORE[name]) for each in kept)
+    chance = chance_text(varying[name][1])
+    return [f"The best {ratio} have {before} than all ({chance}); after `select --control length`, {after}."]
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """Something that length has to do with values, before and after control, and what it is without any length."""
+
+    name: Length
+    before: float
+    after: float
+    neutral: float
+    by_chance: float
+
+    @property
+    def size(self) -> float:
+        return abs(self.after - self.neutral) - abs(self.before - self.neutral)
+
+    @property
+    def is_chance(self) -> bool:
+        return abs(self.after - self.neutral) <= self.by_chance
+
+    def told(self, ratio: str) -> str:
+        words = LENGTH_WORDS[self.name]
+        if self.neutral:
+            moved = f"{self.before:.2f} -> {self.after:.2f}"
+            return f"In {words}, the best {ratio} differ more from all after control than before ({moved} of all)"
+        moved = f"{self.before:.3f} -> {self.after:.3f}"
+        return f"Ranks of values follow {words} more after control than before ({moved})"
+
+
+def _grown(measures: Measures, ratio: str, num_samples: int) -> list[str]:
+    """Return why length has more to do with values after control than before; nothing if it has not."""
+    by_chance = z_for(len(measures)) / math.sqrt(num_samples)
+    growths = []
+    for name, each in measures.items():
+        kept = each["kept_over_all"], each["kept_over_all_after_control"]
+        growths.append(_Growth(name, *kept, 1.0, each["kept_by_chance"]))
+        growths.append(_Growth(name, each["spearman"], each["spearman_after_control"], 0.0, by_chance))
+    grown = [each for each in growths if each.size > SEEN]
+    if not grown:
+        return []
+    most = max(grown, key=lambda each: (not each.is_chance, each.neutral, each.size))
+    if most.is_chance:
+        return [f"{most.told(ratio)}, which is no more than chance."]
+    straight = "control takes out only what goes in a straight line with the logarithms of lengths"
+    return [f"{most.told(ratio)}: {straight}, and {_left(most, measures[most.name], num_samples)}."]
+
+
+def _left(growth: _Growth, measures: Mapping[str, float], num_samples: int) -> str:
+    """Return what of values still goes with a length after control: their spread, a curve, or another thing."""
+    noise, curve = z_for() / math.sqrt(num_samples), abs(measures["curve_after_control"])
+    is_longer = growth.after > growth.neutral
+    spread = measures["spread_after_control"] if is_longer else -measures["spread_after_control"]
+    if growth.neutral and spread > max(noise, curve):
+        which = MORE[growth.name][0 if is_longer else 1]
+        return f"values of traces with {which} also spread more, so that more of the highest are among them"
+    if curve > noise:
+        return "values follow this length in a curve"
+    return "the highest values follow this length in another way than the rest"

@@ -1,0 +1,56 @@
+"""Results of benchmarks as others write them: each way is a module here, and all give runs with their entries."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from grace_store.base.errors import DataError
+from grace_store.study.benchmark_results.lm_eval import read_lm_eval, read_lm_eval_file
+from grace_store.study.benchmark_results.plain_table import read_plain_table
+from grace_store.study.benchmark_results.run_results import UNDERSTOOD, Entry, Results
+from grace_store.study.benchmark_results.vlmevalkit import KNOWN, is_known_table, read_vlmevalkit, run_name
+
+__all__ = ["Entry", "Results", "read_results", "with_items"]
+
+
+def read_results(path: str | Path) -> list[Results]:
+    """Return the runs at a path: a folder has one for each model, a table one for each row."""
+    place = Path(path)
+    if place.is_dir():
+        return _read_folder(place)
+    if not place.is_file():
+        raise DataError(f"There is nothing at {path}: give {UNDERSTOOD}.")
+    if is_known_table(place):
+        raise DataError(f"{path} is VLMEvalKit's table of one benchmark: give the folder that it lies in.")
+    return [read_lm_eval_file(place)] if place.suffix.lower() == ".json" else list(read_plain_table(place))
+
+
+def _read_folder(folder: Path) -> list[Results]:
+    kinds = [runs for runs in (read_vlmevalkit(folder), read_lm_eval(folder)) if runs]
+    if not kinds:
+        raise DataError(
+            f"{folder} has no *_score.csv or *_acc.csv of a benchmark known here ({KNOWN}), and no results_*.json of "
+            "lm-evaluation-harness."
+        )
+    if any(len(runs) > 1 for runs in kinds):
+        return [run for runs in kinds for run in runs]
+    return [_as_one(folder, [run for (run,) in kinds])]
+
+
+def _as_one(folder: Path, runs: list[Results]) -> Results:
+    """Return the only model's results, by the name of the folder that was given."""
+    return Results(
+        run_name(folder),
+        {name: entry for run in runs for name, entry in run.entries.items()},
+        tuple(file for run in runs for file in run.left_out),
+        tuple(remark for run in runs for remark in run.remarks),
+    )
+
+
+def with_items(results: Iterable[Results], items: Mapping[str, int]) -> list[Results]:
+    """Return the results with numbers of questions put in for entries by name."""
+
+    def known(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        return {name: replace(each, num_items=items.get(name, each.num_items)) for name, each in entries.items()}
+
+    return [replace(each, entries=known(each.entries)) for each in results]

@@ -1,0 +1,257 @@
+"""Hold a pool against benchmarks: which samples have an item in them, by text or by vectors, so that none is chosen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from grace_store.base.arrays import Array, Float32Array, Places
+from grace_store.base.errors import SettingError, TargetMismatch, UnknownName
+from grace_store.base.events import Listener, Note, Progressed, Warned, ignore
+from grace_store.base.text import counted, duration
+from grace_store.choose.contamination_table import COPIES, SCHEMA, AgainstTable
+from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE, Threshold
+from grace_store.data.text_matches import TextMatcher, excerpt
+from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
+from grace_store.likeness.points import Descriptor
+from grace_store.pool.descriptors import DescriptionReader
+from grace_store.pool.pool import Pool, PoolLike
+from grace_store.pool.records import UnitLoader, open_dataset
+from grace_store.score.notes import AgainstNote, AgainstSpec, BenchmarkNote, NamedSignal
+from grace_store.score.provenance import where_note
+from grace_store.score.signal_pairs import differences
+from grace_store.store.opened import SignalView, Store
+from grace_store.study.benchmarks import (
+    BenchmarkLike,
+    ReadBenchmark,
+    contents_digest,
+    is_store,
+    read_benchmarks,
+    sets_in_words,
+)
+
+SAMPLES_AT_ONCE = 1024
+ITEMS_AT_ONCE = 2048
+_ROUNDING = 1e-6
+"""By which the cosine of equal vectors may be below 1."""
+
+Row = dict[str, Any]
+
+
+def contamination(
+    pool: PoolLike,
+    benchmarks: Sequence[BenchmarkLike],
+    *,
+    ngram: int = DEFAULT_NGRAM,
+    share: float = DEFAULT_SHARE,
+    threshold: float | None = None,
+    format: str | None = None,
+    map: Mapping[str, str] | None = None,
+    descriptor: Descriptor | None = None,
+    dimension: int | None = None,
+    seed: int | None = None,
+    listener: Listener = ignore,
+) -> AgainstTable:
+    """Return the samples of a pool that have items of benchmarks in them: copied, in part, or by their vectors.
+
+    A benchmark is a file of questions, with or without answers, or a store. All planned samples are looked at, or those
+    that the pool's filter keeps. A sample has an item in it from that share of the runs of ngram words of the item's
+    question, or of its solution; case, punctuation, spacing and line breaks do not count. Vectors are compared if the
+    benchmark is a store: a sample is like an item from the cosine threshold up. format and map say how the records of
+    a file are read: map has the fields by the parts that they hold (prompt, and response or answer).
+    """
+    pool = Pool.of(pool)
+    vectors_only = {"signal": pool.signals, "partial": pool.partial, "threshold": threshold, "seed": seed}
+    vectors_only |= {"descriptor": descriptor, "dimension": dimension}
+    _check_used(benchmarks, vectors_only, {"format": format, "map": map})
+    spec = _checked(ngram, share, DEFAULT_THRESHOLD if threshold is None else threshold)
+    found = read_benchmarks(benchmarks, format, map, listener)
+    for benchmark in found:
+        if benchmark.sha256 in _own_digests(pool.store):
+            told = f"{benchmark.name} is what {pool.store.location} was planned from: everything matches itself."
+            listener(Warned(told))
+    readers = {
+        each.name: _readers(pool, each.store, descriptor, dimension, seed or 0)
+        for each in found
+        if each.store is not None
+    }
+    matcher = TextMatcher([item for each in found for item in each.items], Threshold(spec.ngram, spec.share))
+    listener(Note(f"Comparing {counted(len(pool.positions), 'sample')} with {sets_in_words(found)}."))
+    rows = list(_text_rows(pool, found, matcher, listener))
+    for each in found:
+        if each.name in readers:
+            rows += _vector_rows(each, *readers[each.name], spec.cosine)
+    rows.sort(key=lambda row: (row["row"], row["benchmark"], row["item_row"], row["kind"]))
+    made_by = next((ours.made_by for ours, _ in readers.values()), {})
+    note = AgainstNote(
+        store=pool.store.location,
+        plan_sha256=pool.store.plan.digest(),
+        num_units=pool.store.plan.num_units,
+        partial=any(ours.made_by["partial"] for ours, _ in readers.values()),
+        where=where_note(pool.kept),
+        spec=spec,
+        benchmarks=tuple(_described(found, matcher, rows, readers)),
+        num_samples=len(pool.positions),
+        num_contaminated=len({row["row"] for row in rows if row["kind"] in COPIES}),
+        **{name: made_by.get(name) for name in ("signal", "descriptor", "dimension", "seed")},
+    )
+    return AgainstTable(pa.Table.from_pylist(rows, schema=SCHEMA), note)
+
+
+def _checked(ngram: int, share: float, threshold: float) -> AgainstSpec:
+    if not 2 <= ngram <= 100:
+        raise SettingError(f"A run of {ngram} words is not between 2 and 100 words long")
+    for name, value in (("share", share), ("threshold", threshold)):
+        if not 0 < value <= 1:
+            raise SettingError(f"--{name} {value:g} is not above 0 and at most 1")
+    return AgainstSpec(ngram=ngram, share=share, cosine=threshold)
+
+
+def _check_used(
+    benchmarks: Sequence[BenchmarkLike], vectors_only: Mapping[str, object], files_only: Mapping[str, object]
+) -> None:
+    """Refuse settings that would change nothing of a comparison with benchmarks."""
+    kinds = {isinstance(each, Store) or is_store(each) for each in benchmarks}
+    of_vectors, of_files = (
+        ", ".join(f"--{name}" for name, value in given.items() if value is not None and value is not False)
+        for given in (vectors_only, files_only)
+    )
+    if of_vectors and True not in kinds:
+        raise SettingError(
+            f"{of_vectors}: only texts are compared with files. Leave that out, or give a store that was extracted "
+            "with the same model as a benchmark."
+        )
+    if of_files and False not in kinds:
+        raise SettingError(f"{of_files}: a store knows how its own records are read. Leave that out.")
+
+
+def _own_digests(store: Store) -> set[str]:
+    """Return what a benchmark would be known by that is the pool itself, or one of its files."""
+    contents = [file.sha256 for file in store.plan.files]
+    return {*contents, contents_digest(contents), store.plan.digest()}
+
+
+# ---------------------------------------------------------------- texts
+
+
+def _text_rows(
+    pool: Pool, benchmarks: Sequence[ReadBenchmark], matcher: TextMatcher, listener: Listener
+) -> Iterator[Row]:
+    """Yield a row for each item that a sample's text has; a block of samples is in memory at a time."""
+    if not matcher.items:
+        return
+    ends = np.array(list(accumulate(len(each.items) for each in benchmarks)))
+    row, start, began = pool.rows, 0, time.monotonic()
+    with open_dataset(pool.store, pool.data) as dataset:
+        samples = UnitLoader(pool.store, dataset).each(pool.positions)
+        while block := list(islice(samples, SAMPLES_AT_ONCE)):
+            for place, match in matcher.matches(block):
+                item, name = matcher.items[match.item], benchmarks[int(np.searchsorted(ends, match.item, "right"))].name
+                asked = item.solution if match.part == "solution" else item.question
+                known = {"sample_id": block[place].sample_id, "row": int(row[start + place]), "benchmark": name}
+                named = {"item_id": item.item_id, "item_row": item.row, "item_text": excerpt(asked)}
+                yield {**known, **named, **match._asdict(), "strength": match.share}
+            start += len(block)
+            if start == len(block) and len(row) > start:
+                left = (time.monotonic() - began) * (len(row) - start) / start
+                listener(Note(f"Texts take about {duration(left)}."))
+            listener(Progressed(f"Searching: {start} of {len(row)} samples compared.", start, len(row)))
+
+
+# ---------------------------------------------------------------- vectors
+
+
+def _readers(
+    pool: Pool, benchmark: Store, descriptor: Descriptor | None, dimension: int | None, seed: int
+) -> tuple[DescriptionReader, DescriptionReader]:
+    """Return what reads the vectors of the pool, and those of a benchmark that can be compared with them."""
+    ours = pool.signal
+    theirs = _comparable_signal(ours, benchmark)
+    if descriptor == "weighted":
+        raise SettingError("the descriptor weighted needs the scores of both sides: choose another --descriptor")
+    items = Pool(benchmark, theirs.name, partial=pool.partial, threads=pool.threads)
+    first, second = (DescriptionReader.of(each, descriptor, dimension=dimension, seed=seed) for each in (pool, items))
+    return first, second
+
+
+def _comparable_signal(ours: SignalView, benchmark: Store) -> SignalView:
+    """Return the benchmark's signal that belongs to one of the pool: by its name, or the only one that fits."""
+    others = [benchmark.signal(name) for name in benchmark.signal_names]
+    obstacles = {each.name: differences(ours.signal.spec, each.signal.spec, "benchmark") for each in others}
+    fitting = [each for each in others if not obstacles[each.name]]
+    if same := [each for each in fitting if each.name == ours.name]:
+        return same[0]
+    if len(fitting) > 1:
+        names = ", ".join(each.name for each in fitting)
+        raise UnknownName(f"Several signals of {benchmark.location} fit {ours.name} ({names}): leave all but one out.")
+    if not fitting:
+        nearest = min(obstacles, key=lambda name: len(obstacles[name]))
+        raise TargetMismatch(
+            f"The vectors of {ours.store.location} ({ours.name}) cannot be compared with those of {benchmark.location} "
+            f"({nearest}), which another model or other settings made:\n  " + "\n  ".join(obstacles[nearest]) + "\n"
+            "Extract the benchmark with the pool's model, or give its file in place of the store to compare texts only."
+        )
+    return fitting[0]
+
+
+def _vector_rows(
+    benchmark: ReadBenchmark, ours: DescriptionReader, theirs: DescriptionReader, threshold: float
+) -> Iterator[Row]:
+    """Yield a row for each sample whose nearest item is near enough."""
+    items = theirs.read_all()
+    texts = {item.row: excerpt(item.question) for item in benchmark.items}
+    ids, our_ids, our_rows = theirs.store.column("sample_id"), ours.store.column("sample_id"), ours.row
+    for block in ours.blocks():
+        cosine, nearest = _nearest(block.vector, items.vector)
+        for place in np.flatnonzero(cosine >= threshold - _ROUNDING).tolist():
+            sample, item = int(block.sample[place]), int(items.sample[nearest[place]])
+            item_row = int(theirs.row[item])
+            known = {"sample_id": str(our_ids[sample]), "row": int(our_rows[sample]), "benchmark": benchmark.name}
+            named = {"item_id": str(ids[item]), "item_row": item_row, "item_text": texts.get(item_row)}
+            yield {**known, **named, "kind": "vector", "strength": float(cosine[place].clip(-1, 1))}
+
+
+def _nearest(vector: Array, items: Array) -> tuple[Float32Array, Places]:
+    """Return the cosine of each vector with the item nearest to it, and which item that is."""
+    cosine, nearest = np.full(len(vector), -1.0, dtype=np.float32), np.zeros(len(vector), dtype=np.int64)
+    for start in range(0, len(items), ITEMS_AT_ONCE):
+        found = vector @ items[start : start + ITEMS_AT_ONCE].T
+        best = found.argmax(axis=1)
+        larger = found[np.arange(len(vector)), best]
+        nearest = np.where(larger > cosine, start + best, nearest)
+        cosine = np.maximum(cosine, larger)
+    return cosine, Places(nearest)
+
+
+# ---------------------------------------------------------------- what the table says of them
+
+
+def _described(
+    benchmarks: Sequence[ReadBenchmark],
+    matcher: TextMatcher,
+    rows: Sequence[Row],
+    readers: Mapping[str, tuple[DescriptionReader, DescriptionReader]],
+) -> Iterator[BenchmarkNote]:
+    signals = {name: NamedSignal(**theirs.made_by["signal"]) for name, (_, theirs) in readers.items()}
+    stop = 0
+    for benchmark in benchmarks:
+        start, stop = stop, stop + len(benchmark.items)
+        mine = [row for row in rows if row["benchmark"] == benchmark.name]
+        copies = [row for row in mine if row["kind"] in COPIES]
+        samples = {row["row"] for row in copies}
+        yield BenchmarkNote(
+            name=benchmark.name,
+            sha256=benchmark.sha256,
+            num_items=benchmark.num_items,
+            num_set_aside=benchmark.num_set_aside,
+            num_short=int(matcher.is_short[start:stop].sum()),
+            num_found=len({row["item_row"] for row in copies}),
+            num_samples=len(samples),
+            num_templates=len({row["row"] for row in mine} - samples),
+            signal=signals.get(benchmark.name),
+        )

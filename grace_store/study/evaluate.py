@@ -1,0 +1,224 @@
+"""Compare models trained on subsets with the one trained on the full data, by their benchmark results."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from grace_store.base.arrays import FloatArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
+from grace_store.base.text import enumerated
+from grace_store.study.benchmark_results import Entry, Results, read_results, with_items
+
+PLAUSIBLE_PERCENT = (5.0, 2000.0)
+"""A result relative to the full data's outside of this was probably a fraction compared with a percentage."""
+NUM_DRAWS = 20_000
+
+
+def evaluate(
+    results: Sequence[str | Path], full: str, *, num_items: Mapping[str, int] | None = None, seed: int = 0
+) -> Finding:
+    """Return the relative average of every run in the results.
+
+    full is the run on the full data: its name among the results, or a folder of its own. num_items gives numbers of
+    questions by entry, where the results do not.
+    """
+    counts = num_items or {}
+    runs = with_items((run for path in results for run in read_results(path)), counts)
+    reference = _find_full(runs, full, counts)
+    if unknown := [name for name in counts if name not in reference.entries]:
+        raise SettingError(f"--items {unknown[0]} is none of the entries: {', '.join(reference.entries)}")
+    others = [run for run in runs if run is not reference]
+    if not others:
+        raise SettingError(f"there is no run besides {reference.name} to compare with it")
+    averages = [relative_average(run, reference, seed=seed) for run in others]
+    names = _told_apart([run.name for run in others])
+    return Finding(
+        study="evaluate",
+        settings={"full": reference.name, "items": dict(counts), "seed": seed},
+        conclusion=_conclusion(dict(zip(names, averages, strict=True)), reference.name),
+        tables={
+            "averages": _averages_table(names, averages),
+            "entries": _entries_table(dict(zip(names, others, strict=True)), reference),
+        },
+        notes=tuple(_notes(others, reference)),
+    )
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Return names of runs, a number behind those that were there before.
+
+    >>> _told_apart(["grace", "random", "grace"])
+    ['grace', 'random', 'grace (2)']
+    """
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return found
+
+
+def _conclusion(averages: Mapping[str, Estimate], full: str) -> str:
+    told = enumerated([f"{average.text(1)} for {name}" for name, average in averages.items()])
+    return f"The relative average is {told}. 100 is as good as {full}, which was trained on the full data."
+
+
+def _averages_table(names: Sequence[str], averages: Sequence[Estimate]) -> Table:
+    rows = ({"run": name, "average": average} for name, average in zip(names, averages, strict=True))
+    columns = {
+        "run": Column(heading="run"),
+        "average": Column(heading="relative average, 95 %", digits=1, chance=100.0),
+    }
+    about = "Mean over benchmarks of 100 score / score of the full data."
+    if any(average.is_known for average in averages):
+        about += " The interval is what the number of questions leaves open, not what another training would give."
+    return Table(title="Relative averages", columns=columns, rows=tuple(rows), about=about, is_drawn=True)
+
+
+def _entries_table(runs: Mapping[str, Results], full: Results) -> Table:
+    """Return a row for each entry, with the score of each run, and that in percent of the full data's."""
+    columns = {"entry": Column(heading="benchmark"), "full": Column(heading=full.name, digits=1)}
+    rows: dict[str, dict[str, Cell]] = {
+        name: {"entry": name, "full": entry.score, "num_items": entry.num_items} for name, entry in full.entries.items()
+    }
+    for run, found in runs.items():
+        columns[f"score of {run}"] = Column(heading=run, digits=1)
+        columns[f"relative of {run}"] = Column(heading="%", digits=1)
+        relative, moves = relative_scores(found, full), one_question(found, full)
+        for name, row in rows.items():
+            row |= {f"score of {run}": found.entries[name].score, f"relative of {run}": relative[name]}
+            if name in moves:
+                row["one_question"] = moves[name]
+    return Table(
+        title="Benchmarks", columns=columns, rows=tuple(rows.values()), about="%: of the score of the full data."
+    )
+
+
+def _notes(runs: Sequence[Results], full: Results) -> Iterator[str]:
+    """Yield what was left out, what looks wrong, and how much one question is worth."""
+    known = _known(runs[0], full)
+    if fixed := [name for name in full.entries if name not in known]:
+        yield f"Numbers of questions not known, scores taken as they are: {', '.join(fixed)}."
+    for run in (full, *runs):
+        if run.left_out:
+            yield f"Left out of {run.name}, no benchmark known here: {', '.join(run.left_out)}."
+        yield from (f"{run.name}: {remark}." for remark in run.remarks)
+    low, high = PLAUSIBLE_PERCENT
+    for run in runs:
+        relative = relative_scores(run, full)
+        if odd := [name for name, each in relative.items() if each > 0 and not low < each < high]:
+            yield f"{run.name} is far from {full.name} in {', '.join(odd)}: are both on the same scale?"
+    if moves := one_question(runs[0], full):
+        most = max(moves, key=lambda name: moves[name])
+        yield f"One more right answer in {most} moves the average by {moves[most]:.2f}."
+
+
+def _find_full(runs: Sequence[Results], full: str, counts: Mapping[str, int]) -> Results:
+    named = next((run for run in runs if run.name == full), None)
+    if named is not None:
+        return named
+    if Path(full).is_dir() or (Path(full).is_file() and Path(full).suffix.lower() == ".json"):
+        first, *others = with_items(read_results(full), counts)
+        if others:
+            names = ", ".join(run.name for run in (first, *others))
+            raise SettingError(f"--full {full} has several runs ({names}); give the folder of one of them.")
+        return first
+    raise SettingError(f"--full {full} is neither a folder nor among the runs: {', '.join(run.name for run in runs)}")
+
+
+def relative_average(subset: Results, full: Results, *, seed: int = 0) -> Estimate:
+    """Return the mean over entries of 100 m(subset) / m(full), with its interval and the number of entries.
+
+    The interval is what the numbers of questions leave open, not what another training would give: both runs' rates
+    are drawn independently for every entry, as far as the right answers seen, or the standard errors, allow. Entries
+    whose numbers of questions are not known are taken as they are; if none is known, there is no interval.
+    """
+    _check_comparable(subset, full)
+    relative, known = relative_scores(subset, full), _known(subset, full)
+    draws = _draws_of_average(subset, full, relative, known, seed) if known else np.zeros(0)
+    return Estimate.from_draws(float(np.mean(list(relative.values()))), draws, len(relative))
+
+
+def relative_scores(subset: Results, full: Results) -> dict[str, float]:
+    """Return 100 m(subset) / m(full) for each entry."""
+    return {name: 100 * subset.entries[name].score / entry.score for name, entry in full.entries.items()}
+
+
+def one_question(subset: Results, full: Results) -> dict[str, float]:
+    """Return how far one more right answer to an entry moves the average, where its number of questions is known."""
+    return {
+        name: 100 * (100 / count) / entry.score / len(full.entries)
+        for name, entry in full.entries.items()
+        if (count := subset.entries[name].num_items or entry.num_items) is not None
+    }
+
+
+def _known(subset: Results, full: Results) -> dict[str, int | None]:
+    """Return the entries that rates are drawn for, with their numbers of questions; None if only an error is known."""
+    counts = {name: subset.entries[name].num_items or entry.num_items for name, entry in full.entries.items()}
+    return {name: count for name, count in counts.items() if count or _have_errors(name, subset, full)}
+
+
+def _check_comparable(subset: Results, full: Results) -> None:
+    """Raise DataError if the runs were not asked the same, or if nothing can be relative to the full data's."""
+    missing = sorted(set(full.entries) - set(subset.entries))
+    extra = sorted(set(subset.entries) - set(full.entries))
+    if missing or extra:
+        raise DataError(
+            f"{subset.name} and {full.name} have different entries"
+            + (f"; {subset.name} lacks {', '.join(missing)}" if missing else "")
+            + (f"; {full.name} lacks {', '.join(extra)}" if extra else "")
+            + ". An average over different benchmarks compares nothing."
+        )
+    if zero := [name for name, entry in full.entries.items() if entry.score == 0]:
+        raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so nothing can be relative to it.")
+    pairs = {name: (subset.entries[name], entry) for name, entry in full.entries.items()}
+    if differ := [name for name, (ours, theirs) in pairs.items() if _differ(ours.num_items, theirs.num_items)]:
+        raise DataError(
+            f"{subset.name} and {full.name} have different numbers of questions in {', '.join(differ)}: they were not "
+            "asked the same. Evaluate both on the same questions."
+        )
+    if others := [
+        f"{name} ({ours.asked} against {theirs.asked})"
+        for name, (ours, theirs) in pairs.items()
+        if _differ(ours.asked, theirs.asked)
+    ]:
+        raise DataError(f"{subset.name} and {full.name} were not asked the same in {', '.join(others)}.")
+
+
+def _differ(ours: object, theirs: object) -> bool:
+    return ours is not None and theirs is not None and ours != theirs
+
+
+def _have_errors(name: str, *runs: Results) -> bool:
+    return all(run.entries[name].stderr and 0 < run.entries[name].score < 100 for run in runs)
+
+
+def _draws_of_average(
+    subset: Results, full: Results, relative: dict[str, float], known: dict[str, int | None], seed: int
+) -> FloatArray:
+    generator = np.random.Generator(np.random.Philox(seed))
+    fixed = sum(value for name, value in relative.items() if name not in known)
+    total = np.full(NUM_DRAWS, fixed, dtype=np.float64)
+    for name, count in known.items():
+        ours, theirs = (_draws(run.entries[name], count, name, generator) for run in (subset, full))
+        total += 100 * ours / theirs
+    average: FloatArray = total / len(relative)
+    return average
+
+
+def _draws(entry: Entry, count: int | None, name: str, generator: np.random.Generator) -> FloatArray:
+    """Return rates that would give the score seen: draws of Jeffreys' posterior, which has a width at 0 and 1 too.
+
+    A standard error stands for the number of questions that would give it: of a group's or a weighted score it is
+    another than the number asked.
+    """
+    if entry.score > 100:
+        raise DataError(f"{name} is {entry.score:g}, no percentage, so its number of questions gives no interval.")
+    rate = entry.score / 100
+    number = rate * (1 - rate) / (entry.stderr / 100) ** 2 if entry.stderr and 0 < rate < 1 else count
+    assert number is not None, "else the entry is taken as it is"
+    return generator.beta(rate * number + 0.5, (1 - rate) * number + 0.5, NUM_DRAWS)

@@ -1,0 +1,244 @@
+"""Does a subset train better models than random ones? Small trainings of the model, and what they come to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty
+from threading import Event
+from typing import Any, cast
+
+from grace_store.base.child_process import die_with_parent
+from grace_store.base.documents import claim_document, read_document, write_document
+from grace_store.base.errors import GraceStoreError, Interrupted, WorkerDied
+from grace_store.base.events import Listener, Note, StepTaken, Warned, ignore
+from grace_store.base.finding import Finding
+from grace_store.base.text import counted, duration
+from grace_store.study.trial_documents import FOUND, PLAN, TrialPlan, TrialRequest, TrialRun
+from grace_store.study.trial_plan import check_same_trial, prepare_trial
+from grace_store.study.trial_runs import PlannedRun, TrialJob, all_seconds, say_cost
+from grace_store.study.trial_verdict import conclude_trial, say_held_out, standing
+from grace_store.values.subset_trial import difference_text, is_clear
+
+
+def trial(
+    out: str | Path, request: TrialRequest | None = None, *, listener: Listener = ignore, stop: Event | None = None
+) -> Finding:
+    """Train a model on subsets and on random ones like them, and compare them on held-out traces.
+
+    Every training is one document in OUT: the same call does only what is missing, and any number of processes may
+    make it at once. Raises Interrupted if asked to stop before the end.
+    """
+    job = prepare_trial(Path(out), request or TrialRequest())
+    if not job.is_begun and not claim_document(job.out / PLAN, job.plan):
+        check_same_trial(read_document(job.out / PLAN, TrialPlan), job.plan, job.out)
+    stop = stop or Event()
+    if job.request.devices and progress_of(job).waiting:
+        run_workers(job.out, job.request, listener, stop, lambda: not progress_of(job).waiting)
+    found = play(job, listener, stop)
+    write_document(job.out / FOUND, found)
+    job.tidy()
+    return found
+
+
+def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, listener: Listener = ignore) -> Finding:
+    """Return what a trial would cost, from an update that is timed; nothing is trained."""
+    job = prepare_trial(Path(out), request or TrialRequest())
+    progress, num_devices = progress_of(job), len(job.request.devices) or 1
+    _say_beforehand(job, listener)
+    cost = job.runner(listener, Event()).cost(job.samples.arms["subset-1"])
+    return Finding(
+        study="trial",
+        settings=job.plan.spec.model_dump(mode="json"),
+        conclusion=say_cost(cost, job.plan.spec.num_updates, progress.num_left, num_devices),
+        numbers={
+            "num_runs": progress.num_left,
+            "num_done": len(progress.results),
+            "num_devices": num_devices,
+            "num_updates": job.plan.spec.num_updates,
+            "update_seconds": cost[0],
+            "run_seconds": cost[1],
+            "seconds": all_seconds(cost[1], progress.num_left, num_devices),
+        },
+    )
+
+
+def _say_beforehand(job: TrialJob, listener: Listener) -> None:
+    """Say what a user should know before anything is trained."""
+    for remark in job.remarks:
+        listener(Warned(remark))
+    listener(Note(say_held_out(job.plan)))
+
+
+# ---------------------------------------------------------------- the rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a trial is, by the trainings that are over."""
+
+    results: dict[tuple[int, str], TrialRun]
+    """By round and arm."""
+    looks: tuple[str, ...]
+    """What was seen after each round that is over, in sentences."""
+    waiting: tuple[PlannedRun, ...]
+    """What the round under way lacks; nothing if the trial is over."""
+    num_left: int
+    """Trainings that are left, if no further answer is clear early."""
+
+
+def progress_of(job: TrialJob) -> Progress:
+    """Return how far a trial is."""
+    plan, num_seeds = job.plan, job.plan.spec.num_seeds
+    results: dict[tuple[int, str], TrialRun] = {}
+    looks: list[str] = []
+    open_subsets = list(range(len(plan.subsets)))
+    for round in range(1, num_seeds + 1):
+        runs = job.planned(job.arms(open_subsets), round)
+        over = {run.arm.key: found for run in runs if (found := job.read(run)) is not None}
+        results |= {(round, key): found for key, found in over.items()}
+        if waiting := tuple(run for run in runs if run.arm.key not in over):
+            return Progress(results, tuple(looks), waiting, len(waiting) + len(runs) * (num_seeds - round))
+        job.check_items(runs, results)
+        stands = {subset: standing(plan, job.samples, results, subset, round)[1][0] for subset in open_subsets}
+        for subset, difference in stands.items():
+            against = f"{plan.subsets[subset].name} against random subsets"
+            looks.append(f"After seed {round} of {num_seeds}, {against}: held-out loss {difference_text(difference)}.")
+        open_subsets = [subset for subset in open_subsets if not is_clear(stands[subset])]
+        if not open_subsets:
+            break
+    return Progress(results, tuple(looks), (), 0)
+
+
+def play(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1, tells: bool = True) -> Finding:
+    """Run the remaining trainings that no other process has claimed; return the result."""
+    runner, progress = job.runner(listener, stop), progress_of(job)
+    listener = listener if tells else ignore
+    if tells and progress.waiting:
+        _say_beforehand(job, listener)
+        cost = runner.cost(progress.waiting[0].arm)
+        listener(Note(say_cost(cost, job.plan.spec.num_updates, progress.num_left, num_devices)))
+    tell, num_told = _teller(job, listener, num_devices), 0
+    while True:
+        for look in progress.looks[num_told:]:
+            listener(Note(look))
+        num_told = len(progress.looks)
+        if not progress.waiting:
+            return conclude_trial(job.plan, job.samples, progress.results, job.num_most_runs)
+        runner.finish(progress.waiting, tell)
+        progress = progress_of(job)
+
+
+def _teller(job: TrialJob, listener: Listener, num_devices: int) -> Callable[[PlannedRun, TrialRun], None]:
+    """Return what says after each training how far the trial is."""
+    began, num_trained = time.monotonic(), 0
+
+    def trained(run: PlannedRun, found: TrialRun) -> None:
+        nonlocal num_trained
+        num_trained += 1
+        left = progress_of(job).num_left
+        seconds = (time.monotonic() - began) / num_trained * left / num_devices
+        told = f"{counted(left, 'training')} left, at most {duration(seconds)}" if left else "all trainings are done"
+        seed = f"Seed {run.round} of {job.plan.spec.num_seeds}"
+        listener(Note(f"{seed}, {run.arm.name}: held-out loss {found.heldout_loss:.4f}; {told}."))
+
+    return trained
+
+
+def for_device(request: TrialRequest, device: str) -> TrialRequest:
+    """Return the request of a process that trains on one device by itself."""
+    options = request.options.model_copy(update={"device": device})
+    return replace(request, options=options, devices=())
+
+
+# ---------------------------------------------------------------- several devices share the trainings of a trial
+# A process for each device takes what nobody else has taken. Another thing than run/engines/processes.py, where a
+# parent hands out units, hears of each over a pipe and replaces dead workers: these processes are started with the
+# whole request and take trainings by themselves, as processes on other machines do, so there is nothing to hand out or
+# to replace. What both need is in base/child_process.py and model/devices.py.
+
+POLL_SECONDS = 0.2
+FAILED = 1
+
+
+def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Event, is_over: Callable[[], bool]) -> None:
+    """Return when all trainings are over; raise WorkerDied if processes ended before, and the others did not do all."""
+    context = multiprocessing.get_context("spawn")
+    said, stopping = context.Queue(), context.Event()
+    listener(Note(f"Starting {counted(len(request.devices), 'worker')} on {', '.join(request.devices)}."))
+    workers = []
+    for number, device in enumerate(request.devices):
+        arguments = (out, request, device, number, os.getpid(), said, stopping)
+        workers.append(context.Process(target=_work, args=arguments, name=f"worker {number}"))
+        with _environment(device):
+            workers[-1].start()
+    failures: list[str] = []
+    while any(worker.is_alive() for worker in workers):
+        if stop.is_set():
+            stopping.set()
+        _hear(said, listener, failures)
+    _hear(said, listener, failures)
+    codes = [worker.exitcode for worker in workers]
+    if stop.is_set():
+        raise Interrupted("Stopped; what was trained is kept. Run the same command again to go on.")
+    if any(codes):
+        told = " ".join(failures) or f"Exit codes: {', '.join(map(str, codes))}."
+        if is_over():
+            listener(Warned(f"{told} The other workers did all trainings."))
+            return
+        raise WorkerDied(f"{told} What was trained is kept: run the same command again.")
+
+
+def _hear(said: Any, listener: Listener, failures: list[str]) -> None:
+    """Pass on what workers have said so far."""
+    while True:
+        try:
+            event = said.get(timeout=POLL_SECONDS)
+        except Empty:
+            return
+        if isinstance(event, str):
+            failures.append(event)
+        else:
+            listener(event)
+
+
+@contextmanager
+def _environment(device: str) -> Iterator[None]:
+    """Let what is started inside see one device only."""
+    from grace_store.model.devices import environment_of
+
+    wanted = environment_of(device)
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+def _work(out: Path, request: TrialRequest, device: str, number: int, parent: int, said: Any, stopping: Any) -> None:
+    """Be a worker: do rounds as the parent would, on one device. The first tells how far they all are."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which says when to stop
+    die_with_parent(parent)
+
+    def tell(event: Any) -> None:
+        if isinstance(event, Warned) or (number == 0 and isinstance(event, Note | StepTaken)):
+            said.put(event)
+
+    try:
+        job = prepare_trial(out, for_device(request, "cpu" if device == "cpu" else "auto"))
+        play(job, tell, cast(Event, stopping), num_devices=len(request.devices), tells=number == 0)
+    except Interrupted:
+        return
+    except GraceStoreError as error:
+        said.put(f"Worker {number} ({device}): {error}")
+        said.close()
+        said.join_thread()
+        os._exit(FAILED)
