@@ -27,7 +27,7 @@ from grace_store.study.trial_samples import gather_samples
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values
 from tests.benchmark_stores import extracted, planned, write_records
-from tests.test_curate_trial_samples import RECORDS, SEED, SPEC, trace
+from tests.test_study_trial_samples import RECORDS, SEED, SPEC, trace
 
 NUM_RANDOM = 4
 Check = Callable[["Home", np.ndarray], Any]
