@@ -11,7 +11,7 @@ from grace_store.base.training_settings import TrainingSpec, WarmupSpec
 from grace_store.choose.selection import Selection, SubsetNote
 from grace_store.likeness.recall import Recall
 from grace_store.model.load.adapter_folder import CheckpointState
-from grace_store.score.notes import (
+from grace_store.scoring.notes import (
     AgainstNote,
     AgainstSpec,
     BenchmarkNote,

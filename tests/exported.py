@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grace_store.choose.select import select
 from grace_store.run.extract import extract
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from tests.jobs import make_job
 
 PNG = base64.b64decode(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.targets import Targets
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store
 from grace_store.values.methods.method import InfluenceSpec
 from tests.gradient_stores import (

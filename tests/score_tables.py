@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from grace_store.score.notes import ScoredSignal, ScoresNote
-from grace_store.score.score_table import ScoreTable, scores_schema
+from grace_store.scoring.notes import ScoredSignal, ScoresNote
+from grace_store.scoring.score_table import ScoreTable, scores_schema
 from grace_store.values.score_spec import ScoreSpec
 
 NOTE = ScoresNote(

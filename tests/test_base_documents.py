@@ -29,7 +29,7 @@ from grace_store.base.errors import DataError
 from grace_store.base.finding import Finding
 from grace_store.base.metadata import FORMAT_VERSION
 from grace_store.base.settings import Frozen
-from grace_store.score.notes import AgainstNote, DuplicatesNote
+from grace_store.scoring.notes import AgainstNote, DuplicatesNote
 from tests.example_notes import EXAMPLES
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from grace_store.run.verify import verify
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.store.opened import Store
 from grace_store.train.warmup import warmup
 from tests import warmups

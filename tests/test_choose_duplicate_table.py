@@ -14,7 +14,7 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.choose.duplicate_table import SCHEMA, read_duplicates
 from grace_store.choose.duplicates import duplicates
 from grace_store.pool.pool import Pool
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.store.opened import Store
 from tests.duplicated_stores import duplicated_store
 

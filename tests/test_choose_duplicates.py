@@ -18,8 +18,8 @@ from grace_store.likeness.search_base import IndexPlan
 from grace_store.pool.descriptors import describe_samples
 from grace_store.pool.pool import Pool
 from grace_store.run.extract import extract
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
 from grace_store.study.neighbours import neighbours
 from tests.duplicated_stores import NUM, duplicated_samples, duplicated_store

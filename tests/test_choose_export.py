@@ -16,8 +16,8 @@ from grace_store.choose.select import select
 from grace_store.choose.selection import Selection, SubsetNote
 from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
-from grace_store.score.score import score
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score import score
+from grace_store.scoring.score_table import read_scores
 from tests.exported import chosen_lines, everything, scored_store
 from tests.jobs import NUM_RECORDS, make_job
 

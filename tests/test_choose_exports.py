@@ -25,10 +25,10 @@ from grace_store.data.dataset import Dataset
 from grace_store.pool.pool import Pool
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.score.score import score
-from grace_store.score.score_table import read_scores
-from grace_store.score.weigh_steps import weights
-from grace_store.score.weight_table import read_weights
+from grace_store.scoring.score import score
+from grace_store.scoring.score_table import read_scores
+from grace_store.scoring.weigh_steps import weights
+from grace_store.scoring.weight_table import read_weights
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.weightings.weighting import WeightsSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image

@@ -11,7 +11,7 @@ from grace_store.choose.compare import compare
 from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
-from grace_store.score.score_table import ScoreRows, read_scores, write_scores
+from grace_store.scoring.score_table import ScoreRows, read_scores, write_scores
 from grace_store.values.methods.grace import score_grams
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.score_spec import ScoreSpec

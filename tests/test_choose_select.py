@@ -12,7 +12,7 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Warned
 from grace_store.choose.select import rank_samples, select
 from grace_store.choose.selection import Selection
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.methods.method import HeuristicSpec
 from tests.exported import scored_store
 from tests.score_tables import table_of

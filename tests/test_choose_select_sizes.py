@@ -9,7 +9,7 @@ import pytest
 from grace_store.base.errors import SettingError
 from grace_store.choose.select import rank_samples, subset_paths
 from grace_store.choose.selection import SIZES, Selection
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from tests.scored_stores import known_store
 
 

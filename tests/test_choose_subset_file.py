@@ -10,7 +10,7 @@ from grace_store.base.errors import DataError
 from grace_store.choose.duplicates import duplicates
 from grace_store.choose.export import export
 from grace_store.choose.select import select
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.store.opened import Store
 from tests.duplicated_stores import duplicated_store
 

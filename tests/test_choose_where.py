@@ -15,9 +15,9 @@ from grace_store.base.errors import SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.finding import WhereNote
 from grace_store.choose.selection import SubsetNote
-from grace_store.score.score import replay
-from grace_store.score.score_table import read_scores, read_scores_note
-from grace_store.score.sweep import sweep
+from grace_store.scoring.score import replay
+from grace_store.scoring.score_table import read_scores, read_scores_note
+from grace_store.scoring.sweep import sweep
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method import HeuristicSpec

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from grace_store.base.errors import how_to_install
 from grace_store.choose.duplicates import duplicates
 from grace_store.cli import main
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.values.diversity_spec import METHODS
 from tests.clustered_scores import ANSWER, scored_clusters
 from tests.planted_stores import planted_store

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
 from grace_store.values.score_spec import ScoreSpec
 from tests.brute_force import brute_force

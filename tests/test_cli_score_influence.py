@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from grace_store.cli import main
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score_table import read_scores
 from tests.gradient_stores import (
     add_gradients,
     plan_store,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score_table import read_scores
 from tests.commands import refuses, run
 from tests.scored_stores import known_store
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from grace_store.score.weight_table import read_weights
+from grace_store.scoring.weight_table import read_weights
 from tests.commands import refuses, run
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from grace_store.base.documents import read_document
 from grace_store.base.errors import ResumeMismatch
-from grace_store.score.weight_table import read_weights
+from grace_store.scoring.weight_table import read_weights
 from grace_store.study.trial_documents import TrialRun
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, usable
 from jobs.study.real_pool import CHOICES, short_records, write_data

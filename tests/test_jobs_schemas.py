@@ -23,11 +23,11 @@ from grace_store.choose.duplicates import duplicates
 from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
-from grace_store.score.notes import StoreNote
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.sweep import sweep
-from grace_store.score.targets import Targets
-from grace_store.score.weigh_steps import weights
+from grace_store.scoring.notes import StoreNote
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.sweep import sweep
+from grace_store.scoring.targets import Targets
+from grace_store.scoring.weigh_steps import weights
 from grace_store.study.contamination import contamination
 from grace_store.study.diversity import diversity
 from grace_store.study.trade_curve import curve_choices

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "grace_store"
 
 LAYERS = [
-    "base", "store", "data", "model", "values", "likeness", "pool", "run", "train", "score", "choose", "study",
+    "base", "store", "data", "model", "values", "likeness", "pool", "run", "train", "scoring", "choose", "study",
     "pages", "example", "cli",
 ]  # fmt: skip
 """Lowest first. A room may import those before it, and its own modules."""
@@ -50,7 +50,7 @@ SIDEWAYS = {
         "pool",
         "run",
         "train",
-        "score",
+        "scoring",
         "choose",
         "study",
         "pages",
@@ -157,7 +157,7 @@ def test_no_public_name_means_two_things() -> None:
             "torch transformers faiss",
         ),
         (
-            "import grace_store.score.score, grace_store.choose.select, grace_store.run.status",
+            "import grace_store.scoring.score, grace_store.choose.select, grace_store.run.status",
             "torch transformers PIL",
         ),
         (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grace_store.pages.costs import cost_of, seconds_by_signal
 from grace_store.run.status import status
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.values.methods.method import HeuristicSpec
 from tests.reports import make_store
 from tests.scored_stores import known_store

@@ -11,8 +11,8 @@ from grace_store.base.errors import SettingError
 from grace_store.choose.select import select
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
-from grace_store.score.score import score
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score import score
+from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method import HeuristicSpec

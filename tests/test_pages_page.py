@@ -22,7 +22,7 @@ from grace_store.pages.html import write_page
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.pages.sections import Section
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.store.digested_json import seal, to_bytes
 from grace_store.store.opened import Store
 from grace_store.study.diversity import DiversitySettings, diversity

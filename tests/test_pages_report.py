@@ -23,9 +23,9 @@ from grace_store.pages import html as html_module
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.pool.pool import Pool
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.sweep import sweep
-from grace_store.score.targets import Targets
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.sweep import sweep
+from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store
 from grace_store.study.stability import StabilitySettings, stability
 from grace_store.values.grid import SweepSpec

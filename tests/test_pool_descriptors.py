@@ -11,7 +11,7 @@ from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unf
 from grace_store.likeness.points import DESCRIPTORS, describe, project, projection_for, random_projection
 from grace_store.pool.descriptors import DescriptionReader, describe_samples
 from grace_store.pool.pool import Pool
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from grace_store.values.methods.method import HeuristicSpec

@@ -29,8 +29,8 @@ from grace_store.pool.pool import Pool
 from grace_store.run.engines import ENGINES
 from grace_store.run.engines.engine import EngineOptions, ExtractJob
 from grace_store.run.extract import extract, missing_units
-from grace_store.score.score import score
-from grace_store.score.sweep import sweep
+from grace_store.scoring.score import score
+from grace_store.scoring.sweep import sweep
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec

@@ -25,8 +25,8 @@ from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.run.verify import repair, verify
-from grace_store.score.score import score
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score import score
+from grace_store.scoring.score_table import read_scores
 from grace_store.store import keys
 from grace_store.store.backend import open_backend
 from grace_store.store.lock import hold

@@ -15,7 +15,7 @@ from grace_store.base.metadata import FORMAT_VERSION
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract, missing_units
 from grace_store.run.verify import repair, verify
-from grace_store.score.score import ScoreRequest, score
+from grace_store.scoring.score import ScoreRequest, score
 from grace_store.store import check_zarr
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import withdraw_units

@@ -13,7 +13,7 @@ from grace_store.choose.contamination_table import AgainstTable, read_against
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.pool.pool import Pool
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
 from tests.benchmark_stores import (

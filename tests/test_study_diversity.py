@@ -14,7 +14,7 @@ from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.pool.descriptors import describe_samples
 from grace_store.pool.pool import Pool
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.study.diversity import DiversitySettings, diversity
 from grace_store.study.trade_curve import curve_choices
 from grace_store.values.diversity_spec import METHODS

@@ -15,7 +15,7 @@ from grace_store.base.finding import Finding
 from grace_store.pool.descriptors import describe_samples
 from grace_store.pool.pool import Pool
 from grace_store.run.extract import extract
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.store.opened import Store
 from grace_store.study.neighbours import neighbours, read_vectors
 from grace_store.values.score_spec import ScoreSpec

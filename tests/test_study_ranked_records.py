@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score_table import read_scores
 from grace_store.study.ranked_records import ranked_records
 
 

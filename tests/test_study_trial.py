@@ -32,8 +32,8 @@ from grace_store.choose.selection import Selection, SubsetNote
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.score.score import score
-from grace_store.score.weigh_steps import weights
+from grace_store.scoring.score import score
+from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
 from grace_store.study.trial import estimate_trial, play, trial

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError
-from grace_store.score.score_table import COLUMNS, METHOD_TYPES
+from grace_store.scoring.score_table import COLUMNS, METHOD_TYPES
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.loss import loss_values

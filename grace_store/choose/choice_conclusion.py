@@ -7,7 +7,7 @@ import numpy as np
 from grace_store.base.arrays import IntArray
 from grace_store.base.text import about, counted, percent_more
 from grace_store.choose.selection import Selection
-from grace_store.score.conclusions import (
+from grace_store.scoring.conclusions import (
     MORE,
     VAGUE,
     WIDE,
@@ -17,7 +17,7 @@ from grace_store.score.conclusions import (
     num_flagged_in,
     without_flagged,
 )
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.length_bias import difference_interval, kept_by_chance, kept_over_all
 from grace_store.values.ranking import Length
 

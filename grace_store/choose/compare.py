@@ -15,7 +15,7 @@ from grace_store.base.text import counted, enumerated
 from grace_store.choose.rank_changes import PARTS, Movement, Part, movement, mover
 from grace_store.choose.select import rank_samples, read_subset
 from grace_store.choose.selection import SIZES, Selection, Subset
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.agreement import jaccard
 from grace_store.values.ranking import Ratio
 

@@ -18,8 +18,8 @@ from grace_store.base.errors import DataError
 from grace_store.base.file_formats import PARQUET
 from grace_store.base.files import whole_file
 from grace_store.base.text import counted, enumerated, last_name, percent
-from grace_store.score.notes import AgainstNote, BenchmarkNote
-from grace_store.score.parquet_columns import read_columns, read_header
+from grace_store.scoring.notes import AgainstNote, BenchmarkNote
+from grace_store.scoring.parquet_columns import read_columns, read_header
 
 TEMPLATE = "template"
 """The kind that is no copy: the same words with other numbers."""

@@ -24,8 +24,8 @@ from grace_store.likeness.duplicate_groups import (
     count_groups,
     group_samples,
 )
-from grace_store.score.notes import DuplicatesNote, GroupSpec
-from grace_store.score.parquet_columns import read_columns, read_header
+from grace_store.scoring.notes import DuplicatesNote, GroupSpec
+from grace_store.scoring.parquet_columns import read_columns, read_header
 
 SCHEMA = pa.schema(
     [

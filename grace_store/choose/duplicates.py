@@ -29,9 +29,9 @@ from grace_store.pool.descriptors import DescriptionReader, tell_oddities
 from grace_store.pool.parallel import Mapper, Threads, map_ordered
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
-from grace_store.score.notes import DuplicatesNote, GroupSpec, SearchNote, check_plan_of
-from grace_store.score.provenance import keep_samples, open_store_of, where_note
-from grace_store.score.score_table import ScoresLike, ScoreTable, read_scores
+from grace_store.scoring.notes import DuplicatesNote, GroupSpec, SearchNote, check_plan_of
+from grace_store.scoring.provenance import keep_samples, open_store_of, where_note
+from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.store.opened import Store
 from grace_store.values.diverse_orders import distinct_first
 from grace_store.values.diversity_spec import DiversitySpec

@@ -12,8 +12,8 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.states import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted, last_name
 from grace_store.choose.contamination_table import AgainstLike, AgainstTable, read_against
-from grace_store.score.notes import AgainstNote
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.notes import AgainstNote
+from grace_store.scoring.score_table import ScoreTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from grace_store.choose.exports.export_kind import ChosenRecords, Export, Export
 from grace_store.choose.selection import Subset, SubsetNote
 from grace_store.data.folders import expand_paths
 from grace_store.pool.records import open_dataset
-from grace_store.score.provenance import Source, check_outputs, open_store_of, place_of, sources_of
-from grace_store.score.weight_table import WeightsLike, WeightTable, read_weights
+from grace_store.scoring.provenance import Source, check_outputs, open_store_of, place_of, sources_of
+from grace_store.scoring.weight_table import WeightsLike, WeightTable, read_weights
 from grace_store.store.opened import Store
 
 

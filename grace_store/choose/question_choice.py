@@ -16,7 +16,7 @@ from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned
 from grace_store.base.text import counted
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.ranking import rank
 from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
 

@@ -24,9 +24,9 @@ from grace_store.choose.group_counts import GroupCount, group_sizes, rise_and_fa
 from grace_store.choose.question_choice import choose_in_questions, questions_of
 from grace_store.choose.selection import SIZES, Selection, Subset, SubsetNote
 from grace_store.pool.records import question_groups, response_digests
-from grace_store.score.notes import AgainstNote
-from grace_store.score.provenance import filter_scores, groups_of, open_store_of
-from grace_store.score.score_table import ScoresLike, ScoreTable, read_scores
+from grace_store.scoring.notes import AgainstNote
+from grace_store.scoring.provenance import filter_scores, groups_of, open_store_of
+from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.values.length_bias import LENGTHS, residuals
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import Length, Ratio, at_least, budget, rank, stratified_rank

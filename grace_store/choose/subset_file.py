@@ -10,8 +10,8 @@ from grace_store.base.errors import DataError
 from grace_store.base.files import file_sha256, sidecar_of
 from grace_store.base.text import counted, first_few
 from grace_store.choose.selection import SubsetNote
-from grace_store.score.notes import check_plan_of
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
 
 NAMES_SHOWN = 3

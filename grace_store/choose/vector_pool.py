@@ -11,8 +11,8 @@ from grace_store.base.text import counted
 from grace_store.likeness.points import Descriptor
 from grace_store.pool.descriptors import Descriptions, describe_samples
 from grace_store.pool.pool import Pool
-from grace_store.score.notes import PointsNote
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.notes import PointsNote
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import Store
 
 

@@ -35,7 +35,7 @@ def audit(scores: Path, data: tuple[str, ...], out: Path | None, *, as_json: boo
     Lengths are those of steps and of the response in tokens, and the number of steps. `select --control length` ranks
     by what is left of the values when length is taken out.
     """
-    from grace_store.score.provenance import check_results
+    from grace_store.scoring.provenance import check_results
 
     check_results(None, [out], [scores])
     show(gs.audit(scores, **settings, data=data or None), out, as_json=as_json)

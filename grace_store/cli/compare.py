@@ -27,7 +27,7 @@ def compare(a: Path, b: Path, ratio: str | None, most: int, out: Path | None, *,
     is in A alone. Of samples that moved in rank it is told which part of their values moved them: alignment with the
     answer, alignment with history, or length that was taken out. OUT and --json have all samples that entered or left.
     """
-    from grace_store.score.provenance import check_results
+    from grace_store.scoring.provenance import check_results
 
     check_results(None, [out], [a, b])
     show(gs.compare(a, b, ratio=ratio), out, as_json=as_json, most=most)

@@ -62,7 +62,7 @@ def contamination(store: str, against: tuple[str, ...], out: Path, *, as_json: b
     numbers are another question. The table has one row for each sample and item. `select --exclude-contaminated` never
     chooses samples that have an item in them.
     """
-    from grace_store.score.provenance import check_results
+    from grace_store.scoring.provenance import check_results
 
     check_results(store, [out], [Path(each) for each in against if "://" not in each])
     with ProgressDisplay(quiet=as_json) as display:

@@ -43,7 +43,7 @@ def diversity(
     Subsets are compared with the whole pool of samples and with random subsets of the same size. Coverage is counted in
     clusters of the samples' vectors.
     """
-    from grace_store.score.provenance import check_results
+    from grace_store.scoring.provenance import check_results
 
     asked = said({name: settings.pop(name) for name in ("methods", "weights")})
     if asked and not curve:

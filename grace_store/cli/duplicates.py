@@ -68,7 +68,7 @@ def duplicates(
 
     With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
     """
-    from grace_store.score.provenance import check_results
+    from grace_store.scoring.provenance import check_results
 
     check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:

@@ -32,7 +32,7 @@ def evaluate(
     (of one model or of several), or .csv tables with one row for each run and, in a row named "items", the numbers of
     questions. The relative average is the mean over benchmarks of 100 score / score of the full data.
     """
-    from grace_store.score.provenance import check_results
+    from grace_store.scoring.provenance import check_results
 
     check_results(None, [out], [Path(place) for place in (*results, full)])
     show(gs.evaluate(results, full, num_items=_counts(items), seed=seed), out, as_json=as_json)

@@ -159,7 +159,7 @@ def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
 
 
 def _print(run: gs.ScoreRun, conclusion: str) -> None:
-    from grace_store.score.grouped_scoring import groups_in_words
+    from grace_store.scoring.grouped_scoring import groups_in_words
 
     click.echo(conclusion)
     without = run.num_samples - run.num_with_value

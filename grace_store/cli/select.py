@@ -154,7 +154,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     --count keep those with the largest difference.
     """
     from grace_store.choose.select import subset_paths
-    from grace_store.score.provenance import check_outputs
+    from grace_store.scoring.provenance import check_outputs
 
     check_name(out, *EXPORTS[as_format].formats)
     sizes = _sizes(settings)

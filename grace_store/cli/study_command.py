@@ -31,7 +31,7 @@ def study_command(name: str) -> click.Command:
     )
 
     def run(store: str, out: Path | None, *, as_json: bool, **given: Any) -> None:
-        from grace_store.score.provenance import check_results
+        from grace_store.scoring.provenance import check_results
 
         check_results(store, [out])
         settings = parsed(study.settings, given)

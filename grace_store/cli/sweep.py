@@ -44,7 +44,7 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     Every combination of the settings is scored in one pass. The folder gets values.parquet (row, and a column for each
     setting), samples.parquet, summary.parquet and overlap.parquet. `report --sweep` draws overlap and rank correlation.
     """
-    from grace_store.score.sweep_settings import sweep_of
+    from grace_store.scoring.sweep_settings import sweep_of
 
     axes = {name: settings[name] for name in ("alpha", "history", "target", "aggregation")}
     spec = sweep_of(said(axes), settings["signal"], settings["ratio"], grid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.pages.sections import Cell, Section
-from grace_store.score.notes import BenchmarkNote
+from grace_store.scoring.notes import BenchmarkNote
 
 WORST_SHOWN = 20
 """Matches that are shown side by side."""

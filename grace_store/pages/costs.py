@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from grace_store.run.status import SignalStatus
-from grace_store.score.notes import ScoresNote
+from grace_store.scoring.notes import ScoresNote
 from grace_store.store.backend import run_logs
 from grace_store.store.opened import Store
 

@@ -14,8 +14,8 @@ from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
 from grace_store.pool.pool import Pool, stepwise_signals
-from grace_store.score.score_table import ScoreTable
-from grace_store.score.sweep import Sweep, sweep
+from grace_store.scoring.score_table import ScoreTable
+from grace_store.scoring.sweep import Sweep, sweep
 from grace_store.study.audit import audit
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec

@@ -12,8 +12,8 @@ from grace_store.base.text import one_line
 from grace_store.choose.group_counts import group_name
 from grace_store.pages.figures import BOXES, intervals, value_boxes
 from grace_store.pages.sections import Cell, Section
-from grace_store.score.provenance import groups_of
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.provenance import groups_of
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation, share_interval
 

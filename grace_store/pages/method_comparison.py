@@ -12,8 +12,8 @@ from grace_store.pages.figures import matrix_map
 from grace_store.pages.groups import NamedTable
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status
-from grace_store.score.notes import check_plan_of
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
 from grace_store.values.length_bias import rank_correlation

@@ -9,8 +9,8 @@ from grace_store.base.settings import short
 from grace_store.base.text import one_line, size
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status, set_aside_rows
-from grace_store.score.notes import ScoresNote
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.notes import ScoresNote
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import Store
 
 MAX_LISTED = 200

@@ -16,9 +16,9 @@ from grace_store.choose.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.choose.selection import SubsetNote
 from grace_store.choose.subset_file import selected_rows
 from grace_store.pool.pool import Kept
-from grace_store.score.notes import check_plan_of
-from grace_store.score.score_table import ScoreTable, read_scores
-from grace_store.score.sweep import Sweep, read_sweep
+from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.score_table import ScoreTable, read_scores
+from grace_store.scoring.sweep import Sweep, read_sweep
 from grace_store.store.opened import Store
 from grace_store.train.recipe import read_recipe
 

@@ -19,7 +19,7 @@ from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
 from grace_store.pool.descriptors import Descriptions, describe_samples
 from grace_store.pool.pool import Pool
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs

@@ -23,7 +23,7 @@ from grace_store.pages.thumbnails import Thumbnails
 from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import parse_names, stepwise_signals
 from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack

@@ -22,9 +22,9 @@ from grace_store.likeness.points import Descriptor
 from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
-from grace_store.score.notes import AgainstNote, AgainstSpec, BenchmarkNote, NamedSignal
-from grace_store.score.provenance import where_note
-from grace_store.score.signal_pairs import differences
+from grace_store.scoring.notes import AgainstNote, AgainstSpec, BenchmarkNote, NamedSignal
+from grace_store.scoring.provenance import where_note
+from grace_store.scoring.signal_pairs import differences
 from grace_store.store.opened import SignalView, Store
 from grace_store.study.benchmarks import (
     BenchmarkLike,

@@ -30,9 +30,9 @@ from grace_store.likeness.points import descriptor_named
 from grace_store.likeness.vendi import MAX_VENDI, drawn, mean_distance, nearest_cosines, nearest_distance, vendi_score
 from grace_store.pool.parallel import Mapper
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.score.notes import check_plan_of
-from grace_store.score.provenance import keep_samples
-from grace_store.score.score_table import ScoresLike, ScoreTable, read_scores
+from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.provenance import keep_samples
+from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.study.diversity_conclusion import conclude_diversity
 from grace_store.study.trade_curve import trade_curve
 from grace_store.values.diversity_spec import DiversitySpec

@@ -19,8 +19,8 @@ from grace_store.likeness.points import Descriptor
 from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.samples import StoredSample, samples_at
-from grace_store.score.notes import check_plan_of
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
 

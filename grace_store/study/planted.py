@@ -13,8 +13,8 @@ from grace_store.base.text import counted
 from grace_store.choose.duplicate_table import read_duplicates
 from grace_store.choose.select import read_subset
 from grace_store.pool.records import read_fields
-from grace_store.score.provenance import noted_pool, open_store_of
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.provenance import noted_pool, open_store_of
+from grace_store.scoring.score_table import read_scores
 from grace_store.study.judge import FEWEST_LABELS, NUM_WRONG
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, GRACE, SURE
 from grace_store.values.roc import CHANCE

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.pool.records import read_field
-from grace_store.score.provenance import open_store_of
-from grace_store.score.score_table import ScoreTable, read_scores
+from grace_store.scoring.provenance import open_store_of
+from grace_store.scoring.score_table import ScoreTable, read_scores
 
 
 def ranked_records(scores: ScoreTable | str | Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:

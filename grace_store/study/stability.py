@@ -16,8 +16,8 @@ from grace_store.pool.blocks import CommittedSignals
 from grace_store.pool.parallel import Threads, map_ordered
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.vectors import VectorReader
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import SignalView
 from grace_store.store.storages import STORAGES, packed_grams, stored_form
 from grace_store.study.study_kind import Study

@@ -20,7 +20,7 @@ from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.run.open_signal import describe_differences, software
 from grace_store.run.plan import plan
-from grace_store.score.provenance import check_outputs, open_made_from, sources_of
+from grace_store.scoring.provenance import check_outputs, open_made_from, sources_of
 from grace_store.store.backend import is_url
 from grace_store.store.opened import SignalView, Store
 from grace_store.study.benchmarks import as_store

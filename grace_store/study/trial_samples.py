@@ -25,8 +25,8 @@ from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
 from grace_store.choose.subset_file import samples_named
 from grace_store.pool.records import question_digests, wording_digests
-from grace_store.score.notes import check_plan_of
-from grace_store.score.weight_table import read_weights
+from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.weight_table import read_weights
 from grace_store.store.opened import Store
 from grace_store.study.trial_documents import Arm, TrialSamples, TrialSpec, TrialSubset
 from grace_store.values.methods.random import random_values

@@ -17,7 +17,7 @@ from grace_store.choose.selection import Selection
 from grace_store.pool.pool import Pool
 from grace_store.pool.records import question_groups
 from grace_store.run.plan import plan
-from grace_store.score.score import ScoreRequest, score
+from grace_store.scoring.score import ScoreRequest, score
 from grace_store.store.opened import Store
 from grace_store.study.judge import JudgeSettings, judge
 from grace_store.values.score_spec import ScoreSpec

@@ -26,7 +26,7 @@ from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.status import status
 from grace_store.run.verify import verify
-from grace_store.score.score import score
+from grace_store.scoring.score import score
 from grace_store.store.backend import LocalBackend
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import Totals

@@ -15,10 +15,10 @@ import numpy as np
 
 from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import Pool
-from grace_store.score.score import score
-from grace_store.score.sweep import sweep
-from grace_store.score.sweep_settings import SettingValues, resolve_settings
-from grace_store.score.weigh_steps import weights
+from grace_store.scoring.score import score
+from grace_store.scoring.sweep import sweep
+from grace_store.scoring.sweep_settings import SettingValues, resolve_settings
+from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.step_rules import history_weights

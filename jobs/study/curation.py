@@ -15,8 +15,8 @@ from grace_store.choose.selection import Selection
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.targets import Targets
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store
 from grace_store.train.warmup import WarmupJob, warmup
 from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec

@@ -20,10 +20,10 @@ from grace_store.pool.pool import Pool
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.targets import Targets
-from grace_store.score.weigh_steps import weights
-from grace_store.score.weight_table import WeightTable, read_weights, weights_schema, write_weights
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.targets import Targets
+from grace_store.scoring.weigh_steps import weights
+from grace_store.scoring.weight_table import WeightTable, read_weights, weights_schema, write_weights
 from grace_store.store.opened import Store
 from grace_store.train.warmup import WarmupJob, warmup
 from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, MethodSpec

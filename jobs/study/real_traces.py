@@ -24,8 +24,8 @@ from grace_store.base.settings import DataSpec, RunOptions
 from grace_store.example import demo_model
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.score_table import ScoreTable, read_scores
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method import HeuristicSpec
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, make_traces

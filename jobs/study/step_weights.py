@@ -35,8 +35,8 @@ from grace_store.model.proxy import ProxyExtractor
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
-from grace_store.score.weigh_steps import weights
-from grace_store.score.weight_table import WeightTable
+from grace_store.scoring.weigh_steps import weights
+from grace_store.scoring.weight_table import WeightTable
 from grace_store.store.opened import Store
 from grace_store.values.weightings import WEIGHTINGS
 from grace_store.values.weightings.weighting import WeightsSpec

@@ -12,7 +12,7 @@ import torch
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.finding import Finding
 from grace_store.pool.pool import Pool
-from grace_store.score.score_table import read_scores
+from grace_store.scoring.score_table import read_scores
 from grace_store.study.fidelity import FidelitySettings, fidelity
 from grace_store.study.stability import StabilitySettings, stability
 from jobs.study.curation import Curation

@@ -43,7 +43,7 @@ from grace_store.model.load.model_folder import open_folder
 from grace_store.run.plan import found_format
 from grace_store.run.status import status
 from grace_store.run.verify import verify
-from grace_store.score.sweep_settings import load_grid
+from grace_store.scoring.sweep_settings import load_grid
 from grace_store.store.digested_json import BODY, SEAL
 from grace_store.store.opened import Store
 from jobs.schemas import NOTES

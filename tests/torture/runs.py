@@ -29,7 +29,7 @@ from tests.jobs import content, write_dataset
 # What commands import when they are called, imported once for all forked processes.
 for module in ("plan", "extract", "status", "verify", "score", "select", "inspect"):
     importlib.import_module(f"grace_store.cli.{module}")
-for module in ("score.score", "choose.select", "study.inspect", "run.verify", "run.status", "run.engines.engine"):
+for module in ("scoring.score", "choose.select", "study.inspect", "run.verify", "run.status", "run.engines.engine"):
     importlib.import_module(f"grace_store.{module}")
 
 SAMPLES_PER_UNIT = 8

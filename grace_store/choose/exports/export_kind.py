@@ -21,7 +21,7 @@ from grace_store.data.record import Record
 from grace_store.data.sample import Sample
 from grace_store.data.sample_digests import prompt_digest
 from grace_store.pool.records import image_folder
-from grace_store.score.weight_table import WeightTable
+from grace_store.scoring.weight_table import WeightTable
 from grace_store.store.opened import Store
 from grace_store.store.sample_rows import locators_at
 

@@ -9,7 +9,7 @@ import numpy as np
 from grace_store.base.errors import DataError
 from grace_store.base.files import write_records
 from grace_store.choose.exports.export_kind import ChosenRecords, Export
-from grace_store.score.score_table import STEP_SCORES
+from grace_store.scoring.score_table import STEP_SCORES
 
 
 def _with_scores(chosen: ChosenRecords) -> Iterator[bytes]:

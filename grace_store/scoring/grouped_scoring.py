@@ -22,10 +22,10 @@ from grace_store.pool.parallel import Mapper, Threads, map_ordered
 from grace_store.pool.pool import Kept, SignalWeights
 from grace_store.pool.records import question_groups
 from grace_store.pool.vectors import UnitVectors, VectorReader
-from grace_store.score.notes import GroupsNote, ScoresNote
-from grace_store.score.parquet_columns import arrow_floats, arrow_numbers, numpy_numbers
-from grace_store.score.provenance import Source, scores_note, sources_of, where_note
-from grace_store.score.score_table import GROUP_COLUMNS, ScoreRows, flag_lists
+from grace_store.scoring.notes import GroupsNote, ScoresNote
+from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, numpy_numbers
+from grace_store.scoring.provenance import Source, scores_note, sources_of, where_note
+from grace_store.scoring.score_table import GROUP_COLUMNS, ScoreRows, flag_lists
 from grace_store.store.opened import Store
 from grace_store.values.alignment import RESOLUTION, ROUGH
 from grace_store.values.directions import unit_vectors

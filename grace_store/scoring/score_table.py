@@ -23,8 +23,8 @@ from grace_store.base.files import whole_file
 from grace_store.base.row_index import ascend, find_rows
 from grace_store.base.states import ABOUT, flag_names
 from grace_store.base.text import counted
-from grace_store.score.notes import ScoresNote
-from grace_store.score.parquet_columns import (
+from grace_store.scoring.notes import ScoresNote
+from grace_store.scoring.parquet_columns import (
     arrow_flags,
     arrow_floats,
     arrow_lists,

@@ -20,12 +20,12 @@ from grace_store.likeness.communities import find_communities
 from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool
 from grace_store.pool.vectors import UnitVectors, VectorReader
-from grace_store.score.grouped_scoring import Scoring
-from grace_store.score.notes import ScoresNote
-from grace_store.score.provenance import Source, scores_note, sources_of, where_note
-from grace_store.score.score_table import ScoreRows
-from grace_store.score.signal_pairs import pair_signals
-from grace_store.score.targets import Targets, TargetSet, find_subtasks, read_targets
+from grace_store.scoring.grouped_scoring import Scoring
+from grace_store.scoring.notes import ScoresNote
+from grace_store.scoring.provenance import Source, scores_note, sources_of, where_note
+from grace_store.scoring.score_table import ScoreRows
+from grace_store.scoring.signal_pairs import pair_signals
+from grace_store.scoring.targets import Targets, TargetSet, find_subtasks, read_targets
 from grace_store.values.directions import products
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories

@@ -12,7 +12,7 @@ import pytest
 from grace_store.base.documents import Document, parse_document
 from grace_store.base.errors import DataError
 from grace_store.choose.selection import Selection
-from grace_store.score.notes import ScoresNote
+from grace_store.scoring.notes import ScoresNote
 from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
 from tests.example_notes import EXAMPLES, INFLUENCE, SCORES, SUBSET

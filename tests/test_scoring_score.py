@@ -12,8 +12,8 @@ from grace_store.base.errors import Corrupt, DataError, NotAStore, ResumeMismatc
 from grace_store.pool import blocks
 from grace_store.pool.pool import Pool
 from grace_store.pool.samples import iter_samples
-from grace_store.score.score import ScoreRequest, replay, score
-from grace_store.score.score_table import read_scores, read_scores_note
+from grace_store.scoring.score import ScoreRequest, replay, score
+from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.store.opened import Store
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values

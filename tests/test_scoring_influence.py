@@ -24,10 +24,10 @@ from grace_store.choose.select import rank_samples, select
 from grace_store.choose.selection import Selection
 from grace_store.pool import vectors as vector_blocks
 from grace_store.pool.vectors import VectorReader
-from grace_store.score import influence
-from grace_store.score.score import ScoreRequest, replay, score
-from grace_store.score.score_table import read_scores
-from grace_store.score.targets import Targets
+from grace_store.scoring import influence
+from grace_store.scoring.score import ScoreRequest, replay, score
+from grace_store.scoring.score_table import read_scores
+from grace_store.scoring.targets import Targets
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.study.audit import audit

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from grace_store.score.score import score
-from grace_store.score.setting_changes import conclude_sweep
-from grace_store.score.sweep import read_sweep, sweep
+from grace_store.scoring.score import score
+from grace_store.scoring.setting_changes import conclude_sweep
+from grace_store.scoring.sweep import read_sweep, sweep
 from grace_store.values.grid import SweepSpec
 from grace_store.values.ranking import budget, top_mask
 from tests.scored_stores import known_store

@@ -21,12 +21,12 @@ from grace_store.base.text import counted
 from grace_store.pool.blocks import BlockReader, SampleBlock
 from grace_store.pool.parallel import Mapper, Threads, map_ordered
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.score.notes import SweepNote, check_plan_of
-from grace_store.score.parquet_columns import arrow_numbers, arrow_texts
-from grace_store.score.provenance import noted_pool
-from grace_store.score.setting_changes import WITH_DEFAULT, conclude_sweep
-from grace_store.score.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
-from grace_store.score.sweep_table import (
+from grace_store.scoring.notes import SweepNote, check_plan_of
+from grace_store.scoring.parquet_columns import arrow_numbers, arrow_texts
+from grace_store.scoring.provenance import noted_pool
+from grace_store.scoring.setting_changes import WITH_DEFAULT, conclude_sweep
+from grace_store.scoring.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
+from grace_store.scoring.sweep_table import (
     OVERLAP,
     SUMMARY,
     SUMMARY_SCHEMA,

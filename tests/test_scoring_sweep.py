@@ -15,12 +15,12 @@ import xarray as xr
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.pool import blocks
 from grace_store.pool.pool import Pool
-from grace_store.score import sweep as sweeping
-from grace_store.score import sweep_table
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.sweep import read_sweep, sweep
-from grace_store.score.sweep_settings import resolve_settings
-from grace_store.score.sweep_table import FolderTables
+from grace_store.scoring import sweep as sweeping
+from grace_store.scoring import sweep_table
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.sweep import read_sweep, sweep
+from grace_store.scoring.sweep_settings import resolve_settings
+from grace_store.scoring.sweep_table import FolderTables
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.ranking import budget, rank

@@ -13,14 +13,14 @@ import pytest
 from grace_store.base.documents import METADATA_KEY, document_metadata
 from grace_store.base.errors import DataError
 from grace_store.base.states import Flag
-from grace_store.score.notes import (
+from grace_store.scoring.notes import (
     NamedSignal,
     ScoredSignal,
     ScoresNote,
     Subtask,
     TargetsNote,
 )
-from grace_store.score.score_table import (
+from grace_store.scoring.score_table import (
     COLUMNS,
     ScoreRows,
     read_scores,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from grace_store.base.errors import SettingError, TargetMismatch, UnknownName
 from grace_store.base.settings import ExtractSpec, ModelIdentity, short
 from grace_store.pool.pool import Signals, SignalWeights, name_and_weight, resolve_signals
-from grace_store.score.notes import WeightsFrom
+from grace_store.scoring.notes import WeightsFrom
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.methods.method import InfluenceMethod
 

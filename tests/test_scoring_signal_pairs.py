@@ -10,8 +10,8 @@ from grace_store.base.errors import (
     TargetMismatch,
     UnknownName,
 )
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.targets import Targets
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.targets import Targets
 from grace_store.values.score_spec import ScoreSpec
 from tests.gradient_stores import (
     DIMENSION,

@@ -17,7 +17,7 @@ from grace_store.base.finding import PoolNote, SignalNote, WhereNote
 from grace_store.pool.blocks import CommittedSignals
 from grace_store.pool.pool import Kept, KnownColumns, SignalWeights, keep, keep_planned, read_groups
 from grace_store.pool.records import SampleRecords
-from grace_store.score.notes import (
+from grace_store.scoring.notes import (
     NamedSignal,
     ScoredSignal,
     ScoresNote,
@@ -26,8 +26,8 @@ from grace_store.score.notes import (
     TargetsNote,
     check_plan_of,
 )
-from grace_store.score.parquet_columns import arrow_flags
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.parquet_columns import arrow_flags
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.backend import is_url
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.methods.method import MethodSpec

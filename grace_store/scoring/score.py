@@ -20,8 +20,8 @@ from grace_store.pool.blocks import BlockReader, SampleBlock
 from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.vectors import VectorReader
-from grace_store.score.conclusions import conclude_scores
-from grace_store.score.grouped_scoring import (
+from grace_store.scoring.conclusions import conclude_scores
+from grace_store.scoring.grouped_scoring import (
     GroupAlignment,
     Scoring,
     align_with_groups,
@@ -31,9 +31,9 @@ from grace_store.score.grouped_scoring import (
     score_in_groups,
     score_responses,
 )
-from grace_store.score.notes import CustomHistory, ScoresNote, check_plan_of
-from grace_store.score.parquet_columns import numpy_numbers
-from grace_store.score.provenance import (
+from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
+from grace_store.scoring.parquet_columns import numpy_numbers
+from grace_store.scoring.provenance import (
     check_made_from,
     check_outputs,
     check_signals_of,
@@ -42,7 +42,7 @@ from grace_store.score.provenance import (
     sources_of,
     where_note,
 )
-from grace_store.score.score_table import (
+from grace_store.scoring.score_table import (
     ScoreRows,
     ScoreTable,
     read_scores,
@@ -50,7 +50,7 @@ from grace_store.score.score_table import (
     scores_schema,
     write_scores,
 )
-from grace_store.score.targets import Targets
+from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, combine_scores, combine_signals, placed, score_ragged
@@ -174,7 +174,7 @@ def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, l
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
         raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
     if isinstance(method, InfluenceMethod):
-        from grace_store.score.influence import (
+        from grace_store.scoring.influence import (
             prepare_influence,
         )  # the reading of targets, which no other method needs
 

@@ -11,7 +11,7 @@ from grace_store.base.errors import (
     SettingError,
     Unfinished,
 )
-from grace_store.score.score import ScoreRequest, replay, score
+from grace_store.scoring.score import ScoreRequest, replay, score
 from grace_store.store.opened import Store
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values

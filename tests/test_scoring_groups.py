@@ -25,8 +25,8 @@ from grace_store.data.sample_digests import response_digest
 from grace_store.pool.records import question_groups
 from grace_store.pool.vectors import VectorReader
 from grace_store.run.extract import extract
-from grace_store.score.grouped_scoring import align_with_groups
-from grace_store.score.score import replay
+from grace_store.scoring.grouped_scoring import align_with_groups
+from grace_store.scoring.score import replay
 from grace_store.store.opened import Store
 from grace_store.values.methods.method import HeuristicSpec
 from tests.brute_force import cosine_with_sum

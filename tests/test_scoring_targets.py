@@ -10,8 +10,8 @@ from grace_store.base.errors import (
     SettingError,
 )
 from grace_store.base.events import Warned
-from grace_store.score.score import ScoreRequest, score
-from grace_store.score.targets import Targets
+from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.targets import Targets
 from tests.gradient_stores import (
     add_gradients,
     brute_influence,

@@ -19,8 +19,8 @@ from grace_store.base.files import whole_file
 from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
 from grace_store.pool.blocks import SampleBlock
-from grace_store.score.notes import WeightsNote
-from grace_store.score.parquet_columns import (
+from grace_store.scoring.notes import WeightsNote
+from grace_store.scoring.parquet_columns import (
     arrow_floats,
     arrow_lists,
     arrow_numbers,
@@ -29,7 +29,7 @@ from grace_store.score.parquet_columns import (
     read_columns,
     read_header,
 )
-from grace_store.score.score_table import flag_lists
+from grace_store.scoring.score_table import flag_lists
 from grace_store.values.ragged_weights import RaggedWeights
 from grace_store.values.weightings import WEIGHTINGS
 

@@ -10,7 +10,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.finding import Estimate
 from grace_store.base.states import HYGIENE_FLAGS
 from grace_store.base.text import about, counted, percent, percent_between
-from grace_store.score.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.length_bias import (
     MIN_AUDITED,
     explained_by_lengths,

@@ -13,7 +13,7 @@ from grace_store.base.text import first_few, one_line
 from grace_store.data.folders import name_files
 from grace_store.pool.records import read_field
 from grace_store.pool.vectors import VectorReader
-from grace_store.score.notes import NamedSignal, Subtask, TargetsNote
+from grace_store.scoring.notes import NamedSignal, Subtask, TargetsNote
 from grace_store.store.opened import Store
 from grace_store.values.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
 

@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from grace_store.base.errors import NotAStore, ResumeMismatch
-from grace_store.score.notes import check_plan_of
-from grace_store.score.provenance import check_made_from, open_made_from, open_store_of
-from grace_store.score.score import ScoreRequest, score
+from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.provenance import check_made_from, open_made_from, open_store_of
+from grace_store.scoring.score import ScoreRequest, score
 from tests.scored_stores import known_store
 
 

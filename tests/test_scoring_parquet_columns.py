@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace_store.base.errors import DataError
-from grace_store.score.parquet_columns import read_columns, read_header
+from grace_store.scoring.parquet_columns import read_columns, read_header
 
 KINDS = {"name": pa.string(), "count": pa.int64(), "parts": pa.list_(pa.float64())}
 

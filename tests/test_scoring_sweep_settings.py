@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.score.sweep import sweep
-from grace_store.score.sweep_settings import load_grid, resolve_settings, short_labels
+from grace_store.scoring.sweep import sweep
+from grace_store.scoring.sweep_settings import load_grid, resolve_settings, short_labels
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import known_store

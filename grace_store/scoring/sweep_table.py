@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import document_metadata, find_document, metadata_document
 from grace_store.base.errors import DataError
-from grace_store.score.notes import SweepNote
-from grace_store.score.parquet_columns import (
+from grace_store.scoring.notes import SweepNote
+from grace_store.scoring.parquet_columns import (
     arrow_floats,
     arrow_numbers,
     arrow_texts,
