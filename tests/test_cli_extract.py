@@ -85,7 +85,7 @@ def test_a_full_disk_keeps_what_is_committed(
     monkeypatch.setattr(LocalBackend, "write", _full_after(real, "base/00000002"))
     result = run(*extract_words(tmp_path / "store.zarr", text_model, data), code=1)
     assert (
-        "Everything committed is kept and nothing half-written: make room and run the same command again"
+        "Everything committed is kept and no file is half-written: make room and run the same again"
         in result.stderr
     )
     monkeypatch.setattr(LocalBackend, "write", real)

@@ -77,7 +77,7 @@ class _Commands(Registry[click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         if name not in STUDY_HELP:
             return super().__getitem__(name)
-        from grace_store.cli.study_command import study_command
+        from grace_store.cli.shared import study_command
 
         return study_command(name)
 
