@@ -21,7 +21,7 @@ from grace_store.values.within_groups import Within
 NAMED_AT_MOST = 10
 """Subtasks and capabilities that are named; a target set may have hundreds."""
 BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "data", "threads", "engine", "address", "as_json")
-"""What --replay has a use for; all other settings are the table's."""
+"""Parameters that can be given together with --replay; all other settings come from the table."""
 
 METHOD_LIST = "\n".join(
     ["\b\nMethods, by what they keep:", *(f"  {name}: {each.about}" for name, each in METHODS.items())]

@@ -91,7 +91,7 @@ group_by = option(
 )
 
 KNOWN_BY_SCORES = ", num_tokens, value, flags"
-"""What a table of scores adds to the names of --where."""
+"""Names that --where also has with a table of scores."""
 
 
 def scores(help: str) -> Decorator:
@@ -211,7 +211,7 @@ def take_pool(store: str, settings: dict[str, Any], threads: Threads) -> Pool:
 # ---------------------------------------------------------------- where the work is done
 
 LOCAL = "local"
-"""That of the LOCAL_ENGINES which the machine's devices call for."""
+"""Stands for the one of LOCAL_ENGINES that suits the machine's devices."""
 ENGINE_NAMES = [LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]
 
 engine = stacked(
@@ -234,9 +234,9 @@ def is_local(engine: str, address: str | None) -> bool:
 
 @contextmanager
 def spread(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
-    """Yield what works on the blocks of a store: threads of this process, or the tasks of a Ray cluster.
+    """Yield the workers for the blocks of a store: threads of this process, or tasks of a Ray cluster.
 
-    The settings lose the options that say which.
+    Takes --engine, --address and --threads out of the settings.
     """
     engine, address, threads = (settings.pop(name) for name in ("engine", "address", "threads"))
     if is_local(engine, address):

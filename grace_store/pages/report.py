@@ -80,7 +80,7 @@ def _sources(request: ReportRequest) -> list[Source]:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """All that goes into the file."""
+    """Everything in the HTML file."""
 
     title: str
     table: ScoreTable
@@ -190,7 +190,7 @@ def _chosen(table: ScoreTable, subsets: Mapping[str, IntArray], ratio: str) -> l
 
 
 def _of_best(table: ScoreTable, given: ReportInputs, ratio: str) -> list[str]:
-    """Return what is to be said of the best share, where no subset is given."""
+    """Return the conclusion about the best share if no subset is given."""
     if given.subsets or not np.isfinite(table.value).any():
         return []
     return [select(table, ratio=ratio).conclusion]

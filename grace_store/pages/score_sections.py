@@ -86,7 +86,7 @@ def overview_section(
 
 
 def _within(note: ScoresNote) -> list[tuple[str, Cell]]:
-    """Return how values were compared within their questions, if they were."""
+    """Return how values are compared within questions; empty if they are not."""
     if note.groups is None or note.groups.within is None:
         return []
     question = "same prompt and images" if note.groups.by is None else f"same {note.groups.by}"
@@ -135,10 +135,10 @@ def _signals(section: Section, store: Store, status: Status) -> None:
 
 
 DEFAULT_GRID: dict[str, Any] = {"alpha": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), "history": ("uniform", "window:3", "ema:0.8")}
-"""What is swept if no sweep is given."""
+"""Settings of the sweep that is made if none is given."""
 MAX_BOXES = 60
 FEW_TRACES = 20
-"""A median of fewer says little."""
+"""A median of fewer traces is too noisy to interpret."""
 LENGTH_WORDS = {"step_length": "tokens in a step", "response_length": "tokens in the response", "num_steps": "steps K"}
 
 
@@ -173,7 +173,7 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
 
 
 def _about_profile(table: ScoreTable) -> str:
-    """Say what the profile is of, and from where on too few traces stand behind it."""
+    """Describe the profile, and name the step from which too few traces are behind it."""
     words = f"Step scores by position, over {int(table.num_steps.sum()):,} steps. The bars below count the traces that "
     words += "have a step there."
     reached = [int((table.num_steps >= k).sum()) for k in range(1, figures.MAX_POSITIONS + 1)]
@@ -203,7 +203,7 @@ def _flags(section: Section, table: ScoreTable) -> None:
 
 
 def _thinned(num: int) -> str:
-    """Say how many of the points a scatter shows, unless it shows them all."""
+    """Return a sentence with the number of points drawn, unless all are."""
     return f" {MAX_POINTS:,} of {num:,} points are drawn, chosen at random." if num > MAX_POINTS else ""
 
 
