@@ -9,7 +9,7 @@ import pytest
 from grace_store.base.documents import METADATA_KEY
 from grace_store.base.errors import DataError
 from grace_store.choose.contamination_table import SCHEMA, AgainstTable, read_against
-from grace_store.pages.contaminated_samples import against_section
+from grace_store.pages.findings import against_section
 from grace_store.scoring.notes import AgainstNote, AgainstSpec, BenchmarkNote
 from tests.example_notes import BENCHMARK, DUPLICATES, MADE_FROM
 

@@ -20,7 +20,7 @@ from grace_store.cli.progress import ProgressDisplay
 from grace_store.study import STUDIES
 from tests.commands import run
 
-HELPERS = {"__init__", "main", "console", "progress", "options", "shared", "study_command"}
+HELPERS = {"__init__", "main", "console", "progress", "options", "shared"}
 """Modules of the command line that are no command."""
 
 

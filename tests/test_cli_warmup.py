@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from grace_store.base.events import StepTaken
 from grace_store.cli import progress
 from grace_store.cli.main import main
-from grace_store.pages.audits import warmup_section
+from grace_store.pages.findings import warmup_section
 from grace_store.store.opened import Store
 from tests.tiny_models import tiny_text_model
 from tests.warmups import content, make_inputs

@@ -22,7 +22,7 @@ TRIED = (
     "test_data_dataset.py::test_scan_and_random_access",
     "test_likeness_search.py::test_groups_are_those_of_brute_force",
     "test_values_cadc.py",
-    "test_pages_figure_files.py::test_figures_are_drawn_as_svg_and_png_for_papers",
+    "test_pages_page_files.py::test_figures_are_drawn_as_svg_and_png_for_papers",
     "test_store_backend.py::test_what_is_written_is_read",
     "test_run_engines_ray.py::test_an_error_of_a_task_is_the_error_it_would_be_here",
     "test_run_engines_ray.py::test_a_node_that_does_not_see_the_model_is_named_and_left_out",

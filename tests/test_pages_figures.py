@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from grace_store.base.finding import Estimate
-from grace_store.pages import figure_parts, figures, similarity_figures
+from grace_store.pages import figure_parts, figures
 from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.sections import Figure
 
@@ -41,13 +41,13 @@ EVERY: dict[str, Callable[[], Figure]] = {
     "profile": lambda: figures.step_profile(STEP_SCORE, OFFSETS, CHOSEN),
     "overlap": lambda: figures.matrix_map(MATRIX, NAMES, "Jaccard"),
     "correlation": lambda: figures.matrix_map(MATRIX, NAMES, "Spearman", lowest=-1.0),
-    "similarity": lambda: similarity_figures.similarity_histogram(np.abs(np.tanh(STEP_SCORE)), 0.95),
-    "coverage": lambda: similarity_figures.coverage_bars(NAMES, MATRIX[0], RANDOM),
-    "clusters": lambda: similarity_figures.cluster_map(VALUE[:3], LENGTH[:3], STEPS[:3], NAMES),
+    "similarity": lambda: figures.similarity_histogram(np.abs(np.tanh(STEP_SCORE)), 0.95),
+    "coverage": lambda: figures.coverage_bars(NAMES, MATRIX[0], RANDOM),
+    "clusters": lambda: figures.cluster_map(VALUE[:3], LENGTH[:3], STEPS[:3], NAMES),
     "intervals": lambda: figures.intervals(INTERVALS, "share", (0.5, "<chance>")),
     "proxy": lambda: figures.proxy_scatter(PAIRS, "value"),
     "lines": lambda: figures.line_chart(dict.fromkeys(NAMES, (LENGTH, VALUE)), STEP, LOSS),
-    "trade": lambda: similarity_figures.trade_lines({"<mmr>": CURVE, "b": CURVE}, CURVE[:2], "share"),
+    "trade": lambda: figures.trade_lines({"<mmr>": CURVE, "b": CURVE}, CURVE[:2], "share"),
 }  # fmt: skip
 
 
@@ -81,13 +81,13 @@ def test_nothing_is_drawn_of_nothing_without_complaint(name: str) -> None:
         "profile": lambda: figures.step_profile(none, np.zeros(1, dtype=np.int64), points.chosen),
         "overlap": lambda: figures.matrix_map(np.zeros((0, 0)), [], "Jaccard"),
         "correlation": lambda: figures.matrix_map(np.zeros((0, 0)), [], "Spearman", lowest=-1.0),
-        "similarity": lambda: similarity_figures.similarity_histogram(none, 0.95),
-        "coverage": lambda: similarity_figures.coverage_bars([], none, np.zeros((0, 3))),
-        "clusters": lambda: similarity_figures.cluster_map(none, none, zero, []),
+        "similarity": lambda: figures.similarity_histogram(none, 0.95),
+        "coverage": lambda: figures.coverage_bars([], none, np.zeros((0, 3))),
+        "clusters": lambda: figures.cluster_map(none, none, zero, []),
         "intervals": lambda: figures.intervals({}, "share", (np.nan, "chance")),
         "proxy": lambda: figures.proxy_scatter([], "value"),
         "lines": lambda: figures.line_chart({"none": ([], [])}, STEP, LOSS),
-        "trade": lambda: similarity_figures.trade_lines({"mmr": []}, [], "share"),
+        "trade": lambda: figures.trade_lines({"mmr": []}, [], "share"),
     }
     go.Figure(empty[name]())
 
@@ -142,7 +142,7 @@ def test_the_proxy_is_drawn_against_gradients_with_a_line_where_both_are_equal()
 
 
 def test_names_on_a_curve_are_beside_their_lines_and_apart() -> None:
-    figure = similarity_figures.trade_lines({"one": CURVE, "two": CURVE}, [("random", 1.0, 1.5)], "share")
+    figure = figures.trade_lines({"one": CURVE, "two": CURVE}, [("random", 1.0, 1.5)], "share")
     labels = figure["layout"]["annotations"]
     assert sorted(label["text"] for label in labels) == ["one", "random", "two"]
     assert {(label["x"], label["y"]) for label in labels} == {(1.0, 1.5)}

@@ -18,7 +18,7 @@ from grace_store.base.states import ABOUT
 from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.pages.figures import line_chart
-from grace_store.pages.html import write_page
+from grace_store.pages.page_files import write_page
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.pages.sections import Section

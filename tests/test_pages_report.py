@@ -19,7 +19,7 @@ from grace_store.choose.duplicates import duplicates
 from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.cli import main
-from grace_store.pages import html as html_module
+from grace_store.pages import page_files as html_module
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.pool.pool import Pool
@@ -139,7 +139,7 @@ def test_less_is_held_against_others_without_any_step_scores(tmp_path: Path) -> 
     np.testing.assert_allclose(page.document("trace-index")["value"], table.value, atol=1e-6)
     assert "cosines" not in page.document("traces-0")[0]
     took = next(block for section in page.document("page")["sections"] for block in section["blocks"]
-                if block.get("title") == "What each took")["rows"]  # fmt: skip
+                if block.get("title") == "Cost of each method")["rows"]  # fmt: skip
     assert took[0][0] == "less"
     assert took[0][5:7] == [20, 20]  # forward, backward
 

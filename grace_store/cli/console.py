@@ -1,4 +1,4 @@
-"""What every command prints with: results on stdout, logs on stderr, errors as messages, exit codes."""
+"""How every command prints: results on stdout, logs on stderr, errors as messages, exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXTRAS = {
     "obstore": "cloud",
     **dict.fromkeys(("igraph", "leidenalg"), "cadc"),
 }
-"""Which extra brings a module that the core does without."""
+"""The extra that installs each optional module."""
 
 # Soft wrapping leaves lines whole for terminals to wrap and for logs to keep.
 log = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -48,7 +48,7 @@ def told() -> Iterator[None]:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except GraceStoreError as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
-        raise click.ClickException(harmless(f"{error}{notes}")) from None
+        raise click.ClickException(escape_controls(f"{error}{notes}")) from None
     except ValidationError as error:
         from grace_store.base.settings import one_sentence
 
@@ -69,16 +69,14 @@ def _os_error(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     text = f"{error.strerror or error}{where}."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        # Stores keep what is committed; of a table, a subset or a page nothing appears before all of it is there.
-        return (
-            f"{text} Everything committed is kept and nothing half-written: make room and run the same command again."
-        )
+        # A store keeps its committed units; a table, a subset or a page appears only when it is complete.
+        return f"{text} Everything committed is kept and no file is half-written: make room and run the same again."
     return text
 
 
 @contextmanager
 def stoppable(after: str = "the units under way") -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets; a second Ctrl-C stops at once. The job stops after what is named."""
+    """Yield an event that Ctrl-C or SIGTERM sets; a second Ctrl-C stops at once. after names what is finished first."""
     stop = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -98,7 +96,7 @@ def stoppable(after: str = "the units under way") -> Iterator[threading.Event]:
 
 
 def print_json(value: Any) -> None:
-    """Write a result for machines to stdout; null stands for a number that could not be had."""
+    """Write a result for machines to stdout; null stands for an unknown number."""
     click.echo(json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -110,35 +108,30 @@ def print_result(result: Any, printer: Callable[..., None], *arguments: Any, as_
         printer(*arguments)
 
 
-def fields_of(found: Any, *names: str) -> dict[str, Any]:
-    """Return some of the fields of what a job found, for its result as JSON."""
-    return {name: getattr(found, name) for name in names}
-
-
-def harmless(text: str) -> str:
-    """Return text from a dataset with control characters spelled out: a terminal must show them, not obey them."""
+def escape_controls(text: str) -> str:
+    """Return text with its control characters escaped, so that a terminal shows them and does not obey them."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def where_line(where: WhereNote | None) -> str:
-    """Return what a filter kept, as a line of a result; nothing without one."""
+    """Return a line that says how many samples a filter kept; empty without a filter."""
     if where is None:
         return ""
     kept = f"{where.num_kept} of {counted(where.num_samples, 'sample')}"
-    return f"  where {harmless(one_line(where.sql))}: {kept}; shares are of these {where.num_kept}\n"
+    return f"  where {escape_controls(one_line(where.sql))}: {kept}; shares are of these {where.num_kept}\n"
 
 
 def show(found: Finding, out: Path | None = None, *, as_json: bool, most: int | None = None) -> None:
     """Write a finding to a file, if one is named, and to stdout: as JSON, or as conclusion, tables and notes.
 
-    most is the number of rows of a table that people are shown, if not all.
+    most limits the rows of each table on the terminal.
     """
     if out is not None:
         write_document(out, found)
     if as_json:
         print_json(found.to_json())
         return
-    click.echo(harmless(found.conclusion))
+    click.echo(escape_controls(found.conclusion))
     if found.pool is not None:
         click.echo(where_line(found.pool.where), nl=False)
         if found.pool.partial:
@@ -148,7 +141,7 @@ def show(found: Finding, out: Path | None = None, *, as_json: bool, most: int | 
             continue
         click.echo()
         if table.title:
-            click.echo(harmless(table.title))
+            click.echo(escape_controls(table.title))
         texts = table.texts()
         for rows in fitting(
             texts[: None if most is None else most + 1], console.width if console.is_terminal else None
@@ -157,16 +150,16 @@ def show(found: Finding, out: Path | None = None, *, as_json: bool, most: int | 
         if most is not None and len(table) > most:
             click.echo(f"  and {len(table) - most} more")
         if table.about:
-            click.echo(f"  {harmless(table.about)}")
+            click.echo(f"  {escape_controls(table.about)}")
     for note in found.notes:
-        click.echo(harmless(note))
+        click.echo(escape_controls(note))
     if out is not None:
         click.echo(f"{out}: the finding was written.")
 
 
 def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Write a table to stdout, its columns as wide as their widest cell; numbers stand right."""
-    rows = [[harmless(cell) for cell in row] for row in rows]
+    """Write a table, headings first, to stdout; columns of numbers are aligned right."""
+    rows = [[escape_controls(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     is_number = [all(_is_number(row[column]) for row in rows[1:]) for column in range(len(widths))]
     for row in rows:
@@ -182,7 +175,7 @@ def _is_number(text: str) -> bool:
 
 
 def fitting(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[list[str]]]:
-    """Yield a table as tables below each other that fit into a width, each with the first column.
+    """Yield a table in parts that fit into a width, each with the first column.
 
     >>> list(fitting([["a", "bb", "cc"]], 9))
     [[['a', 'bb']], [['a', 'cc']]]
@@ -195,8 +188,3 @@ def fitting(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[l
             columns = [0]
         columns.append(column)
     yield [[row[each] for each in columns] for row in rows]
-
-
-def number(value: float, digits: int = 3, missing: str = "-") -> str:
-    """Return a number for a column, or what stands for one that could not be had."""
-    return missing if value != value else f"{value:.{digits}f}"

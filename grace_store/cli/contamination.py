@@ -10,7 +10,7 @@ import click
 import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_result
+from grace_store.cli.console import escape_controls, print_result, print_rows
 from grace_store.cli.options import NATURAL, OUT_PARQUET, as_table, command, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
@@ -84,19 +84,19 @@ def _result(found: gs.AgainstTable, out: Path) -> dict[str, Any]:
 
 def _print(found: gs.AgainstTable, out: Path) -> None:
     note = found.note
-    click.echo(harmless(found.conclusion))
+    click.echo(escape_controls(found.conclusion))
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.counts.items() if count) or "none"
     click.echo(f"{out}: {counted(len(found), 'row')}, one for each sample and item ({kinds}).")
     of = f"{note.spec.share:g} of an item's runs of {note.spec.ngram} words"
     click.echo(f"  from {of}" + (f", or a cosine of {note.spec.cosine:g}" if note.signal else ""))
-    width = max(len("benchmark"), *(len(each.name) for each in note.benchmarks))
-    click.echo(f"  {'benchmark':<{width}}{'items':>8}{'found':>8}{'samples':>9}{'other numbers':>15}{'whole only':>12}")
+    rows = [["benchmark", "items", "found", "samples", "other numbers", "whole only"]]
     for each in note.benchmarks:
-        counts = f"{each.num_items:>8}{each.num_found:>8}{each.num_samples:>9}{each.num_templates:>15}"
-        click.echo(f"  {harmless(each.name):<{width}}{counts}{each.num_short:>12}")
+        counts = (each.num_items, each.num_found, each.num_samples, each.num_templates, each.num_short)
+        rows.append([each.name, *map(str, counts)])
+    print_rows(rows)
     click.echo(
-        "  found: items that samples have copies of; samples: those that have one. other numbers: samples with an "
-        "item's words and\n  other numbers, which is no copy. whole only: items too short or too common to be found "
+        "  found: items that a sample has a copy of. samples: samples that have a copy. other numbers: samples with an "
+        "item's words\n  but other numbers, which is no copy. whole only: items too short or too common to be found "
         "inside other text."
     )
     for each in note.benchmarks:
@@ -105,10 +105,10 @@ def _print(found: gs.AgainstTable, out: Path) -> None:
 
 
 def _print_match(row: dict[str, Any]) -> None:
-    """Show a match side by side: what the sample has, and the item."""
+    """Show the passage of the sample and the item, one below the other."""
     where = "" if row["where"] is None else f", {row['part']} in its {row['where']}"
     told = f"{row['kind']} {row['strength']:.2f}: {row['sample_id']} (row {row['row']}) has {row['item_id']}{where}"
-    click.echo(f"  {harmless(told)}")
+    click.echo(f"  {escape_controls(told)}")
     for name, text in (("sample", row["passage"]), ("item", row["item_text"])):
         if text is not None:
-            click.echo(f"    {name:<7}{harmless(text)}")
+            click.echo(f"    {name:<7}{escape_controls(text)}")

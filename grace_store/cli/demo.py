@@ -26,9 +26,9 @@ MADE = {
     "unflagged": "subset-unflagged.jsonl",
     "report": "report.html",
 }
-"""What the demo writes."""
+"""Files that the demo writes."""
 NEEDS = {"duplicates": "faiss", "report": "plotly"}
-"""What is left out unless a module is there."""
+"""Optional results, and the module that each needs."""
 OWN_DATA = """
 The same with your own traces, in five commands (`plan traces.zarr traces.jsonl --dry-run` looks at them first):
   grace-store extract traces.zarr --data traces.jsonl --model MODEL
@@ -103,7 +103,7 @@ def _commands(made: dict[str, Path], model: Path, ratio: str) -> list[list[Any]]
 
 
 def _find(made: dict[str, Path]) -> "Finding":
-    """Return what the commands found of the flaws."""
+    """Return the finding that says which flaws the commands found."""
     from grace_store.study.planted import find_planted
 
     scores, judgement, subset, unflagged = (made[name] for name in ("scores", "judgement", "subset", "unflagged"))

@@ -9,7 +9,7 @@ import click
 
 import grace_store as gs
 from grace_store.cli import shared
-from grace_store.cli.console import console, harmless, print_json
+from grace_store.cli.console import console, escape_controls, print_json
 from grace_store.cli.options import COUNT, PLACE, command, config_option, option, pick
 from grace_store.cli.progress import ProgressDisplay
 
@@ -59,7 +59,7 @@ def doctor(*, as_json: bool, **wishes: Any) -> None:
         print_json({"go": is_go(found), "findings": [asdict(finding) for finding in found]})
     else:
         for line in finding_lines(found):
-            console.print(harmless(line), markup=False, style=STYLES.get(line.split(" ", 1)[0]), soft_wrap=True)
+            console.print(escape_controls(line), markup=False, style=STYLES.get(line.split(" ", 1)[0]), soft_wrap=True)
         click.echo(conclusion(found))
     if not is_go(found):
         raise click.exceptions.Exit(1)

@@ -12,7 +12,7 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_result, where_line
+from grace_store.cli.console import print_result, print_rows, where_line
 from grace_store.cli.options import (
     FILE,
     NATURAL,
@@ -28,7 +28,7 @@ from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
-"""What --from has a use for."""
+"""Parameters that can be given together with --from."""
 KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"}
 
 
@@ -117,10 +117,11 @@ def _print(found: gs.DuplicateTable, out: Path) -> None:
     if found.note.partial:
         signal = found.note.signal
         click.echo(f"  partial: {signal.num_units} of {found.note.num_units} units of {signal.name}")
-    click.echo(f"  {'threshold':>9}{'groups':>9}{'in groups':>11}{'dropped':>9}")
+    rows = [["threshold", "groups", "in groups", "dropped", ""]]
     for count in found.counts():
-        mark = "  <" if count.threshold == found.threshold else ""
-        click.echo(f"  {count.threshold:>9g}{count.num_groups:>9}{count.num_in_groups:>11}{count.num_dropped:>9}{mark}")
+        counts = (count.num_groups, count.num_in_groups, count.num_dropped)
+        rows.append([f"{count.threshold:g}", *map(str, counts), "<" if count.threshold == found.threshold else ""])
+    print_rows(rows)
 
 
 def _search_in_words(note: gs.DuplicatesNote) -> str:

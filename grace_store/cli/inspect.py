@@ -10,9 +10,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 import grace_store as gs
+from grace_store.base.finding import number_text
 from grace_store.base.states import ABOUT
 from grace_store.cli import shared
-from grace_store.cli.console import console, harmless, number, print_json, show
+from grace_store.cli.console import console, escape_controls, print_json, show
 from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, option, said
 from grace_store.cli.progress import ProgressDisplay
 
@@ -26,7 +27,7 @@ COLUMNS = {
     "history": "history_alignment",
     "score": "step_score",
 }
-"""What is printed of a segment, and under which heading."""
+"""Headings of the numbers of a segment, and the names of these numbers in the result."""
 
 
 @command(
@@ -102,15 +103,15 @@ def inspect(
 def _print_sample(shown: dict[str, Any]) -> None:
     where = "no signal yet" if shown["signal"] is None else f"signal {shown['signal']}"
     place = f"row {shown['row']}  {where}  {shown['state']}"
-    console.print(f"{harmless(shown['sample_id'])}  {place}", markup=False)
+    console.print(f"{escape_controls(shown['sample_id'])}  {place}", markup=False)
     if shown["why_set_aside"]:
-        console.print(f"set aside: {harmless(shown['why_set_aside'])}", markup=False)
+        console.print(f"set aside: {escape_controls(shown['why_set_aside'])}", markup=False)
     for name in shown["flags"]:
         console.print(f"flagged {name}: {ABOUT[name]}", markup=False)
     if shown["missing_text"]:
         console.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:
-        console.print(Text(harmless(shown["prompt"]), style="dim"))
+        console.print(Text(escape_controls(shown["prompt"]), style="dim"))
     _print_segments(shown)
 
 
@@ -127,13 +128,13 @@ def _print_segments(shown: dict[str, Any]) -> None:
             _print_numbers(segment)
         else:
             console.print(segment["name"], style="bold")
-        console.print(Padding(Text(harmless((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
+        console.print(Padding(Text(escape_controls((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
 
 
 def _print_numbers(segment: dict[str, Any]) -> None:
     cells = [f"{segment['name']:<9}"]
     for key in COLUMNS.values():
         value = segment[key]
-        cells.append(f"{'' if value is None else value if isinstance(value, int) else number(value):>8}")
+        cells.append(f"{'' if value is None else value if isinstance(value, int) else number_text(value):>8}")
     score = segment["step_score"]
     console.print("".join(cells), style=None if score is None else "green" if score > 0 else "red", markup=False)

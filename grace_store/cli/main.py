@@ -43,14 +43,14 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Try it": {"demo": "Run all of it on traces that ship with grace-store."},
 }
-"""Every command by what it is for, with the first line of its help, which must not take an import to show."""
+"""Every command by its purpose, with the first line of its help; showing it must not import the command."""
 
 REMOVED = {
     "repair": "`grace-store verify STORE --repair` redoes what is broken.",
     "info": "`grace-store status STORE` shows what a store was made from.",
     "neighbours": "`grace-store inspect STORE SAMPLE --neighbours 10` lists the samples nearest to one.",
 }
-"""Commands that are no longer there, with what took their place."""
+"""Removed commands, with their replacements."""
 
 _FINDINGS = ("--diversity", "--fidelity", "--judge", "--stability", "--trial")
 _FIRST = {
@@ -68,7 +68,7 @@ REMOVED_OPTIONS = {
     ("trial", "--by"): "random subsets follow the rules of the subset that they are compared with, so `select --by` "
     "keeps the shares of both.",
 }
-"""Options that are no longer there, by command, with what took their place."""
+"""Removed options, by command, with their replacements."""
 
 
 class _Commands(Registry[click.Command]):
@@ -77,7 +77,7 @@ class _Commands(Registry[click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         if name not in STUDY_HELP:
             return super().__getitem__(name)
-        from grace_store.cli.study_command import study_command
+        from grace_store.cli.shared import study_command
 
         return study_command(name)
 

@@ -1,4 +1,4 @@
-"""How a command and its options are made, each in a line or two, and what of them was given, also in a file."""
+"""Build commands and options, each in a line or two, and read the given values, also from a --config file."""
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping
@@ -21,7 +21,7 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 class Decorator(Protocol):
-    """What an option is to a command's function."""
+    """A decorator that adds options to a command's function."""
 
     def __call__(self, function: FunctionT, /) -> FunctionT: ...
 
@@ -132,7 +132,7 @@ def choice(literal: Any) -> click.Choice[str]:
 
 
 class As(NamedTuple):
-    """In what an option differs from what its field says."""
+    """Differences between an option and the field that it is made from."""
 
     name: str | None = None
     help: str | None = None

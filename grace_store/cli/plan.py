@@ -11,7 +11,7 @@ from grace_store.base.events import Event, Warned
 from grace_store.base.states import flag_lines
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, log, print_result
+from grace_store.cli.console import escape_controls, log, print_result
 from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS, UNRECOGNISED
@@ -83,7 +83,7 @@ def _print_preview(found: gs.Preview) -> None:
     from grace_store.run.preview import preview_lines
 
     for line in preview_lines(found):
-        click.echo(harmless(line))
+        click.echo(escape_controls(line))
 
 
 def _print(store: str, planned: gs.Store, warnings: list[str]) -> None:
@@ -96,6 +96,6 @@ def _print(store: str, planned: gs.Store, warnings: list[str]) -> None:
     for line in flag_lines(frozen.flagged):
         click.echo(f"  {line}")
     for text in warnings:
-        click.echo(harmless(text))
+        click.echo(escape_controls(text))
     if not warnings and 2 * frozen.num_samples < frozen.num_records:
         click.echo("Most records are set aside. The same command with --dry-run shows why, and what would keep them.")

@@ -10,7 +10,7 @@ from grace_store.base import events
 from grace_store.base.events import Event, Rated, Started, StepTaken, UnitCommitted
 from grace_store.base.text import counted, duration, size
 from grace_store.cli import console
-from grace_store.cli.console import harmless
+from grace_store.cli.console import escape_controls
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -43,9 +43,9 @@ class ProgressDisplay:
     def _show(self, event: Event) -> None:
         match event:
             case events.Note(text=text):
-                console.log.print(harmless(text), markup=False)
+                console.log.print(escape_controls(text), markup=False)
             case events.Warned(text=text):
-                console.log.print(f"Warning: {harmless(text)}", style="yellow", markup=False)
+                console.log.print(f"Warning: {escape_controls(text)}", style="yellow", markup=False)
             case events.Progressed(text=text):
                 self._say_now_and_then(text)
             case Started():

@@ -10,7 +10,7 @@ import click
 import grace_store as gs
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
-from grace_store.cli.console import fields_of, print_result
+from grace_store.cli.console import print_result
 from grace_store.cli.options import COUNT, FILE, FOLDER, OUT_FOLDER, OUT_HTML, PATH, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
@@ -63,7 +63,8 @@ def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *
         request = gs.ReportRequest(**wishes, data=data or None)
         written = gs.report(store, out, request, figures=figures, listener=display)
     result = {"out": str(out), "figures": [str(path) for path in written.figures]}
-    result |= fields_of(written, "num_bytes", "num_samples", "num_traces", "sections", "notes")
+    names = ("num_bytes", "num_samples", "num_traces", "sections", "notes")
+    result |= {name: getattr(written, name) for name in names}
     print_result(result, _print, out, figures, written, as_json=as_json)
 
 

@@ -11,7 +11,7 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_result, where_line
+from grace_store.cli.console import escape_controls, print_result, where_line
 from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
@@ -21,7 +21,7 @@ from grace_store.values.within_groups import Within
 NAMED_AT_MOST = 10
 """Subtasks and capabilities that are named; a target set may have hundreds."""
 BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "data", "threads", "engine", "address", "as_json")
-"""What --replay has a use for; all other settings are the table's."""
+"""Parameters that can be given together with --replay; all other settings come from the table."""
 
 METHOD_LIST = "\n".join(
     ["\b\nMethods, by what they keep:", *(f"  {name}: {each.about}" for name, each in METHODS.items())]
@@ -168,7 +168,7 @@ def _print(run: gs.ScoreRun, conclusion: str) -> None:
     note = run.note
     click.echo(where_line(note.where), nl=False)
     if note.groups is not None:
-        click.echo(harmless(f"  {groups_in_words(note)}"))
+        click.echo(escape_controls(f"  {groups_in_words(note)}"))
     if note.targets is not None:
         _print_influence(note)
     for name, count in run.flags.items():
@@ -187,11 +187,11 @@ def _print_influence(note: gs.ScoresNote) -> None:
     click.echo(f"  method: {note.method.title}")
     click.echo(f"  checkpoints: {shares} (weights {source})")
     sizes = [f"{one_line(each.name)} ({each.num_samples})" for each in note.targets.subtasks]
-    click.echo(harmless(f"  subtasks: {first_few(sizes, NAMED_AT_MOST)}"))
+    click.echo(escape_controls(f"  subtasks: {first_few(sizes, NAMED_AT_MOST)}"))
     capabilities = note.capabilities or ()
     for number, members in enumerate(capabilities[:NAMED_AT_MOST]):
         named = first_few([one_line(each) for each in members], NAMED_AT_MOST)
-        click.echo(harmless(f"  capability {number}: {named}"))
+        click.echo(escape_controls(f"  capability {number}: {named}"))
     if len(capabilities) > NAMED_AT_MOST:
         click.echo(f"  and {len(capabilities) - NAMED_AT_MOST} more capabilities")
     cosines = [each for i, line in enumerate(note.subtask_cosine or ()) for each in line[:i]]

@@ -11,12 +11,12 @@ import click
 import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.file_formats import check_name
-from grace_store.base.finding import WhereNote
+from grace_store.base.finding import UNKNOWN, WhereNote
 from grace_store.base.states import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.choose.exports import EXPORTS
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_result, where_line
+from grace_store.cli.console import escape_controls, print_result, print_rows, where_line
 from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
@@ -24,7 +24,7 @@ from grace_store.values.length_bias import LENGTHS
 
 GROUPS_SHOWN = 20
 GROUPS_WRITTEN = 1000
-"""Groups in the result for machines; a field may have a value of its own for each sample."""
+"""Groups in the JSON result; a field may have a different value for each sample."""
 CONTROLS = click.Choice(["length", *LENGTHS])
 
 size_options = stacked(
@@ -245,28 +245,24 @@ def _print(results: list[dict[str, Any]], subsets: list[gs.Subset]) -> None:
         smallest = f"smallest {'margin' if is_of_pairs else 'value'} kept {result['smallest_value']:.4f}{control}"
         least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
         of = counted(result["num_with_value"], "pair" if is_of_pairs else "sample")
-        click.echo(harmless(subset.conclusion))
+        click.echo(escape_controls(subset.conclusion))
         click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
         click.echo(where_line(where if isinstance(where, WhereNote) else None), nl=False)
         for note in result["notes"]:
-            click.echo(f"  {harmless(note)}")
+            click.echo(f"  {escape_controls(note)}")
         _print_groups(subset)
 
 
 def _print_groups(subset: gs.Subset) -> None:
-    """Show what of each group was chosen."""
+    """Show how many samples of each group were chosen."""
     if not subset.groups:
         return
     shown = subset.groups[:GROUPS_SHOWN]
-    names = [harmless(each.group) for each in shown]
-    title = subset.spec.by or "group"
-    width = max(len(title), *map(len, names))
-    by_value = f"{'by value':>10}" if subset.spec.by else ""
-    click.echo(f"  {title:<{width}}{'pool':>9}{'chosen':>9}{'share':>9}{by_value}")
-    for name, each in zip(names, shown, strict=True):
-        share = "-" if not each.pool else f"{100 * each.share:.1f} %"
-        by_value = f"{each.by_value:>10}" if subset.spec.by else ""
-        click.echo(f"  {name:<{width}}{each.pool:>9}{each.chosen:>9}{share:>9}{by_value}")
+    rows = [[subset.spec.by or "group", "pool", "chosen", "share", "by value"]]
+    for each in shown:
+        share = UNKNOWN if not each.pool else f"{100 * each.share:.1f} %"
+        rows.append([each.group, str(each.pool), str(each.chosen), share, str(each.by_value)])
+    print_rows(rows if subset.spec.by else [row[:-1] for row in rows])
     if len(subset.groups) > GROUPS_SHOWN:
         rest = subset.groups[GROUPS_SHOWN:]
         pool, chosen = sum(each.pool for each in rest), sum(each.chosen for each in rest)

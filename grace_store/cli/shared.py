@@ -1,7 +1,9 @@
-"""Options that several commands share, each written once."""
+"""Options that several commands share, and the commands of studies, which are made from such options."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +18,7 @@ from grace_store.base.settings import (
     RunOptions,
 )
 from grace_store.base.states import UNREAD_KEYS
+from grace_store.cli.console import show
 from grace_store.cli.options import (
     COUNT,
     FILE,
@@ -27,19 +30,23 @@ from grace_store.cli.options import (
     Decorator,
     any_given,
     as_table,
+    command,
     flag,
     given_once,
     option,
     options_of,
+    parsed,
     said,
     stacked,
 )
+from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 from grace_store.data.mapping import ANY_PARTS, TRACE_PARTS
 from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
 from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
+from grace_store.study import STUDIES
 from grace_store.values.score_spec import ScoreSpec
 
 # ---------------------------------------------------------------- stores, data, models, results
@@ -84,7 +91,7 @@ group_by = option(
 )
 
 KNOWN_BY_SCORES = ", num_tokens, value, flags"
-"""What a table of scores adds to the names of --where."""
+"""Names that --where also has with a table of scores."""
 
 
 def scores(help: str) -> Decorator:
@@ -171,12 +178,6 @@ device = options_of(RunOptions, only=["device"], has_defaults=True)
 grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True)})
 
 
-def take_score_spec(settings: dict[str, Any]) -> ScoreSpec:
-    """Return the spec of the grace options, taking them out of the settings."""
-    names = [name for name in ScoreSpec.model_fields if name in settings]
-    return ScoreSpec.parse(**said({name: settings.pop(name) for name in names}))
-
-
 # ---------------------------------------------------------------- samples as points
 
 _points = stacked(
@@ -210,7 +211,7 @@ def take_pool(store: str, settings: dict[str, Any], threads: Threads) -> Pool:
 # ---------------------------------------------------------------- where the work is done
 
 LOCAL = "local"
-"""That of the LOCAL_ENGINES which the machine's devices call for."""
+"""Stands for the one of LOCAL_ENGINES that suits the machine's devices."""
 ENGINE_NAMES = [LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]
 
 engine = stacked(
@@ -233,9 +234,9 @@ def is_local(engine: str, address: str | None) -> bool:
 
 @contextmanager
 def spread(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
-    """Yield what works on the blocks of a store: threads of this process, or the tasks of a Ray cluster.
+    """Yield the workers for the blocks of a store: threads of this process, or tasks of a Ray cluster.
 
-    The settings lose the options that say which.
+    Takes --engine, --address and --threads out of the settings.
     """
     engine, address, threads = (settings.pop(name) for name in ("engine", "address", "threads"))
     if is_local(engine, address):
@@ -245,3 +246,35 @@ def spread(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
 
     with ENGINES[engine].tasks(EngineOptions(engine, address=address), threads, listener) as tasks:
         yield tasks
+
+
+# ---------------------------------------------------------------- the commands of studies
+
+
+def study_command(name: str) -> click.Command:
+    """Return the command of a study: options for the pool, for each of the study's settings, and --out."""
+    study = STUDIES[name]
+    options = stacked(
+        store,
+        option("--signal", TEXT, study.signal, "signals", many=study.has_many_signals),
+        options_of(study.settings, differing={"without_answer": As(is_flag=True)}),
+        where(),
+        moved_data,
+        partial,
+        threads,
+        out_finding,
+    )
+
+    def run(store: str, out: Path | None, *, as_json: bool, **given: Any) -> None:
+        from grace_store.scoring.provenance import check_results
+
+        check_results(store, [out])
+        settings = parsed(study.settings, given)
+        pool = Pool.of(store, **{each: value or None for each, value in given.items() if each != "partial"})
+        with ProgressDisplay(quiet=as_json) as display:
+            found = study.find(Pool.of(pool, partial=given["partial"]), settings, listener=display)
+        show(found, out, as_json=as_json)
+
+    run.__doc__ = inspect.getdoc(study.settings)
+    run.__name__ = name
+    return command(*study.examples)(options(run))

@@ -8,7 +8,7 @@ import grace_store as gs
 from grace_store.base.settings import short
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_json
+from grace_store.cli.console import escape_controls, print_json
 from grace_store.cli.options import TEXT, command, flag, option
 
 FILES_SHOWN = 20
@@ -48,7 +48,9 @@ def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> 
     _print_plan(found)
     if list_all:
         for record in set_aside_rows(opened, found.signal):
-            click.echo(f"  row {record['row']} ({record['place']}): {record['reason']}: {harmless(record['detail'])}")
+            click.echo(
+                f"  row {record['row']} ({record['place']}): {record['reason']}: {escape_controls(record['detail'])}"
+            )
 
 
 def _print_signal(found: gs.Status, name: str) -> None:

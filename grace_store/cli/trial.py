@@ -112,7 +112,7 @@ def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
 
 
 def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
-    """Return what was asked for, and whether this process is to say what comes out."""
+    """Return the request, and whether this process prints the result."""
     from grace_store.model.load.adapter_folder import require_peft
     from grace_store.run.engines.engine import choose_engine
 

@@ -1,4 +1,4 @@
-"""Where a response's answer begins, to its end: from text to a place, or None if nothing follows the marker."""
+"""Find where the answer of a response begins, and read its result as text and as a number. Knows no samples."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _ANSWER_LINE = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 MARKED_ANSWERS = (_DAGGER, _HASHES, _CONCLUSION, _ANSWER_LINE)
-"""What an answer begins with where it is marked as one."""
+"""Markers that an answer begins with."""
 _MARKUP = " \t\r\n*#_:."
 _BOXED = r"\boxed{"
 _MAX_BOXED_TRIED = 64  # each looks for its closing brace up to the end of the response
@@ -83,7 +83,7 @@ def boxed_span(response: str) -> tuple[int, int] | None:
 
 
 def _braced(text: str, at: int) -> str:
-    """Return what lies between the brace at a place and the one that closes it; empty when none does."""
+    """Return the text between an opening brace and its closing brace; empty if nothing closes it."""
     depth = 0
     for match in _BRACES.finditer(text, at):
         depth += {"{": 1, "}": -1}.get(match[0], 0)
@@ -93,7 +93,7 @@ def _braced(text: str, at: int) -> str:
 
 
 def natural_answer(response: str) -> int | None:
-    r"""The answer of a response whose way of writing is not known beforehand.
+    r"""The answer of a response whose format is unknown.
 
     Tried in this order: the last ``†Answer:``; a ``####`` line, if it is the last line; the text after
     ``</think>``; ``<CONCLUSION>``; the last ``\boxed{}``; a line that begins with "Answer:" or the like.
@@ -142,12 +142,12 @@ def _last(pattern: re.Pattern[str], response: str, start: int = 0, *, may_end: b
     return None if is_empty and not may_end else last.start()
 
 
-# ---------------------------------------------------------------- what an answer comes to, as text and as a number
-# What an answer comes to, as text and as a number: `#### 7`, `\boxed{7}`, `The answer is 7.` Knows no samples.
+# ---------------------------------------------------------------- the result, as text and as a number
+# `#### 7`, `\boxed{7}`, `The answer is 7.`
 
 
 MAX_BARE_CHARS = 60
-"""An answer without a mark that is longer says more than its result, and where that is is not known."""
+"""A longer answer without a marker holds more than its result, and the place of the result is unknown."""
 
 _CALCULATOR = re.compile(r"<<[^<>\n]*>>")
 _NUMBER = re.compile(r"\d{1,3}(?:[ \u202f]\d{3})+(?!\d)|\d[\d,]*(?:\.\d+)?|\.\d+")
@@ -165,7 +165,7 @@ _LAYOUT = re.compile(r"\\(?:left|right|displaystyle|[,;!: ])|\\[()\[\]]|[\s$]|(?
 
 
 def final_value(answer: str) -> tuple[str, int] | None:
-    """Return what an answer comes to and where it begins; None where that is not clear."""
+    """Return the result in an answer and where the result begins; None if that is unclear."""
     if (span := boxed_span(answer)) is not None:
         return answer[span[0] : span[1]], span[0]
     for mark in MARKED_ANSWERS:
@@ -177,7 +177,7 @@ def final_value(answer: str) -> tuple[str, int] | None:
 
 
 def result_of(text: str) -> str | None:
-    """Return what a whole response comes to, by its mark or by its last line; None where that is not clear.
+    """Return the result of a whole response, by its marker or its last line; None if that is unclear.
 
     >>> result_of("3 + 4 = 7\\n#### 7"), result_of("So it is\\n1,080 dollars"), result_of("")
     ('7', '1,080dollars', None)

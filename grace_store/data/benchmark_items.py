@@ -13,10 +13,10 @@ from typing import Any
 
 from grace_store.base.errors import NothingUsable, SettingError, UnknownFormat
 from grace_store.base.states import Reason, Unusable
-from grace_store.data.choices import read_choices
 from grace_store.data.dataset import Dataset
 from grace_store.data.formats import FORMATS
 from grace_store.data.formats.conversation import read_prompt
+from grace_store.data.formats.mapped import read_choices
 from grace_store.data.formats.trace import Format, shown_keys
 from grace_store.data.mapping import MAPPED, check_part_names, names_trace, usual_parts, value_at
 from grace_store.data.parse_records import detect_format, sample_id
@@ -51,7 +51,7 @@ def read_items(
 
 
 def _choose_format(dataset: Dataset, format: str | None, mapping: Mapping[str, str]) -> Format | None:
-    """Return the format that items are read by; None if they are by fields that were named, or by usual names."""
+    """Return the format of the items; None if they are read by named fields or by usual field names."""
     check_part_names(mapping)
     if names_trace(mapping):
         if format not in (None, MAPPED):
@@ -123,7 +123,7 @@ def _solution(fields: dict[str, Any], parts: Mapping[str, str]) -> str:
 
 
 def _held(fields: dict[str, Any], parts: Mapping[str, str], part: str) -> Any:
-    """Return what a record has of a part; None if it has nothing: only the question is needed."""
+    """Return the value of a part in a record; None if it is missing, since only the question is needed."""
     try:
         return value_at(fields, parts[part]) if part in parts else None
     except Unusable:

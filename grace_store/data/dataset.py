@@ -1,4 +1,4 @@
-"""A dataset: files of records, read once in order or anywhere at any time. Knows nothing of what records say."""
+"""A dataset: files of records, with a sequential scan and random access. Does not interpret records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from grace_store.data.tables import ArrowReader, ParquetReader
 
 _Reader = tuple[Callable[[int, int], bytes | None], Callable[[], None]]
-"""What reads and what closes a file open for random access; fewer bytes than asked for, or None, where it ends."""
+"""The read and close functions of a file open for random access; read returns fewer bytes, or None, past its end."""
 ScanProgress = Callable[[int, int], None]
 """Called with the records, and the bytes on disk, read so far."""
 
@@ -77,7 +77,7 @@ class Dataset:
         self._summary = tuple(summary)
 
     def summary(self) -> tuple[DataFile, ...]:
-        """Return what the last complete scan found of each file."""
+        """Return the size, record count and digest of each file, from the last complete scan."""
         if self._summary is None:
             raise DataError("The dataset was not scanned to its end yet, so its files have no digests.")
         return self._summary
@@ -195,8 +195,8 @@ class _TextCursor:
         self._raw.close()
 
 
-# ---------------------------------------------------------------- finds records in a stream of JSON text
-# Finds records in a stream of JSON text: lines, or one array's elements; holds one block and one record at most.
+# ---------------------------------------------------------------- records in a stream of JSON text
+# Records are lines, or the elements of one array. At most one block and one record are in memory.
 
 
 _SPACE = b" \t\r\n"

@@ -115,8 +115,8 @@ def _saved_dataset_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-# ---------------------------------------------------------------- what kind of file lies at a path
-# What kind of file lies at a path: told by its first bytes, and by its name where those leave a choice.
+# ---------------------------------------------------------------- kinds of files
+# The first bytes of a file decide its kind; where they leave a choice, its name does.
 #
 # jsonl, jsonl.gz, jsonl.zst    one JSON object per line
 # json, json.gz, json.zst       one JSON array of objects

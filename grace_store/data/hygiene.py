@@ -1,6 +1,6 @@
 r"""Flags of a sample's text: steps repeated, endings cut off, answers that no step leads to, and the like.
 
-Pure functions from text to yes or no; each errs on the side of no. Knows no files, models or values. They are made for
+Pure functions from text to yes or no; in doubt, each says no. Knows no files, models or values. They understand
 prose, LaTeX, code in fences, GSM8K's notes and marks, multiple choice, and sentences that end in a Chinese full stop.
 """
 
@@ -35,7 +35,7 @@ SHINGLE = 4
 RESTATED_SHARE = 0.9
 PIECE_CHARS = 12
 MIN_WORDS_AFTER = 4
-"""Words after an answer that are no more a unit or a remark."""
+"""So many words after an answer are more than a unit or a remark."""
 
 
 class _Text(NamedTuple):
@@ -161,7 +161,7 @@ def _leaves_open(response: str) -> bool:
 
 
 def _ends_midway(segment: str, *, is_last: bool) -> bool:
-    """Whether a segment ends with what something must follow; a last step may lead into the answer."""
+    """Whether a segment ends in the middle of a sentence or formula; a last step may lead into the answer."""
     end = segment.rstrip(" \t\r\n*_")
     if end.endswith((">", "}")):
         end = _ENVIRONMENT.sub("", end[-80:]).rstrip()

@@ -1,4 +1,4 @@
-"""Images of a record, and where in the conversation they stand. Reads no image: that is the model's side."""
+"""The images of a record, and their places in the conversation. Opens no image file."""
 
 import base64
 import binascii

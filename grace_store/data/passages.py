@@ -107,7 +107,7 @@ class PassageIndex:
         self._is_taken[self._run >> self._shift] = True
 
     def candidates(self, texts: Sequence[Sequence[Words]]) -> Iterator[tuple[int, int]]:
-        """Yield what a block of texts, each in parts that no run crosses, seems to hold: text and passage, in order."""
+        """Yield (text, passage) for each passage that a text may hold, in order; no run crosses the parts of a text."""
         parts = [part for text in texts for part in text]
         part_text = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
         found = {*self._found_by_runs(parts, part_text)}
@@ -158,12 +158,12 @@ def _word_hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
-# ---------------------------------------------------------------- looking closely
+# ---------------------------------------------------------------- comparing words
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What a text has of a passage, by the words themselves."""
+    """The part of a passage that a text has, by the words themselves."""
 
     share: float
     """Of the passage's runs; 1 for one that is there whole."""
@@ -202,7 +202,7 @@ class TextRuns:
         return dict(alike)
 
     def overlap(self, passage: Words) -> Overlap | None:
-        """Return what the text has of a passage; None if it is nothing."""
+        """Return the overlap of the text with a passage; None without any."""
         wanted = set(runs_of(passage, self._length))
         if not wanted:
             same = [place for place, part in enumerate(self._parts) if list(part) == list(passage)]

@@ -12,7 +12,7 @@ from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.words import words_of
 
 QUESTION_BYTES = 8
-"""Of a digest that are kept to tell questions apart."""
+"""Length of the digest that identifies a question."""
 
 
 def text_digest(sample: Sample) -> bytes:
@@ -43,7 +43,7 @@ def wording_digest(sample: Sample) -> bytes:
 
 
 def field_digest(value: object, place: int) -> bytes:
-    """Return what records share that have a value in a field; one that has none is alone, by its place."""
+    """Return a digest that records with the same value in a field share; without a value, one of the place alone."""
     name, kind = (place, b"alone") if value is None else (value, b"value")
     return hashlib.blake2b(json.dumps(name).encode(), digest_size=QUESTION_BYTES, person=kind).digest()
 

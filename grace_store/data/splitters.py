@@ -69,7 +69,7 @@ def section_starts(text: str) -> list[int]:
 
 
 def natural_starts(text: str) -> list[int]:
-    """Return the steps of a response whose way of writing is not known beforehand.
+    """Return the steps of a response whose format is unknown.
 
     Tried in this order: two or more ``Step N:`` markers, LLaVA-CoT sections, two or more paragraphs (inside
     ``<think>`` or not), lines.

@@ -1,4 +1,4 @@
-"""Items of benchmarks in the texts of samples: copied, copied in part, or with other numbers. Knows no files."""
+"""Find items of benchmarks in texts of samples: copies, parts, or the same words with other numbers. Knows no files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _parts_of(sample: Sample) -> list[str]:
 
 
 class _SampleText:
-    """A sample that seems to hold items; whatever takes going through all of it is done once, when it is needed."""
+    """A sample that may hold items. Work that reads the whole text is done once, when it is first needed."""
 
     def __init__(self, sample: Sample, parts: list[str], words: list[list[str]], length: int) -> None:
         self._sample, self._parts = sample, parts
@@ -66,7 +66,7 @@ class _SampleText:
 
     @cached_property
     def _words_so_far(self) -> list[int]:
-        """Of each segment and those before it."""
+        """Number of words up to the end of each segment."""
         return list(accumulate(len(words_of(without_notes(segment))) for segment in self._sample.segments))
 
     @cached_property
@@ -76,7 +76,7 @@ class _SampleText:
 
     @cached_property
     def _one_line(self) -> dict[Part, set[str]]:
-        """What may be the copy of a question, and what that of a solution, but for spacing."""
+        """Texts that may be copies of a question or of a solution, with single spaces."""
         turns = {" ".join(turn.text.split()) for turn in self._sample.turns}
         return {"question": turns, "solution": {" ".join(self._sample.response.split())}}
 
@@ -98,7 +98,7 @@ class _SampleText:
 
 
 class TextMatcher:
-    """Finds items in samples, block by block; what it holds is that of the items."""
+    """Finds items in samples, block by block; it keeps the items in memory, not the samples."""
 
     def __init__(self, items: Sequence[Item], threshold: Threshold | None = None) -> None:
         self.items = items
@@ -119,7 +119,7 @@ class TextMatcher:
     def matches(self, samples: Sequence[Sample]) -> Iterator[tuple[int, TextMatch]]:
         """Yield the places of samples that have an item, and the strongest match with it, in their order.
 
-        Of a sample that has no copy of an item, but the words of several with other numbers, the nearest is told.
+        If a sample has no copy, but matches the words of several items with other numbers, only the nearest is yielded.
         """
         parts = [_parts_of(sample) for sample in samples]
         words = [[words_of(part) for part in each] for each in parts]
@@ -134,7 +134,7 @@ class TextMatcher:
             yield from ((place, match) for match in _copies_or_nearest(list(best.values())))
 
     def _match(self, text: _SampleText, passage: int) -> TextMatch | None:
-        """Return what a candidate comes to when its words are looked at."""
+        """Classify a candidate by its words: copy, part or template; None if it is no match."""
         number, of = divmod(passage, len(PARTS))
         found = text.runs.overlap(self._passages[passage])
         if found is None:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.arrays import Array, FloatArray, IntArray
-from grace_store.pages.plain_text import plot_label
-from grace_store.pages.sections import Figure
+from grace_store.pages.sections import Figure, plot_label
 
 BLUE, ORANGE, GREY = "#3d7fc1", "#cc6b1f", "#8a8f98"
 COLOURS, DASHES = (BLUE, ORANGE, "#2f9e77", "#b5649a", GREY), ("solid", "dash", "dot", "dashdot")

@@ -1,34 +1,53 @@
-"""Findings on a page: a section for each, with its conclusion, its tables and their pictures."""
+"""The page's parts for other commands: findings of studies, benchmark items and the warm-up. Computes nothing."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grace_store.base.arrays import FloatArray
 from grace_store.base.finding import Cell, Estimate, Finding, Table
 from grace_store.base.text import one_line
-from grace_store.pages.figures import intervals, proxy_scatter, subset_losses
+from grace_store.choose.contamination_table import AgainstTable
+from grace_store.pages import figure_parts as parts
+from grace_store.pages.figures import (
+    TradePlace,
+    cluster_map,
+    coverage_bars,
+    intervals,
+    line_chart,
+    proxy_scatter,
+    subset_losses,
+    trade_lines,
+)
 from grace_store.pages.sections import Figure, Section
-from grace_store.pages.similarity_figures import TradePlace, cluster_map, coverage_bars, trade_lines
+from grace_store.train.loss_log import read_losses
+
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportInputs
 
 INTERVALS = "Dots with their 95 % intervals."
 PROXY, WHOLE = "proxy", "representation"
-"""What fidelity calls the stored scores, and those over all parameters below the head."""
+"""Names in the finding of `fidelity`: the stored scores, and the scores over all parameters below the head."""
 MOST_ROWS = 200
 """Rows of a table that a page shows: two subsets may differ in many thousands of samples."""
+WORST_SHOWN = 20
+"""Matches with benchmark items that are shown side by side."""
 
 
 def finding_section(found: Finding) -> Section:
-    """Return what a study found, as a part of the page."""
+    """Return a finding as a part of the page."""
     section = Section(found.study, found.study.capitalize())
     add_finding(section, found)
     return section
 
 
 def add_finding(section: Section, found: Finding) -> None:
-    """Add what a study found to a part of the page: conclusion, tables, pictures and notes."""
+    """Add a finding to a part of the page: conclusion, tables, pictures and notes."""
     section.text(found.conclusion, kind="conclusion")
     if found.pool is not None and (where := found.pool.where) is not None:
         kept = f"{where.num_kept:,} of {where.num_samples:,} samples"
@@ -49,7 +68,7 @@ def add_finding(section: Section, found: Finding) -> None:
 
 
 def estimates_figure(table: Table) -> Figure | None:
-    """Return the first column of estimates as dots with intervals, each row by its first cell; None without any."""
+    """Return the first column of estimates as dots with intervals, named by each row's first cell; None without any."""
     label, *columns = table.columns
     drawn = next((each for each in columns if any(isinstance(cell, Estimate) for cell in table.column(each))), None)
     if drawn is None:
@@ -60,7 +79,7 @@ def estimates_figure(table: Table) -> Figure | None:
 
 
 def _draw_fidelity(section: Section, found: Finding) -> None:
-    """Draw every step and every sample: its number by the proxy against that by all parameters."""
+    """Draw every step and every sample: its number by the proxy against its number by all parameters."""
     for name, each in {"answer_alignment": "step", "history_alignment": "step", "value": "trace"}.items():
         points = _value_points(found) if name == "value" else _step_points(found, name)
         words = name.replace("_", " ")
@@ -77,7 +96,7 @@ def _value_points(found: Finding) -> list[tuple[str, float, float]]:
 
 
 def _step_points(found: Finding, name: str) -> list[tuple[str, float, float]]:
-    """Return what each step is called, and its alignment by the proxy and by all parameters."""
+    """Return each step's name, and its alignment by the proxy and by all parameters."""
     by: dict[str, dict[str, float]] = {PROXY: {}, WHOLE: {}}
     for row in found.tables["steps"].rows if "steps" in found.tables else ():
         if (space := str(row.get("parameters"))) in by:
@@ -107,7 +126,7 @@ def _clusters_touched(found: Finding) -> Figure | None:
 
 
 def _clusters_chosen(found: Finding) -> Figure | None:
-    """Draw the value of each cluster against how much of the first subset it is."""
+    """Draw the mean value of each cluster against its share of the first subset."""
     clusters = found.tables["clusters"]
     if "representation_1" not in clusters.columns:
         return None
@@ -130,7 +149,7 @@ def _costs(found: Finding, name: str, what: str) -> Figure | None:
 
 
 def _draw_diversity(section: Section, found: Finding) -> None:
-    """Draw the clusters that subsets touch, and what diversity costs."""
+    """Draw the clusters that subsets touch, and the value that diversity costs."""
     drawn = {
         "Clusters touched: bars are subsets, diamonds random subsets of the same size": _clusters_touched(found),
         "Clusters, and the first subset: above the line it has more than its share": _clusters_chosen(found),
@@ -143,12 +162,12 @@ def _draw_diversity(section: Section, found: Finding) -> None:
 
 
 def _draw_trial(section: Section, found: Finding) -> None:
-    """Draw the held-out loss of every subset beside those of its random ones."""
+    """Draw the held-out loss of every subset beside the losses of its random subsets."""
     losses: dict[str, list[float]] = {}
     for row in found.tables.get("arms", ()):
         losses.setdefault(str(row["subset"]), []).append(_number(row["heldout_loss"]))
     if losses:
-        title = "Held-out loss of every subset, and of each random one beside it"
+        title = "Held-out loss of every subset and of its random subsets"
         drawn = {name: (mine, random) for name, (mine, *random) in losses.items()}
         section.figure("trial-losses", title, subset_losses(drawn), wide=True)
 
@@ -158,4 +177,66 @@ PICTURES: Mapping[str, Callable[[Section, Finding], None]] = {
     "diversity": _draw_diversity,
     "trial": _draw_trial,
 }
-"""What draws the pictures that only one study has, by its name."""
+"""The functions that draw what only one study has, by the study's name."""
+
+# ---------------------------------------------------------------- what other commands wrote
+
+
+def against_section(found: AgainstTable) -> Section:
+    """Return which benchmarks have items in the pool, and the strongest matches side by side."""
+    section = Section("benchmarks", "Benchmark items", "Are items of test sets in the pool?")
+    section.text(found.conclusion, kind="conclusion")
+    section.records(
+        "Benchmarks",
+        [
+            {
+                "benchmark": each.name,
+                "items": each.num_items,
+                "found": each.num_found,
+                "samples that have one": each.num_samples,
+                "with other numbers": each.num_templates,
+                "compared": "texts" if each.signal is None else "texts and vectors",
+            }
+            for each in found.note.benchmarks
+        ],
+    )
+    rows = [
+        {
+            "kind": row["kind"],
+            "strength": row["strength"],
+            "sample": row["sample_id"],
+            "where": row["where"],
+            "the sample has": row["passage"],
+            "item": row["item_id"],
+            "the item says": row["item_text"],
+        }
+        for row in found.worst(WORST_SHOWN)
+    ]
+    about = "The strongest match of each item. Strength: the share of its word n-grams in the sample, or a cosine."
+    section.records("Side by side", rows, about)
+    return section
+
+
+def audit_sections(given: ReportInputs) -> list[Section]:
+    """Return a part for each file that other commands wrote."""
+    sections = [finding_section(each) for each in given.findings]
+    if given.against is not None:
+        sections.append(against_section(given.against))
+    if given.request.warmup is not None:
+        sections.append(warmup_section(given.request.warmup))
+    return sections
+
+
+def warmup_section(folder: Path) -> Section:
+    """Return the part that draws the losses of the warm-up in a folder."""
+    section = Section("warmup", "Warm-up", "Did the warm-up learn?")
+    losses = {name: each for name, each in zip(("training", "held out"), read_losses(folder), strict=True) if each}
+    lines = {name: ([step for step, _ in each], [loss for _, loss in each]) for name, each in losses.items()}
+    section.figure(
+        "warmup-loss",
+        f"Losses of {one_line(folder.name)}",
+        line_chart(lines, parts.axis("step"), parts.axis("loss per token")),
+        "Training: the loss of each step before it is taken. Held out: the loss of samples that are never trained on.",
+        wide=True,
+    )
+    return section

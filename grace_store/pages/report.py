@@ -13,19 +13,15 @@ from grace_store.base.file_formats import HTML, check_name
 from grace_store.base.states import ABOUT
 from grace_store.base.text import counted
 from grace_store.choose.select import select
-from grace_store.pages.audits import audit_sections
-from grace_store.pages.distributions import length_section, settings_section, values_section
-from grace_store.pages.figure_files import write_figures
+from grace_store.pages.comparisons import groups_section, methods_section, name_tables
 from grace_store.pages.figures import PlottedSamples
-from grace_store.pages.groups import Compared, groups_section
-from grace_store.pages.html import load_plotly_js, write_page
-from grace_store.pages.method_comparison import methods_section, name_methods
-from grace_store.pages.overview import overview_section
+from grace_store.pages.findings import audit_sections
+from grace_store.pages.page_files import load_plotly_js, write_figures, write_page
 from grace_store.pages.report_inputs import ReportInputs, ReportRequest
+from grace_store.pages.score_sections import length_section, overview_section, settings_section, values_section
 from grace_store.pages.sections import Figure, Section
-from grace_store.pages.shown_traces import choose_traces
 from grace_store.pages.similarity import similarity_section
-from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, gather_traces
+from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, choose_traces, gather_traces
 from grace_store.pool.pool import stepwise_signals
 from grace_store.run.status import status
 from grace_store.scoring.conclusions import conclude_scores
@@ -84,7 +80,7 @@ def _sources(request: ReportRequest) -> list[Source]:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """All that goes into the file."""
+    """Everything in the HTML file."""
 
     title: str
     table: ScoreTable
@@ -109,9 +105,9 @@ class _Page:
         table = _main(tables)
         subsets = _chosen(table, given.subsets, request.ratio)
         chosen = subsets[0][1]
-        shown = choose_traces(table.value, table.row, chosen, request.max_traces)
+        place, words = choose_traces(table.value, table.row, chosen, request.max_traces)
         trace = np.full(len(table), -1, dtype=np.int64)
-        trace[shown.place] = np.arange(len(shown.place))
+        trace[place] = np.arange(len(place))
         points = PlottedSamples(table.sample_id, table.value, chosen, trace)
         counts = [(name, int(mask.sum())) for name, mask in subsets]
         told = [conclude_scores(table), *_of_best(table, given, request.ratio), *given.conclusions]
@@ -119,28 +115,27 @@ class _Page:
         sections = [overview_section(store, state, table, named, where=filtered, conclusions=told)]
         sections.append(values_section(table, points, subsets[0][0]))
         sections.append(length_section(table, points, request.ratio))
-        methods = name_methods(tables)
+        named_tables = name_tables(tables)
         if request.by:
-            compared = Compared(methods, next(each for each in methods if each.table is table), chosen)
-            sections.append(groups_section(store, compared, request.by, request.data))
+            sections.append(groups_section(store, named_tables, table, chosen, request.by, request.data))
         listener(Note("Comparing settings."))
         sections.append(settings_section(given, table))
-        sections.append(methods_section(store, methods, state, request.ratio))
+        sections.append(methods_section(store, named_tables, state, request.ratio))
         listener(Note("Looking for neighbours."))
-        alike, neighbours, groups = similarity_section(given, table, shown.place, listener)
+        alike, neighbours, groups = similarity_section(given, table, place, listener)
         sections += [alike, *audit_sections(given)]
-        listed = ScoreTable(table.table.take(shown.place), table.note, table.path)
-        traces = gather_traces(given, listed, _bits(subsets)[shown.place], neighbours, listener)
+        listed = ScoreTable(table.table.take(place), table.note, table.path)
+        traces = gather_traces(given, listed, _bits(subsets)[place], neighbours, listener)
         traces.index["group"] = groups
         title = Path(store.location.rstrip("/")).name
-        return cls(title, table, sections, [name for name, _ in subsets], traces, shown.words)
+        return cls(title, table, sections, [name for name, _ in subsets], traces, words)
 
     def trace_documents(self) -> dict[str, Any]:
         """Return the data of the trace browser by the names that the page's script reads them under."""
         documents: dict[str, Any] = {
             "trace-browser": {
                 "num": len(self.traces.index["id"]),
-                "fields": [{"name": each.name, "kind": each.kind} for each in self.traces.fields],
+                "fields": self.traces.fields,
                 "block": BLOCK_TRACES,
                 "subsets": self.subsets,
                 "flags": ABOUT,
@@ -195,7 +190,7 @@ def _chosen(table: ScoreTable, subsets: Mapping[str, IntArray], ratio: str) -> l
 
 
 def _of_best(table: ScoreTable, given: ReportInputs, ratio: str) -> list[str]:
-    """Return what is to be said of the best share, where no subset is given."""
+    """Return the conclusion about the best share if no subset is given."""
     if given.subsets or not np.isfinite(table.value).any():
         return []
     return [select(table, ratio=ratio).conclusion]

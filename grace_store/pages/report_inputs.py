@@ -1,4 +1,4 @@
-"""What a report is made from beside the store: read and checked before anything is computed."""
+"""The files that a report reads beside the store, all read and checked before anything is computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ MAX_SUBSETS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest:
-    """What goes into a report. Only the store is needed: what is not given is made from it, or left out and said."""
+    """The request for a report. All is optional: missing parts are made from the store, or left out with a note."""
 
     signals: Sequence[str] = ()
     scores: Sequence[Path] = ()
@@ -61,7 +61,7 @@ class ReportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """A store, what is asked of it, and what was given for it, all of it made from the store's plan."""
+    """A store, the request, and the contents of the files that the request names, all made from the store's plan."""
 
     store: Store
     request: ReportRequest
@@ -79,7 +79,7 @@ class ReportInputs:
 
     @classmethod
     def read(cls, store: Store, request: ReportRequest) -> Self:
-        """Read all that a request names; raise for the first that cannot be used."""
+        """Read all files that a request names; raise an error for the first that cannot be used."""
         tables = [read_scores(path) for path in request.scores]
         for table in tables:
             check_plan_of(table.note, store, table.what)
@@ -125,7 +125,7 @@ def _against(store: Store, path: Path | None) -> AgainstTable | None:
 
 
 def _told(path: Path) -> list[str]:
-    """Return what the note of a subset says of it, and all rules that it was chosen by."""
+    """Return the conclusion in a subset's note, and all rules that it was chosen by."""
     note = read_document(sidecar_of(path), SubsetNote)
     rules = f"How {path.name} was chosen: {enumerated(list(note.spec.rules.values()))}."
     return [note.conclusion, rules] if note.conclusion else [rules]

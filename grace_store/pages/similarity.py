@@ -14,7 +14,7 @@ from grace_store.base.row_index import find_rows
 from grace_store.base.text import first_few
 from grace_store.choose.duplicate_table import DuplicateTable
 from grace_store.likeness.nearest import Nearest
-from grace_store.pages import similarity_figures
+from grace_store.pages.figures import similarity_histogram
 from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
 from grace_store.pool.descriptors import Descriptions, describe_samples
@@ -102,7 +102,7 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
         ]
     )
     similarity = found.similarity[np.isfinite(found.similarity)].astype(np.float64)
-    picture = similarity_figures.similarity_histogram(similarity, found.threshold)
+    picture = similarity_histogram(similarity, found.threshold)
     caption = f"Cosine of each sample with its nearest, by the descriptor {found.note.descriptor} of signal "
     caption += f"{found.note.signal.name}. From the dashed line on, samples are alike. {among}"
     section.figure("nearest-similarity", "Nearest neighbours", picture, caption)

@@ -1,25 +1,29 @@
-"""What the trace browser shows of each sample: text by segment, scores, cosines, pictures, neighbours.
+"""The trace browser's data: which samples it shows, and of each its text, scores, cosines, pictures and fields.
 
 The browser sorts and filters by an index of all traces, and reads everything else in blocks when it needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from grace_store.base.arrays import Array, Float32Array, IntArray
+from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
-from grace_store.base.text import counted
+from grace_store.base.states import Unusable
+from grace_store.base.text import counted, one_line
+from grace_store.data.record import fields_in, value_of
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.sample_digests import prompt_digest
-from grace_store.pages.plain_text import shortened
-from grace_store.pages.shown_fields import ShownField, shown_fields
-from grace_store.pages.thumbnails import Thumbnails
+from grace_store.pages.sections import shortened
 from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import parse_names, stepwise_signals
 from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
@@ -27,6 +31,8 @@ from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
+from grace_store.values.methods.random import random_values
+from grace_store.values.ranking import rank
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
@@ -36,6 +42,26 @@ BLOCK_TRACES = 64
 """Traces in one block of the page's data."""
 SNIPPET_CHARS = 140
 READ_AT_ONCE = 512
+MAX_CHOICES = 24
+"""A field with more different values is filtered by a range or a text, not by a choice."""
+MAX_DEFAULT_FIELDS = 4
+MAX_DEFAULT_CHOICES = 12
+MAX_DEFAULT_CHARS = 32
+MAX_NAMES_LOOKED_AT = 500
+SHOWN_ANYWAY = ("id", "row", "num_steps", "num_tokens", "value", "flags")
+"""Columns that the list has for every trace: these names never mean fields of records."""
+LARGEST_WHOLE = 2**53
+"""A browser rounds larger whole numbers, so they are shown as text."""
+LARGE, SMALL = 448, 224
+"""Longest side of a picture in pixels."""
+MANY = 400
+"""With more samples, pictures are small."""
+_QUALITY = 72
+_STREAM = 0x7265706F7274
+"""Added to the seed, so that a random selection with the same seed does not take the page's own samples."""
+
+Shown = str | int | float | bool | None
+"""The value of a field as the page carries it; None where the record has none."""
 
 
 @dataclass(slots=True)
@@ -47,7 +73,8 @@ class TraceData:
     pictures: list[dict[str, str]] = field(default_factory=list)
     """For each block, pictures by key; a picture is in the block that first shows it."""
     notes: list[str] = field(default_factory=list)
-    fields: list[ShownField] = field(default_factory=list)
+    fields: list[dict[str, str]] = field(default_factory=list)
+    """Name and kind of each field beside the traces; their values are in the index."""
 
 
 def gather_traces(
@@ -59,8 +86,9 @@ def gather_traces(
     prompts: dict[bytes, int] = {}
     found = TraceData(index)
     positions = given.store.positions_of(shown.row)
-    found.fields = _fields(given, positions)
-    index["fields"] = [each.values for each in found.fields]
+    shown_fields = _shown_fields(given, positions)
+    found.fields = [{"name": name, "kind": _filter_kind(values)} for name, values in shown_fields.items()]
+    index["fields"] = list(shown_fields.values())
     steps = _step_details(given.store, shown, positions)
     listener(Note(f"Reading {counted(len(shown), 'trace')}."))
     for number, (sample, pictures) in enumerate(_texts(given, shown, positions, found, listener)):
@@ -74,20 +102,6 @@ def gather_traces(
             named = None if sample is None else prompts.setdefault(prompt_digest(sample), len(prompts))
             index["question"].append(named)
     return found
-
-
-def _fields(given: ReportInputs, positions: IntArray) -> list[ShownField]:
-    """Return the fields that stand beside the traces; none where the dataset cannot be read."""
-    request, named = given.request, None
-    if request.fields is not None or request.by:
-        lists = request.by if request.fields is None else [request.fields] if request.fields else []
-        named = list(dict.fromkeys(name for each in lists for name in parse_names(each)))
-    try:
-        return shown_fields(SampleRecords(given.store, request.data, positions), named)
-    except (DataError, OSError):
-        if request.data:
-            raise
-        return []  # as there are no texts, which is said
 
 
 def _index(shown: ScoreTable) -> dict[str, list[Any]]:
@@ -201,3 +215,141 @@ def _picture(ref: ImageRef, pictures: Thumbnails | None, blocks: list[dict[str, 
         blocks[-1][key] = url
     block = next((number for number, block in enumerate(blocks) if key in block), None)
     return {"name": shortened(name, 120), "key": key, "block": block, "problem": shortened(problem, 300)}
+
+
+# ---------------------------------------------------------------- which traces
+
+
+def choose_traces(value: FloatArray, row: IntArray, chosen: BoolArray, limit: int) -> tuple[IntArray, str]:
+    """Return the places of at most limit samples, ascending, and a sentence that says which they are.
+
+    A tenth is from either end of the ranking, half of the rest from the chosen samples, and the remainder is uniform.
+    The random draw depends on rows alone, so that tables of one store show the same samples.
+    """
+    num = len(value)
+    if num <= limit:
+        return np.arange(num), f"All {num:,} samples are here."
+    ranking = rank(value, row)
+    end = min(limit // 10, len(ranking) // 2)
+    taken = np.zeros(num, dtype=np.bool_)
+    taken[ranking[:end]] = taken[ranking[len(ranking) - end :]] = True
+    order = rank(random_values(_STREAM, row), row)
+    left = limit - 2 * end
+    kept = order[(chosen & ~taken)[order]][: left // 2]
+    taken[kept] = True
+    others = order[~taken[order]][: left - len(kept)]
+    taken[others] = True
+    words = (
+        f"{limit:,} of {num:,} samples are here: the {end:,} with the largest values and the {end:,} with the smallest"
+        f", {len(kept):,} more of the chosen, and {len(others):,} others drawn at random (seed 0). Numbers and plots "
+        "in the other parts are of all samples."
+    )
+    return np.flatnonzero(taken), words
+
+
+# ---------------------------------------------------------------- fields of the records
+
+
+def _shown_fields(given: ReportInputs, positions: IntArray) -> dict[str, list[Shown]]:
+    """Return the fields beside the traces, with a value for each trace; none if the dataset cannot be read."""
+    request, named = given.request, None
+    if request.fields is not None or request.by:
+        lists = request.by if request.fields is None else [request.fields] if request.fields else []
+        named = list(dict.fromkeys(name for each in lists for name in parse_names(each)))
+    try:
+        return _field_values(SampleRecords(given.store, request.data, positions), named)
+    except (DataError, OSError):
+        if request.data:
+            raise
+        return {}  # texts are missing too, and a note on the page says so
+
+
+def _field_values(records: SampleRecords, named: Sequence[str] | None) -> dict[str, list[Shown]]:
+    """Return the named fields; without names, a few fields whose short values differ between traces."""
+    if named is None:
+        named = _default_fields(records)
+    columns: dict[str, list[Shown]] = {name: [] for name in named if name not in SHOWN_ANYWAY}
+    for record in records if columns else ():
+        for name, values in columns.items():
+            values.append(_shown(value_of(record, name)))
+    for name, values in columns.items():
+        if len(records) and all(value is None for value in values):
+            raise records.unknown(name)
+    return columns
+
+
+def _filter_kind(values: Sequence[Shown]) -> Literal["choice", "number", "text"]:
+    """Return how the browser filters by a field."""
+    if len(set(values)) <= MAX_CHOICES:
+        return "choice"
+    return "number" if {type(value) for value in values if value is not None} <= {int, float} else "text"
+
+
+def _shown(value: object) -> Shown:
+    """Return a value on one short line, in a form that neither JSON nor a browser changes."""
+    if isinstance(value, str):
+        return one_line(value)
+    is_odd = isinstance(value, float) and not math.isfinite(value)
+    if is_odd or (isinstance(value, int) and abs(value) > LARGEST_WHOLE):
+        return one_line(value)
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+def _default_fields(records: SampleRecords) -> list[str]:
+    """Return the first fields that most records have and that have a few short values each."""
+    texts: dict[str, set[str]] = {}
+    counts: Counter[str] = Counter()
+    unfit: set[str] = set()
+    for record in records:
+        for name, value in fields_in(record):
+            if name not in texts and len(texts) >= MAX_NAMES_LOOKED_AT:
+                continue
+            found = texts.setdefault(name, set())
+            counts[name] += 1
+            is_short = isinstance(value, (str, int, float)) and len(str(value)) <= MAX_DEFAULT_CHARS
+            if is_short and name not in unfit:
+                found.add(str(value))  # True and 1 are one value to a set; as texts they are two
+            if not is_short or len(found) > MAX_DEFAULT_CHOICES:
+                unfit.add(name)
+    fit = [name for name in texts if name not in unfit and len(texts[name]) > 1 and 2 * counts[name] >= len(records)]
+    return fit[:MAX_DEFAULT_FIELDS]
+
+
+# ---------------------------------------------------------------- pictures
+
+
+class Thumbnails:
+    """Makes small pictures as data URLs, once for each image. Copies only the pixels of a file."""
+
+    def __init__(self, folder: str, num_samples: int) -> None:
+        from grace_store.data.image_files import ImageFolder
+
+        self._folder = ImageFolder(folder)
+        self._side = LARGE if num_samples <= MANY else SMALL
+        self._keys: dict[str, str] = {}
+        self.num_missing = 0
+
+    def picture(self, ref: ImageRef) -> tuple[str, str | None, str]:
+        """Return an image's key, its data URL if it is new, and the problem if it cannot be opened."""
+        try:
+            image, sha256 = self._folder.open(ref)
+        except Unusable as why:
+            self.num_missing += 1
+            return "", None, f"{why.reason.value}: {why.detail}"
+        if sha256 in self._keys:
+            return self._keys[sha256], None, ""
+        key = self._keys[sha256] = f"i{len(self._keys)}"
+        image.thumbnail((self._side, self._side))
+        return key, min(_encoded(image), key=len), ""
+
+
+def _encoded(image: object) -> Iterator[str]:
+    """Yield an image as data URLs of the two formats that suit drawings and photographs."""
+    from PIL import Image
+
+    assert isinstance(image, Image.Image)
+    options: dict[str, dict[str, int | bool]] = {"WEBP": {"quality": _QUALITY}, "PNG": {"optimize": True}}
+    for name, how in options.items():
+        stream = BytesIO()
+        image.save(stream, name, **how)
+        yield f"data:image/{name.lower()};base64,{base64.b64encode(stream.getvalue()).decode()}"

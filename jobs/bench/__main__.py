@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from grace_store.pages.html import load_plotly_js, write_page
+from grace_store.pages.page_files import load_plotly_js, write_page
 from jobs.bench.findings import Findings, report, sections
 from jobs.bench.measuring import named_apart
 from jobs.study.environment import describe_environment

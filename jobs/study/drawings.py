@@ -10,8 +10,7 @@ import numpy as np
 from grace_store.base.finding import Estimate
 from grace_store.pages import figure_parts as parts
 from grace_store.pages.figures import intervals, line_chart
-from grace_store.pages.plain_text import plot_label, wrapped_label
-from grace_store.pages.sections import Figure
+from grace_store.pages.sections import Figure, plot_label, wrapped_label
 
 RELATIVE = "relative average (100: the full pool)"
 

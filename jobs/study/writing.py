@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grace_store.base.files import write_text
 from grace_store.pages.findings import finding_section
-from grace_store.pages.html import write_page
+from grace_store.pages.page_files import write_page
 from grace_store.pages.sections import Section
 from jobs.study import findings
 from jobs.study.drawings import curve_plot, interval_plot, stacked_plot

@@ -1,10 +1,9 @@
 """PRM800K."""
 
-from dataclasses import replace
 from typing import Any
 
 from grace_store.base.states import Reason, Unusable
-from grace_store.data.formats.trace import Fields, Format, Trace, listed_trace, text_field, wrong_field
+from grace_store.data.formats.trace import Fields, Format, Trace, answer_inside, listed_trace, text_field, wrong_field
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import line_starts
 
@@ -37,18 +36,11 @@ def _read(record: Fields) -> Trace:
     lines = line_starts(last)
     cut = header if header >= 0 else lines[-1] if len(lines) > 1 else 0
     if header >= 0 or cut:
-        return _answer_inside(listed_trace(turns, before, last), cut if last[:cut].strip() else 0)
+        return answer_inside(listed_trace(turns, before, last), cut)
     answer = question.get("ground_truth_answer")
     if not isinstance(answer, str) or not answer.strip():
         raise Unusable(Reason.NO_ANSWER, "neither a last line nor 'ground_truth_answer'")
     return listed_trace(turns, steps, answer)
-
-
-def _answer_inside(trace: Trace, cut: int) -> Trace:
-    """Return the trace, whose last part is a step with the answer in it, with the answer opening cut characters in."""
-    if not cut or trace.step_starts is None or trace.answer_start is None:
-        return trace
-    return replace(trace, step_starts=(*trace.step_starts, trace.answer_start), answer_start=trace.answer_start + cut)
 
 
 def _chosen_text(step: Any, number: int) -> str | None:

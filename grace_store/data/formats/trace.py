@@ -93,10 +93,14 @@ def answer_at_the_end(turns: tuple[Turn, ...], steps: Sequence[str]) -> Trace:
     *before, last = steps
     if not last.strip():
         raise Unusable(Reason.NO_ANSWER, "the last step, which has the answer, is empty")
-    trace, cut = listed_trace(turns, before, last), _answer_in(last)
+    return answer_inside(listed_trace(turns, before, last), _answer_in(last))
+
+
+def answer_inside(trace: Trace, cut: int) -> Trace:
+    """Return a trace whose answer opens cut characters into its last part; the text before it remains a step."""
     assert trace.step_starts is not None
     assert trace.answer_start is not None
-    if not last[:cut].strip():
+    if not trace.response[trace.answer_start :][:cut].strip():
         return trace
     return replace(trace, step_starts=(*trace.step_starts, trace.answer_start), answer_start=trace.answer_start + cut)
 
@@ -108,7 +112,7 @@ def _answer_in(text: str) -> int:
 
 
 def listed_steps(record: Fields, key: str) -> list[str]:
-    """Return a field that holds the steps, each a text."""
+    """Return a field that holds the steps, a list of texts."""
     steps = record.get(key)
     if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps):
         raise wrong_field(record, key, "a list of strings")
@@ -123,14 +127,6 @@ def text_field(record: Fields, key: str, reason: Reason) -> str:
     if not value or value.isspace():
         raise Unusable(reason, f"{key!r} is empty")
     return value
-
-
-def text_list(record: Fields, key: str) -> list[str]:
-    """Return a list of texts that the format needs."""
-    texts = record.get(key)
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise wrong_field(record, key, "a list of strings")
-    return texts
 
 
 def wrong_field(record: Fields, key: str, wanted: str) -> Unusable:

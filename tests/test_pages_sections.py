@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.pages.plain_text import plot_label, shortened, visible
+from grace_store.pages.sections import plot_label, shortened, visible
 
 
 @given(st.text())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.pages.html import html_parts, inert_json, write_page
-from grace_store.pages.plain_text import visible
-from grace_store.pages.sections import Section
+from grace_store.base.errors import MissingExtra
+from grace_store.pages.figures import matrix_map
+from grace_store.pages.page_files import html_parts, inert_json, write_figures, write_page
+from grace_store.pages.sections import Figure, Section, visible
 from tests.reports import PageReader, read_page
 
 
@@ -46,3 +50,29 @@ def test_a_page_of_sections_has_their_figures_and_plotly_itself(tmp_path: Path) 
     assert page.document("figure-curve") == {"data": [{"y": [1.0, None]}], "layout": {"height": 380}}
     assert "plotly.js v" in page.scripts["plotly"][:200]
     assert "trace-browser" not in page.scripts
+
+
+@pytest.fixture
+def figure() -> Figure:
+    return matrix_map(np.array([[1.0, 0.25], [0.25, 1.0]]), ["<script>a", "b & c"], "Jaccard")
+
+
+def test_figures_are_drawn_as_svg_and_png_for_papers(tmp_path: Path, figure: Figure) -> None:
+    svg, png = write_figures({"overlap": figure}, tmp_path / "figures")
+    text = "".join(ElementTree.parse(svg).getroot().itertext())
+    assert "<script>a" in text  # as text
+    assert "0.25" in text
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "font" not in figure["layout"]  # what the page shows stays as it was
+
+
+def test_without_a_browser_figures_say_what_to_install(
+    tmp_path: Path, figure: Figure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import choreographer.browsers.chromium as browsers
+
+    monkeypatch.setattr(browsers.Chromium, "find_browser", classmethod(lambda cls, **_: None))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("BROWSER_PATH", raising=False)
+    with pytest.raises(MissingExtra, match="apt-get install chromium"):
+        write_figures({"overlap": figure}, tmp_path / "figures")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.pages.overview import overview_section
+from grace_store.pages.score_sections import overview_section
 from grace_store.run.status import status
 from grace_store.scoring.conclusions import conclude_scores
 from grace_store.scoring.score import ScoreRequest, score

@@ -1,22 +1,60 @@
-"""Values by a field of the records: how groups differ, against a loop over all pairs."""
+"""The parts that compare: the cost of each table, and groups by a field against a loop over all pairs."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from grace_store.base.errors import SettingError
+from grace_store.base.text import size
 from grace_store.choose.select import select
+from grace_store.pages.comparisons import cost_of, seconds_by_signal
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
+from grace_store.run.status import status
 from grace_store.scoring.score import score
 from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method import HeuristicSpec
 from tests.reports import SCRIPT, make_store, read_page
+from tests.scored_stores import known_store
+
+NUM_TRACES = 20
+
+
+def test_costs_come_from_specs_and_run_logs(tmp_path: Path) -> None:
+    store = make_store(tmp_path, NUM_TRACES, hostile=False)
+    state = status(store).signals
+    grace, random, loss = (
+        cost_of(score(store, spec).note, store, state)
+        for spec in (None, HeuristicSpec(method="random"), HeuristicSpec(method="loss"))
+    )
+    assert (grace["forward passes"], grace["backward passes"]) == (NUM_TRACES + 1, 0)
+    assert random == {"forward passes": 0, "backward passes": 0, "stored": "0 B", "run time": "0 s"}
+    assert grace == loss
+    assert grace["run time"] != "not logged"
+    assert grace["stored"] == size(next(iter(state.values())).num_bytes)
+
+
+def test_seconds_are_added_up_over_runs_and_a_cut_line_is_passed_over(tmp_path: Path) -> None:
+    known = known_store(tmp_path).store
+    runs = Path(known.location) / "ledger" / "runs"
+    runs.mkdir(parents=True)
+    at = "2026-01-02T03:04:{:02}.000+00:00"
+    started = {"event": "Started", "signal": "base"}
+    (runs / "a.jsonl").write_text(
+        "\n".join(json.dumps({"time": at.format(s), **event}) for s, event in
+                  [(0, started), (10, {"event": "UnitCommitted"}), (15, {"event": "UnitCommitted"})])
+    )  # fmt: skip
+    (runs / "b.jsonl").write_text(
+        json.dumps({"time": at.format(1), **started}) + "\n"
+        + json.dumps({"time": at.format(8), "event": "UnitCommitted"}) + '\n{"time": "2026'
+    )  # fmt: skip
+    assert seconds_by_signal(known) == {"base": 22.0}
 
 
 @pytest.fixture(scope="module")
