@@ -18,7 +18,7 @@ from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt, UnknownName
-from grace_store.store import keys, layout
+from grace_store.store import layout
 from grace_store.store.backend import Backend
 from grace_store.store.digested_json import BODY, from_bytes, sealed_body
 from grace_store.store.layout import ArraySpec
@@ -94,7 +94,7 @@ class ArrayGroup:
     def _whole(self, name: str, number: int) -> Array:
         """Return a chunk by its number, padding included."""
         spec = self.specs[name]
-        key = f"{self.path}/{keys.chunk_key(name, len(spec.dims), number)}"
+        key = f"{self.path}/{layout.chunk_key(name, len(spec.dims), number)}"
         if (raw := self.backend.read(key)) is None:
             raise missing_chunk(self.backend, key)
         try:
@@ -211,11 +211,11 @@ class ChunkReader:
 
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
         """Return what the commits of units say of their chunks. Seals and owners are checked; verify does more."""
-        raws = self._group.backend.read_all(keys.commit_key(self._signal, unit) for unit in units)
+        raws = self._group.backend.read_all(layout.commit_key(self._signal, unit) for unit in units)
         return {unit: self._digests(unit, raw) for unit, raw in zip(units, raws, strict=True)}
 
     def _digests(self, unit: int, raw: bytes | None) -> Digests:
-        key = keys.commit_key(self._signal, unit)
+        key = layout.commit_key(self._signal, unit)
         try:
             commit = from_bytes(raw, key)
             sealed_body(commit, key)
@@ -230,7 +230,7 @@ class ChunkReader:
         """Yield the chunk of each (array, unit), padding included; several are read at a time where that helps."""
         specs = [self._group.specs[name] for name, _ in wanted]
         both = zip(specs, wanted, strict=True)
-        chunks = [keys.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
+        chunks = [layout.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
         raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
         for spec, (_, unit), key, raw in zip(specs, wanted, chunks, raws, strict=True):
             yield self._chunk(spec, unit, key, raw, digests[unit].get(key, {}))
@@ -252,7 +252,7 @@ class ChunkReader:
         try:
             chunk = decode_chunk(raw, spec)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            where = f"{self._group.path}/{keys.chunk_key(name, len(spec.dims), unit)}"
+            where = f"{self._group.path}/{layout.chunk_key(name, len(spec.dims), unit)}"
             raise self._broken(where, f"cannot be decoded ({error})") from error
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
 

@@ -15,7 +15,7 @@ from zarr.abc.store import Store as ZarrStore
 
 from grace_store.base.errors import SettingError, StorageError
 from grace_store.base.files import BUCKET_SCHEMES, sync_folder
-from grace_store.store.keys import GROUPS, LOCKS, RUNS, TMP
+from grace_store.store.layout import GROUPS, LOCKS, RUNS, TMP
 from grace_store.store.zarr_view import ZarrView
 
 _ATTEMPTS = 4

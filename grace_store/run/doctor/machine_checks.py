@@ -14,8 +14,8 @@ from grace_store.base.errors import StorageError
 from grace_store.base.files import sync_file, sync_folder
 from grace_store.base.metadata import DataFile, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
+from grace_store.base.states import UnitSignals
 from grace_store.base.text import duration, size
-from grace_store.base.unit import UnitSignals
 from grace_store.run.doctor.data_checks import CheckResult, Seen, num_chars
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import reference_of

@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from grace_store.base.child_process import die_with_parent
 from grace_store.base.errors import DeviceLost, GraceStoreError, NotAStore
 from grace_store.base.events import Listener, Rated
-from grace_store.base.watch import Watch
+from grace_store.base.watch import Watch, die_with_parent
 from grace_store.data.dataset import Dataset
 from grace_store.pool.records import UnitLoader
 from grace_store.run.engines.engine import WorkerJob
