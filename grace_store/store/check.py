@@ -14,8 +14,9 @@ from grace_store.base.metadata import Commit
 from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
-from grace_store.store.digested_json import from_bytes, group_bytes, wrong_copy
+from grace_store.store.digested_json import from_bytes, group_bytes
 from grace_store.store.layout import COMMITS, COMPLETIONS, LOCKS, RUNS, SAMPLES_GROUP, TMP
+from grace_store.store.metadata_backup import wrong_copy
 from grace_store.store.opened import SignalView, Store, is_commit_name
 from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
 from grace_store.store.storages import packed_grams

@@ -20,7 +20,7 @@ from grace_store.base.states import STATE_CODES, TEXT_FLAGS, Reason, text_mask
 from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.backend import Backend, open_backend
-from grace_store.store.digested_json import group_bytes, write_copy
+from grace_store.store.digested_json import group_bytes
 from grace_store.store.layout import (
     COMMITS,
     LEDGER_GROUP,
@@ -31,6 +31,7 @@ from grace_store.store.layout import (
     sample_arrays,
 )
 from grace_store.store.lock import Lease
+from grace_store.store.metadata_backup import write_copy
 from grace_store.store.opened import Store
 from grace_store.store.storages import num_packed
 

@@ -23,8 +23,9 @@ from grace_store.base.states import STATE_CODES, STATE_DONE, SampleSignals, Unit
 from grace_store.base.text import counted
 from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
-from grace_store.store.digested_json import group_bytes, seal, to_bytes, write_copy
+from grace_store.store.digested_json import group_bytes, seal, to_bytes
 from grace_store.store.lock import Lease
+from grace_store.store.metadata_backup import write_copy
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.storages import packed_grams, storage_of
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from grace_store.base.events import Note
 from grace_store.run.engines.engine import Engine, Work
-from grace_store.run.engines.worker import run_units
-from grace_store.run.pipeline import ListFeed
+from grace_store.run.engines.worker import ListFeed, run_units
 
 
 class _Here(Engine):

@@ -16,7 +16,7 @@ from grace_store.base.events import Note
 from grace_store.base.text import counted
 from grace_store.run.engines.dispatch import Dispatch, Worker
 from grace_store.run.engines.engine import Engine, Work, WorkerJob
-from grace_store.run.pipeline import QUEUE_UNITS, find_committed
+from grace_store.run.engines.worker import QUEUE_UNITS, find_committed
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

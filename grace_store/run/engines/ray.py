@@ -20,7 +20,7 @@ from grace_store.base.text import counted
 from grace_store.run.engines.dispatch import ENDED, Dispatch, Worker
 from grace_store.run.engines.engine import Engine, EngineOptions, Work
 from grace_store.run.engines.ray_cluster import RayTasks, joined_cluster
-from grace_store.run.pipeline import QUEUE_UNITS, find_committed
+from grace_store.run.engines.worker import QUEUE_UNITS, find_committed
 
 POLL_SECONDS = 0.5
 NO_ROOM_SECONDS = 15.0

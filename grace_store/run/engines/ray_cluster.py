@@ -20,8 +20,7 @@ from grace_store.base.errors import GraceStoreError, SettingError, WorkerDied
 from grace_store.base.events import Listener, Note
 from grace_store.run.engines.dispatch import ENDED
 from grace_store.run.engines.engine import WorkerJob
-from grace_store.run.engines.worker import run_worker
-from grace_store.run.pipeline import QueueFeed
+from grace_store.run.engines.worker import QueueFeed, run_worker
 
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 1 << 28

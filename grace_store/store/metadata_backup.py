@@ -1,0 +1,84 @@
+"""Second copies of the plan and of each signal's document: nothing else could bring these back."""
+
+from grace_store.base.errors import Corrupt
+from grace_store.base.metadata import Plan, Signal
+from grace_store.store.backend import Backend
+from grace_store.store.digested_json import group_bytes, group_document
+from grace_store.store.layout import COMMITS, PLAN_COPY, SIGNALS_GROUP, signal_copy_key, signal_key
+
+Restored = tuple[str | None, str, str]
+"""A document that was damaged or lost and is written again: of which signal, its key, and what was wrong."""
+
+
+def write_copy(backend: Backend, document: Plan | Signal) -> None:
+    """Write the second copy of the zarr.json that holds a plan or a signal."""
+    backend.write(_copy_key(document), group_bytes(document))
+
+
+def _copy_key(document: Plan | Signal) -> str:
+    return PLAN_COPY if isinstance(document, Plan) else signal_copy_key(document.name)
+
+
+def wrong_copy(backend: Backend, document: Plan | Signal) -> tuple[str, str] | None:
+    """Return where the copy of a document lies and what is wrong with it, or None."""
+    key = _copy_key(document)
+    try:
+        same = group_document(backend.read(key), type(document), key) == document
+    except Corrupt as error:
+        return key, str(error)
+    return None if same else (key, "the copy is of another document")
+
+
+def find_plan_copy(backend: Backend) -> Plan | None:
+    """Return the plan that the copy holds, None if there is none that can be read."""
+    try:
+        return group_document(backend.read(PLAN_COPY), Plan, f"{backend.location}/{PLAN_COPY}")
+    except Corrupt:
+        return None
+
+
+def restore_documents(backend: Backend) -> list[Restored]:
+    """Write again what one of the two copies of a document can bring back; nobody else may be writing."""
+    plan, restored = _restored(backend, None, "zarr.json", PLAN_COPY, Plan)
+    names = {*backend.names(SIGNALS_GROUP), *backend.names(COMMITS)} - {"zarr.json"}
+    for name in sorted(names):
+        signal, again = _restored(backend, name, f"{signal_key(name)}/zarr.json", signal_copy_key(name), Signal)
+        restored += again
+        if plan is not None and signal is not None:
+            restored += _copied(backend, name, signal)
+    if plan is not None:
+        restored += _copied(backend, None, plan)
+    backend.flush()
+    return restored
+
+
+def _restored(
+    backend: Backend, signal: str | None, key: str, copy: str, kind: type[Plan] | type[Signal]
+) -> tuple[Plan | Signal | None, list[Restored]]:
+    """Return a document, written again from its copy if need be; None if both are gone, or there never was one."""
+    try:
+        return _own_document(backend, signal, key, kind), []
+    except Corrupt as error:
+        damage = signal, key, str(error)
+    try:
+        document = _own_document(backend, signal, copy, kind)
+    except Corrupt:
+        return None, []
+    backend.write(key, group_bytes(document))
+    return document, [damage]
+
+
+def _own_document(backend: Backend, signal: str | None, key: str, kind: type[Plan] | type[Signal]) -> Plan | Signal:
+    """Return the document at a key; another signal's, in its place, is as wrong as a damaged one."""
+    document: Plan | Signal = group_document(backend.read(key), kind, key)
+    if isinstance(document, Signal) and document.name != signal:
+        raise Corrupt(f"{key} is the document of the signal {document.name!r}.")
+    return document
+
+
+def _copied(backend: Backend, signal: str | None, document: Plan | Signal) -> list[Restored]:
+    """Write the copy of a document again if it is not right, or not there."""
+    if (wrong := wrong_copy(backend, document)) is None:
+        return []
+    write_copy(backend, document)
+    return [(signal, *wrong)]
