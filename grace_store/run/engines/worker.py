@@ -2,7 +2,7 @@
 
 As a process, it speaks on stdin and stdout, line by line:
 
-    parent -> worker   first the WorkerJob, then a unit number a line; end of file: finish the unit under way
+    parent -> worker   first the ExtractJob, then a unit number a line; end of file: finish the unit under way
     worker -> parent   {"event": "Rated", ...} once it is ready, {"event": "UnitCommitted", ...} for each unit,
                        {"event": "Failed", "text": ...} before it gives up
 
@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from grace_store.base.errors import DeviceLost, GraceStoreError, NotAStore
@@ -31,7 +32,7 @@ from grace_store.base.settings import RunOptions
 from grace_store.base.watch import Watch, die_with_parent
 from grace_store.data.dataset import Dataset
 from grace_store.pool.records import LoadedUnit, UnitLoader
-from grace_store.run.engines.engine import WorkerJob
+from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import Extractor, UnitUnderWay, model_door
 from grace_store.run.open_signal import begin_sharing
 from grace_store.store.backend import LocalBackend
@@ -46,14 +47,14 @@ VISIBLE_SECONDS = 60.0
 """By when a network file system shows on one machine what was written on another."""
 
 
-def run_on_pipes() -> int:
-    """Be a worker process; return its exit code."""
+def run_on_pipes(parent: int) -> int:
+    """Be a worker process of a parent process; return the exit code."""
     # Whatever a library prints must not end up in the protocol.
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    job = WorkerJob.model_validate_json(sys.stdin.readline())
-    die_with_parent(job.parent)
+    job = ExtractJob.from_json(sys.stdin.readline())
+    die_with_parent(parent)
     feed = QueueFeed()
 
     def read_units() -> None:
@@ -72,7 +73,7 @@ def run_on_pipes() -> int:
     return 0 if run_worker(job, feed, say) else 1
 
 
-def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], None]) -> bool:
+def run_worker(job: ExtractJob, feed: Feed, say: Callable[[dict[str, Any]], None]) -> bool:
     """Run a feed's units, saying what is ready and committed, from several threads; False if it failed and said why."""
     try:
         view = _open_view(job)
@@ -87,16 +88,17 @@ def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], None]
     return True
 
 
-def _open_view(job: WorkerJob) -> SignalView:
+def _open_view(job: ExtractJob) -> SignalView:
     store = Store.open(job.store)
     if isinstance(store.backend, LocalBackend):
-        store.backend.tmp_label = job.tmp_label
+        store.backend.tmp_label = PurePosixPath(job.lock[0]).stem
     _check_same_store(store, *job.lock)
     return store.signal(job.signal)
 
 
-def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, listener: Listener) -> None:
+def run_units(job: ExtractJob, view: SignalView, dataset: Dataset, feed: Feed, listener: Listener) -> None:
     """Load the model, time it on a few samples, and run the units of a feed. Several threads call the listener."""
+    assert job.model is not None
     door, spec = model_door(job.door), view.signal.spec
     loader = UnitLoader(view.store, dataset)
     with Watch(job.options.patience, listener) as watch, watch.over("loading the model and its first probes"):
@@ -267,4 +269,4 @@ def run_pipeline(
 
 
 if __name__ == "__main__":
-    sys.exit(run_on_pipes())
+    sys.exit(run_on_pipes(int(sys.argv[1])))
