@@ -32,7 +32,7 @@ def ascend(row: Numbers) -> bool:
 
 
 def find_rows(known: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return where each wanted row stands among the known ones, in whatever order these are, and whether it is there.
+    """Return the index of each wanted row in the known rows, which may be in any order, and whether it is among them.
 
     >>> find_rows(np.array([4, 0, 2]), np.array([0, 3, 4]))
     (array([1, 0, 0]), array([ True, False,  True]))

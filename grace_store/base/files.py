@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written beside their place under another name, then renamed."""
+"""Files and folders that appear whole or not at all: written under a temporary name, then renamed; formats by name."""
 
 import errno
 import fcntl

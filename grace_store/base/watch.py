@@ -1,4 +1,4 @@
-"""Says so when a piece of work takes longer than anybody would wait: a device that hangs raises no error."""
+"""Warn when a piece of work takes too long, as a hanging device raises no error; end a process with its parent."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def check_samples_per_unit(samples_per_unit: int) -> int:
 
 
 def are_possible(plan: Plan) -> bool:
-    """Return whether a plan's counts are such that planning could have come to them."""
+    """Return whether a plan's counts fit together."""
     most_segments = plan.spec.max_steps + 1
     samples_per_unit = plan.samples_per_unit
     return (

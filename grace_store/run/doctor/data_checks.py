@@ -76,7 +76,7 @@ def finding_lines(findings: Sequence[CheckResult]) -> Iterator[str]:
 
 
 def num_chars(sample: Sample) -> int:
-    """Return how much text a sample is."""
+    """Return the number of characters in a sample's turns and response."""
     return len(sample.response) + sum(len(turn.text) for turn in sample.turns)
 
 
