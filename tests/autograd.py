@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from grace_store.base.settings import ExtractSpec, RunOptions
-from grace_store.base.unit import UnitSignals
+from grace_store.base.states import UnitSignals
 from grace_store.data.sample import Sample
 from grace_store.model.load.weights import LoadedModel, load
 from grace_store.model.open_model import ProxyExtractor, resolve_spec

@@ -19,8 +19,7 @@ from grace_store.base.settings import (
     ModelIdentity,
     RunOptions,
 )
-from grace_store.base.states import Reason, SetAside
-from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
+from grace_store.base.states import Reason, SampleSignals, SetAside, UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
 
 HIDDEN_SIZE = 24

@@ -13,8 +13,7 @@ import numpy as np
 
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, ModelIdentity, Storage
-from grace_store.base.states import Reason, SetAside
-from grace_store.base.unit import SampleSignals
+from grace_store.base.states import Reason, SampleSignals, SetAside
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.base.states import Reason, SetAside
-from grace_store.base.unit import UnitSignals
+from grace_store.base.states import Reason, SetAside, UnitSignals
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests.stores import add_signal, spans_for, write_plan

@@ -23,8 +23,7 @@ from grace_store.base.settings import (
     Per,
     Storage,
 )
-from grace_store.base.states import Reason, SetAside
-from grace_store.base.unit import SampleSignals, UnitSignals
+from grace_store.base.states import Reason, SampleSignals, SetAside, UnitSignals
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.store.backend import open_backend

@@ -13,8 +13,7 @@ import pytest
 
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, DatasetChanged, NothingUsable, SettingError
-from grace_store.base.file_formats import FOLDER, JSON, JSON_LINES, TEXT
-from grace_store.base.files import sidecar_of
+from grace_store.base.files import FOLDER, JSON, JSON_LINES, TEXT, sidecar_of
 from grace_store.base.settings import DataSpec
 from grace_store.choose.export import export
 from grace_store.choose.exports import EXPORTS

@@ -18,8 +18,7 @@ import grace_store.model.gradients.projection as projected_rows
 import grace_store.model.gradients.sample_gradients as sample_gradients
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
 from grace_store.base.settings import ExtractSpec, GradientSpec
-from grace_store.base.states import Reason
-from grace_store.base.unit import SampleSignals, UnitSignals
+from grace_store.base.states import Reason, SampleSignals, UnitSignals
 from grace_store.model.gradients.gradient_extractor import GradientExtractor
 from grace_store.model.gradients.sample_gradients import PlainGradients, RecordedGradients
 from grace_store.model.open_model import open_extractor, resolve_spec

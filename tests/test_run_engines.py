@@ -14,9 +14,8 @@ from grace_store.base.events import ignore
 from grace_store.run import engines
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.run.engines.engine import Engine, EngineOptions, Work
-from grace_store.run.engines.worker import run_units
+from grace_store.run.engines.worker import ListFeed, run_units
 from grace_store.run.extract import extract
-from grace_store.run.pipeline import ListFeed
 from tests.jobs import content, make_job
 
 

@@ -14,8 +14,9 @@ import pytest
 from zarr.buffer import default_buffer_prototype
 
 from grace_store.base.errors import Corrupt, SettingError
+from grace_store.store.array_group import ZarrView
 from grace_store.store.backend import Backend, LocalBackend, open_backend, open_run_log, run_logs
-from grace_store.store.keys import RUNS, TMP
+from grace_store.store.layout import RUNS, TMP
 from tests.s3_server import environment, new_bucket, s3_server
 
 
@@ -157,7 +158,7 @@ def test_names_that_need_quoting_are_names(place: Backend) -> None:
 
 
 def test_zarr_gets_a_view_it_cannot_write_to_and_no_fill_values_for_missing_chunks(place: Backend) -> None:
-    view = place.zarr_store()
+    view = ZarrView(place)
     assert view.read_only
     place.write_all({"g/array/zarr.json": b"{}", "g/array/c/0": b"0123"})
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.base.settings import Storage
-from grace_store.base.states import Reason, SetAside
-from grace_store.base.unit import UnitSignals
+from grace_store.base.states import Reason, SetAside, UnitSignals
 from grace_store.likeness.vector_sources import Block
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal

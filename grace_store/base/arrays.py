@@ -1,4 +1,4 @@
-"""Names for the arrays that signatures speak of, each written once."""
+"""Names for the kinds of arrays in signatures, and the index of dataset rows in another array of rows."""
 
 from typing import Any, NewType
 
@@ -24,3 +24,22 @@ Positions = NewType("Positions", IntArray)
 """Where samples stand in the plan of a store."""
 Places = NewType("Places", IntArray)
 """Where samples stand among those of a table, a block or another array."""
+
+
+def ascend(row: Numbers) -> bool:
+    """Return whether rows are in the order of the dataset, as those of most stores and tables are."""
+    return bool((row[1:] > row[:-1]).all())
+
+
+def find_rows(known: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return the index of each wanted row in the known rows, which may be in any order, and whether it is among them.
+
+    >>> find_rows(np.array([4, 0, 2]), np.array([0, 3, 4]))
+    (array([1, 0, 0]), array([ True, False,  True]))
+    """
+    if not len(known):
+        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
+    order = None if ascend(known) else np.argsort(known)
+    place = np.searchsorted(known, wanted, sorter=order).clip(max=len(known) - 1)
+    place = place if order is None else order[place]
+    return place, known[place] == wanted

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written beside their place under another name, then renamed."""
+"""Files and folders that appear whole or not at all: written under a temporary name, then renamed; formats by name."""
 
 import errno
 import fcntl
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import SettingError, StorageError
-from grace_store.base.file_formats import FOLDER, JSON, check_name, format_of
 from grace_store.base.text import canonical_json, without_nan
 
 SIDECAR = ".spec.json"
@@ -28,7 +27,7 @@ BUCKET_SCHEMES = ("s3", "gs", "az")
 def whole_file(path: Path, *formats: str, only_new: bool = False) -> Iterator[Path]:
     """Yield a name to write to; the file takes its own name when it is on the disk. A link stays a link.
 
-    With formats (of base.file_formats), SettingError is raised at once if the name says another one.
+    With formats (of ENDINGS), SettingError is raised at once if the name says another one.
     With only_new, FileExistsError is raised in the end if there is such a file by then, and that one stays.
     """
     if formats:
@@ -270,3 +269,67 @@ def _remember(entry: Path, content: dict[str, Any]) -> None:
         os.replace(stream.name, entry)  # noqa: PTH105 - stream.name is a str
     except OSError:
         return
+
+
+# ---------------------------------------------------------------- formats by file name
+# The format that a file's name says, and the refusal to write another format under that name.
+
+
+PARQUET, JSON, JSON_LINES, HTML, TEXT, FOLDER = "Parquet", "JSON", "JSON lines", "HTML", "plain text", "a folder"
+"""What commands write."""
+ENDINGS = {
+    PARQUET: (".parquet", ".pq"),
+    JSON: (".json",),
+    JSON_LINES: (".jsonl", ".ndjson"),
+    HTML: (".html", ".htm"),
+    "SVG": (".svg",),
+    TEXT: (".txt",),
+    "CSV": (".csv",),
+    "TSV": (".tsv",),
+    "Arrow": (".arrow", ".feather"),
+    "Avro": (".avro",),
+    "ORC": (".orc",),
+    "Excel": (".xlsx", ".xls"),
+    "SQLite": (".sqlite", ".db"),
+    "Zarr": (".zarr",),
+    "HDF5": (".h5", ".hdf5"),
+    "NumPy": (".npy", ".npz"),
+    "safetensors": (".safetensors",),
+    "pickle": (".pkl", ".pickle"),
+    "YAML": (".yaml", ".yml"),
+    "TOML": (".toml",),
+    "XML": (".xml",),
+    "Markdown": (".md",),
+    "PDF": (".pdf",),
+    "PNG": (".png",),
+    "JPEG": (".jpg", ".jpeg"),
+    "gzip": (".gz", ".tgz"),
+    "zstd": (".zst",),
+    "bzip2": (".bz2",),
+    "xz": (".xz",),
+    "ZIP": (".zip",),
+    "tar": (".tar",),
+}
+"""How the names of files of a format end; a name that ends in none of these says nothing."""
+_FORMATS = {ending: name for name, endings in ENDINGS.items() for ending in endings}
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format that a name says.
+
+    >>> format_of(Path("subset.JSONL")), format_of(Path("subset-0.2"))
+    ('JSON lines', None)
+    """
+    return _FORMATS.get(path.suffix.lower())
+
+
+def check_name(path: Path, *formats: str) -> None:
+    """Raise SettingError if the name of what is to be written says another format than those."""
+    said = format_of(path)
+    if said is None or said in formats:
+        return
+    endings = [ENDINGS[each][0] for each in formats if each in ENDINGS]
+    wanted = f"that ends in {' or '.join(endings)}" if endings else f"without {path.suffix}"
+    raise SettingError(
+        f"The name {path.name} says {said}, but {' or '.join(formats)} would be written. Choose a name {wanted}."
+    )

@@ -1,8 +1,11 @@
-"""Says so when a piece of work takes longer than anybody would wait: a device that hangs raises no error."""
+"""Warn when a piece of work takes too long, as a hanging device raises no error; end a process with its parent."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -53,3 +56,17 @@ class Watch:
                 told.add(late[0])
                 text = HANGS.format(work=late[0], seconds=f"{self._patience:g}", pid=os.getpid())
                 self._listener(Warned(text))
+
+
+# ---------------------------------------------------------------- a child process ends with its parent
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, so that no orphan writes to the store."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit(1)

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from grace_store.base.arrays import IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError
-from grace_store.base.file_formats import PARQUET
-from grace_store.base.files import whole_file
+from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.text import counted, enumerated, last_name, percent
 from grace_store.scoring.notes import AgainstNote, BenchmarkNote
 from grace_store.scoring.parquet_columns import read_columns, read_header

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.file_formats import PARQUET
-from grace_store.base.files import whole_file
+from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.text import counted, percent
 from grace_store.likeness.duplicate_groups import (
     SHOWN_THRESHOLDS,

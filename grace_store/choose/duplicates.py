@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, Float32Array, IntArray, Positions
+from grace_store.base.arrays import BoolArray, Float32Array, IntArray, Positions, find_rows
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
-from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
 from grace_store.choose.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.choose.subset_file import samples_named

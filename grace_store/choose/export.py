@@ -6,8 +6,7 @@ from pathlib import Path
 
 from grace_store.base.documents import write_document
 from grace_store.base.errors import GraceStoreError, SettingError
-from grace_store.base.file_formats import check_name
-from grace_store.base.files import file_sha256, sidecar_of
+from grace_store.base.files import check_name, file_sha256, sidecar_of
 from grace_store.choose.exports import EXPORTS
 from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported
 from grace_store.choose.selection import Subset, SubsetNote

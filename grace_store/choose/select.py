@@ -9,13 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray, find_rows
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.files import sidecar_of
 from grace_store.base.finding import WhereNote
-from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
 from grace_store.choose.choice_conclusion import conclude_choice
 from grace_store.choose.contamination_table import AgainstTable

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import cast
 
-from grace_store.base.arrays import Float32Array, IntArray, Places, Positions
+from grace_store.base.arrays import Float32Array, IntArray, Places, Positions, find_rows
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
 from grace_store.likeness.points import Descriptor
 from grace_store.pool.descriptors import Descriptions, describe_samples

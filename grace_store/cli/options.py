@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from grace_store.base import file_formats
+from grace_store.base import files
 from grace_store.base.settings import Settings, Spec
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -30,7 +30,7 @@ class LocalPath(click.Path):
     """A path on this machine, where all results but stores go; its name may say no other format than those."""
 
     def __init__(self, *formats: str) -> None:
-        is_folder = file_formats.FOLDER in formats
+        is_folder = files.FOLDER in formats
         super().__init__(file_okay=not is_folder, dir_okay=is_folder or not formats, path_type=Path)
         self.formats = formats
 
@@ -39,7 +39,7 @@ class LocalPath(click.Path):
             self.fail(f"{value} is in a bucket, and only stores can be there. Give a local path.", param, ctx)
         path: Any = super().convert(value, param, ctx)
         if self.formats:
-            file_formats.check_name(path, *self.formats)
+            files.check_name(path, *self.formats)
         return path
 
 
@@ -66,11 +66,11 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 OUT_PATH = LocalPath()
 """A file or a folder; other options say which, and of which format."""
-OUT_FOLDER = LocalPath(file_formats.FOLDER)
-OUT_PARQUET = LocalPath(file_formats.PARQUET)
-OUT_RECORDS = LocalPath(file_formats.JSON_LINES, file_formats.JSON)
-OUT_JSON = LocalPath(file_formats.JSON)
-OUT_HTML = LocalPath(file_formats.HTML)
+OUT_FOLDER = LocalPath(files.FOLDER)
+OUT_PARQUET = LocalPath(files.PARQUET)
+OUT_RECORDS = LocalPath(files.JSON_LINES, files.JSON)
+OUT_JSON = LocalPath(files.JSON)
+OUT_HTML = LocalPath(files.HTML)
 
 
 # ---------------------------------------------------------------- making commands and options

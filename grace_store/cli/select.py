@@ -10,7 +10,7 @@ import click
 
 import grace_store as gs
 from grace_store.base.errors import SettingError
-from grace_store.base.file_formats import check_name
+from grace_store.base.files import check_name
 from grace_store.base.finding import UNKNOWN, WhereNote
 from grace_store.base.states import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from grace_store.base.arrays import IntArray
-from grace_store.base.unit import UnitSignals
+from grace_store.base.states import UnitSignals
 from grace_store.model import devices
 from grace_store.model.head.closed_form import OutputHead, ResponseTokens, SegmentMeans
 from grace_store.model.inputs.collate import Batch

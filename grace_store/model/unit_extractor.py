@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory
 from grace_store.base.metadata import Sharing
 from grace_store.base.settings import ExtractSpec, RunOptions
-from grace_store.base.states import Reason, SetAside
-from grace_store.base.unit import UnitOutcome, UnitSignals
+from grace_store.base.states import Reason, SetAside, UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.devices import in_words

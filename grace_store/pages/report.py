@@ -9,7 +9,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.base.file_formats import HTML, check_name
+from grace_store.base.files import HTML, check_name
 from grace_store.base.states import ABOUT
 from grace_store.base.text import counted
 from grace_store.choose.select import select

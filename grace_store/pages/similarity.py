@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace_store.base.arrays import IntArray
+from grace_store.base.arrays import IntArray, find_rows
 from grace_store.base.errors import how_to_install
 from grace_store.base.events import Listener
-from grace_store.base.row_index import find_rows
 from grace_store.base.text import first_few
 from grace_store.choose.duplicate_table import DuplicateTable
 from grace_store.likeness.nearest import Nearest

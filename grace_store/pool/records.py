@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Int32Array, IntArray
+from grace_store.base.arrays import Int32Array, IntArray, find_rows
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.base.files import file_sha256
-from grace_store.base.row_index import find_rows
 from grace_store.base.states import Unusable
 from grace_store.base.text import first_few, one_line
 from grace_store.data.dataset import Dataset

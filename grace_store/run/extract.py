@@ -21,11 +21,11 @@ from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.pool.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
-from grace_store.run.engines.engine import EngineOptions, ExtractJob, Work, WorkerJob, choose_engine
+from grace_store.run.engines.engine import EngineOptions, ExtractJob, Work, choose_engine
 from grace_store.run.extractor_protocol import model_door
 from grace_store.run.open_signal import check_given, choose_signals, open_signal, refuse_lone_gradient_options
 from grace_store.run.plan import check_store_path, open_planned, plan
-from grace_store.store.backend import LocalBackend, open_backend, open_run_log
+from grace_store.store.backend import open_backend, open_run_log
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.lock import Lease, Shard, clear_dead, hold
 from grace_store.store.opened import SignalView, Store
@@ -108,7 +108,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
     view, model, adapter = open_signal(
         store, job.signal, job.model, job.request, job.options, model_door(job.door), job.adapter, job.images
     )
-    job = replace(job, adapter=adapter, images=image_folder(job.images, view, dataset))
+    job = replace(job, model=model, adapter=adapter, images=image_folder(job.images, view, dataset))
     if not (units := missing_units(view, job.shard)):
         clear_dead(store.backend)
         listener(_started(view, job.shard, units))
@@ -126,9 +126,9 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         listener(_started(view, job.shard, units))
         began = time.monotonic()
         if units:
-            worker_job = _worker_job(job, view, model, dataset, lease, units[len(units) // 2])
+            worker_job = _worker_job(job, store, dataset, lease, units[len(units) // 2])
             try:
-                ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, job.engine, listener, stop, lease))
+                ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, listener, stop, lease))
             except (GraceStoreError, OSError) as error:
                 if not isinstance(error, StorageError):
                     lease.confirm()  # that the lock or the store is gone is what must be told
@@ -177,19 +177,16 @@ def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
     return Started(view.name, len(units), skipped, to_do, samples_skipped, expected_bytes(view, to_do))
 
 
-def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, probe: int) -> WorkerJob:
-    backend = view.store.backend
-    places = {"model": model, "adapter": job.adapter, "images": job.images}
-    return WorkerJob(
-        store=view.store.location,
-        signal=view.name,
+def _worker_job(job: ExtractJob, store: Store, dataset: Dataset, lease: Lease, probe: int) -> ExtractJob:
+    """Return the job as workers need it, which may run in another folder or on another machine."""
+    return replace(
+        job,
+        store=store.location,
         data=tuple(_absolute(file.path) for file in dataset.files),
-        **{what: _absolute(path) for what, path in places.items() if path is not None},
-        door=job.door,
-        options=job.options,
-        tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
+        model=job.model and _absolute(job.model),
+        adapter=job.adapter and _absolute(job.adapter),
+        images=job.images and _absolute(job.images),
         probe_unit=probe,
-        parent=os.getpid(),
         lock=(lease.key, lease.content.decode()),
     )
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 
 from grace_store.base.metadata import Sharing
 from grace_store.base.settings import ExtractSpec, RunOptions
-from grace_store.base.unit import UnitOutcome
+from grace_store.base.states import UnitOutcome
 from grace_store.data.sample import Sample
 
 

@@ -32,7 +32,7 @@ from grace_store.pool.records import check_files
 from grace_store.run.record_tally import RecordTally, advise, loss_in_words, remedy, tally_records
 from grace_store.run.scan import Understanding, processes_for
 from grace_store.store.backend import Backend, is_url, open_backend
-from grace_store.store.keys import SAMPLES_GROUP
+from grace_store.store.layout import SAMPLES_GROUP
 from grace_store.store.lock import Lease, hold
 from grace_store.store.metadata_backup import find_plan_copy
 from grace_store.store.opened import Store
@@ -145,11 +145,11 @@ class _Planning:
         lease.confirm()  # of two plans, unlike of two units, one is wrong: neither finish nor discard another run's
         if tally.num_planned == 0:
             writer.discard()
-            raise NothingUsable(_nothing_usable(tally, understanding))
+            raise NothingUsable(_nothing_usable(tally))
         writer.finish(spec, self.dataset.summary(), self.samples_per_unit, f"grace-store {__version__}")
-        self._warn(tally, understanding)
+        self._warn(tally)
 
-    def _warn(self, tally: RecordTally, understanding: Understanding) -> None:
+    def _warn(self, tally: RecordTally) -> None:
         if tally.num_questions is not None:
             samples, questions = counted(tally.num_planned, "sample"), counted(tally.num_questions, "question")
             self.listener(Note(f"Gathered {samples} of {questions}."))
@@ -159,7 +159,7 @@ class _Planning:
             missing = counted(tally.num_images_missing, "image")
             self.listener(Warned(f"{missing} named by records could not be found in {self.images}."))
         if tally.loses_most:
-            self.listener(Warned(loss_in_words(tally, understanding)))
+            self.listener(Warned(loss_in_words(tally)))
 
 
 def scan(dataset: Dataset, listener: Listener) -> Iterator[Record]:
@@ -309,18 +309,18 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
         raise UnknownFormat(f"{names}: {error}") from None
 
 
-def _nothing_usable(tally: RecordTally, understanding: Understanding) -> str:
-    names = ", ".join(understanding.names)
+def _nothing_usable(tally: RecordTally) -> str:
+    names = ", ".join(tally.understanding.names)
     if not tally.examples:
         return f"There are no records in {names}."
     counts = ", ".join(f"{reason} {count}" for reason, count in sorted(tally.set_aside.items()))
     record, why = min(tally.examples.values(), key=lambda example: example[0].row)
-    spec = understanding.spec
+    spec = tally.understanding.spec
     example = record.raw[:400].decode(errors="replace")
     return (
         f"No record of {names} can be used ({counts}).\n"
         f"Read as format {spec.format!r}, steps by {spec.splitter!r}, answer by {spec.answer!r}, "
         f"at least {spec.min_steps} steps.\n"
         f"First record, set aside because of {why}:\n  {example!r}\n"
-        f"{remedy(tally, advise(tally, understanding))} `grace-store plan --dry-run` shows how records are read."
+        f"{remedy(tally, advise(tally))} `grace-store plan --dry-run` shows how records are read."
     )

@@ -32,8 +32,10 @@ OTHER_WAYS: dict[str, tuple[dict[str, str], ...]] = {
 
 @dataclass(slots=True)
 class RecordTally:
-    """Counts, and of each kind what a person would want to see."""
+    """What becomes of a dataset's records: counts, and examples to show of each kind."""
 
+    understanding: Understanding
+    """How the records are read."""
     num_records: int = 0
     num_planned: int = 0
     num_images_missing: int = 0
@@ -118,7 +120,7 @@ def tally_records(
     records: Iterable[Record], understanding: Understanding, num_processes: int, writer: SampleSink | None
 ) -> RecordTally:
     """Decide what becomes of every record, write it down if there is a writer, and count."""
-    tally, seen = RecordTally(), SeenIds()
+    tally, seen = RecordTally(understanding), SeenIds()
     with planned_order(understanding.spec, None if writer is None else writer.add) as order:
         for block, outcomes in understood(records, understanding, num_processes):
             for record, outcome in zip(block, _without_repeats(outcomes, seen), strict=True):
@@ -172,18 +174,18 @@ def _each(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def advise(tally: RecordTally, understanding: Understanding) -> Advice | None:
+def advise(tally: RecordTally) -> Advice | None:
     """Return the settings that would keep most records, as few of them as do; None if none was found."""
     if not tally.num_records or not tally.set_aside:
         return None
-    by_steps = _within_other_bounds(tally, understanding.spec)
+    by_steps = _within_other_bounds(tally)
     if by_steps is not None and by_steps.share > 0.5:
         return by_steps
     reason = tally.set_aside.most_common(1)[0][0]
     ways: Sequence[Mapping[str, Any]] = OTHER_WAYS.get(reason, ())
     if reason in UNREAD_KEYS.values():
-        ways = [{"ignore_key": tuple(sorted({*understanding.spec.ignore_key, *tally.unread_keys}))}]
-    found = [by_steps, *(_tried(tally.tried, understanding, way) for way in ways)]
+        ways = [{"ignore_key": tuple(sorted({*tally.understanding.spec.ignore_key, *tally.unread_keys}))}]
+    found = [by_steps, *(_tried(tally, way) for way in ways)]
     kept_now = tally.num_planned / tally.num_records
     better = [each for each in found if each is not None and each.share > kept_now]
     return max(
@@ -191,10 +193,10 @@ def advise(tally: RecordTally, understanding: Understanding) -> Advice | None:
     )
 
 
-def loss_in_words(tally: RecordTally, understanding: Understanding) -> str:
+def loss_in_words(tally: RecordTally) -> str:
     """Return the sentences that say that most records are set aside, why, and what would keep them."""
     lost = f"{tally.num_set_aside} of {counted(tally.num_records, 'record')}"
-    advice = advise(tally, understanding)
+    advice = advise(tally)
     again = "" if advice is None else f" {advice.condition} again with that before anything is extracted."
     return f"Most records are set aside: {lost} ({tally.reasons}). {remedy(tally, advice)}{again}"
 
@@ -214,7 +216,8 @@ def remedy(tally: RecordTally, advice: Advice | None) -> str:
     return "Name another --format, --splitter or --answer, or lower --min-steps."
 
 
-def _within_other_bounds(tally: RecordTally, spec: DataSpec) -> Advice | None:
+def _within_other_bounds(tally: RecordTally) -> Advice | None:
+    spec = tally.understanding.spec
     settings = _bounds(tally.num_steps, spec)
     if not settings:
         return None
@@ -240,15 +243,15 @@ def _bounds(num_steps: Counter[int], spec: DataSpec) -> dict[str, int]:
     return {}
 
 
-def _tried(records: Sequence[Record], understanding: Understanding, way: Mapping[str, Any]) -> Advice | None:
-    """Return what another way of splitting would keep, with other bounds if need be."""
+def _tried(tally: RecordTally, way: Mapping[str, Any]) -> Advice | None:
+    """Return what another way of splitting would keep of the first records, with other bounds if need be."""
+    understanding, records = tally.understanding, tally.tried
     if "answer" in way and "answer" in understanding.spec.map:
         return None
     spec = understanding.spec.model_copy(update=way)
-    tally = RecordTally()
-    again = replace(understanding, spec=spec, images=None)
-    for record, outcome in zip(records, again(records), strict=True):
-        tally.take(record, outcome)
-    bounds = _bounds(tally.num_steps, spec)
-    kept = tally.num_kept(**({"min_steps": spec.min_steps, "max_steps": spec.max_steps} | bounds))
+    again = RecordTally(replace(understanding, spec=spec, images=None))
+    for record, outcome in zip(records, again.understanding(records), strict=True):
+        again.take(record, outcome)
+    bounds = _bounds(again.num_steps, spec)
+    kept = again.num_kept(**({"min_steps": spec.min_steps, "max_steps": spec.max_steps} | bounds))
     return Advice({**way, **bounds}, kept / len(records), len(records))

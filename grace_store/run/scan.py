@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.base.arrays import BoolArray, IntArray
-from grace_store.base.child_process import die_with_parent
 from grace_store.base.errors import GraceStoreError, SettingError
 from grace_store.base.settings import DataSpec, default_threads
 from grace_store.base.states import SetAside, Unusable
 from grace_store.base.text import one_line
+from grace_store.base.watch import die_with_parent
 from grace_store.data.hygiene import text_flags
 from grace_store.data.images import is_missing
 from grace_store.data.parse_records import parse_record

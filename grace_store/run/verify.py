@@ -12,8 +12,8 @@ from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import Corrupt, GraceStoreError, StorageError, StoreError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.settings import ExtractSpec
+from grace_store.base.states import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.base.text import counted, ranges
-from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.base.watch import Watch
 from grace_store.pool.records import UnitLoader, image_folder, open_dataset
 from grace_store.run.engines.engine import ExtractJob
@@ -23,7 +23,7 @@ from grace_store.run.open_signal import check_same, follow_sharing
 from grace_store.run.plan import rewrite_plan_arrays
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays, listed_sizes, remedy_of_lost
-from grace_store.store.keys import completion_key, sharing_key
+from grace_store.store.layout import completion_key, sharing_key
 from grace_store.store.lock import hold, refuse_busy
 from grace_store.store.metadata_backup import find_plan_copy, restore_documents
 from grace_store.store.opened import SignalView, Store

@@ -15,12 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
+from grace_store.base.arrays import (
+    Array,
+    BoolArray,
+    FlagArray,
+    Float32Array,
+    FloatArray,
+    Int32Array,
+    IntArray,
+    ascend,
+    find_rows,
+)
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import SettingError
-from grace_store.base.file_formats import PARQUET
-from grace_store.base.files import whole_file
-from grace_store.base.row_index import ascend, find_rows
+from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.states import ABOUT, flag_names
 from grace_store.base.text import counted
 from grace_store.scoring.notes import ScoresNote

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import BitArray, FloatArray, Int32Array, IntArray
+from grace_store.base.arrays import BitArray, FloatArray, Int32Array, IntArray, ascend
 from grace_store.base.documents import document_metadata, read_document, write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.files import whole_folder
 from grace_store.base.finding import Column, Finding, PoolNote, Table
-from grace_store.base.row_index import ascend
 from grace_store.base.text import counted
 from grace_store.pool.blocks import BlockReader, SampleBlock
 from grace_store.pool.parallel import Mapper, Threads, map_ordered

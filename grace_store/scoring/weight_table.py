@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import Array, FloatArray, IntArray
+from grace_store.base.arrays import Array, FloatArray, IntArray, find_rows
 from grace_store.base.documents import document_metadata, metadata_document
-from grace_store.base.file_formats import PARQUET
-from grace_store.base.files import whole_file
-from grace_store.base.row_index import find_rows
+from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.text import counted
 from grace_store.pool.blocks import SampleBlock
 from grace_store.scoring.notes import WeightsNote

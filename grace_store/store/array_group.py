@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
@@ -11,21 +12,21 @@ import numpy as np
 import zarr
 from numcodecs import zstd
 from numcodecs.vlen import VLenUTF8
-from zarr.abc.buffer import Buffer
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest
+from zarr.abc.store import Store as ZarrStore
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.errors import ArrayNotFoundError
 from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt, UnknownName
-from grace_store.store import keys, layout
-from grace_store.store.backend import Backend
+from grace_store.store import layout
 from grace_store.store.digested_json import BODY, from_bytes, sealed_body
 from grace_store.store.layout import ArraySpec
-from grace_store.store.zarr_view import MAX_UNPACKED_BYTES, missing_chunk, unpacked_size
 
 if TYPE_CHECKING:
-    from grace_store.store.layout import ArraySpec
+    from grace_store.store.backend import Backend
 
 
 class ArrayGroup:
@@ -47,7 +48,7 @@ class ArrayGroup:
             raise UnknownName(f"{self.backend.location}: {self.path} has no array {name}.")
         if name not in self._arrays:
             try:
-                array = zarr.open_array(self.backend.zarr_store(), path=f"{self.path}/{name}", mode="r", zarr_format=3)
+                array = zarr.open_array(ZarrView(self.backend), path=f"{self.path}/{name}", mode="r", zarr_format=3)
             except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise self._unreadable(name, f"cannot be opened ({error})") from error
             spec = self.specs[name]
@@ -94,7 +95,7 @@ class ArrayGroup:
     def _whole(self, name: str, number: int) -> Array:
         """Return a chunk by its number, padding included."""
         spec = self.specs[name]
-        key = f"{self.path}/{keys.chunk_key(name, len(spec.dims), number)}"
+        key = f"{self.path}/{layout.chunk_key(name, len(spec.dims), number)}"
         if (raw := self.backend.read(key)) is None:
             raise missing_chunk(self.backend, key)
         try:
@@ -211,11 +212,11 @@ class ChunkReader:
 
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
         """Return what the commits of units say of their chunks. Seals and owners are checked; verify does more."""
-        raws = self._group.backend.read_all(keys.commit_key(self._signal, unit) for unit in units)
+        raws = self._group.backend.read_all(layout.commit_key(self._signal, unit) for unit in units)
         return {unit: self._digests(unit, raw) for unit, raw in zip(units, raws, strict=True)}
 
     def _digests(self, unit: int, raw: bytes | None) -> Digests:
-        key = keys.commit_key(self._signal, unit)
+        key = layout.commit_key(self._signal, unit)
         try:
             commit = from_bytes(raw, key)
             sealed_body(commit, key)
@@ -230,7 +231,7 @@ class ChunkReader:
         """Yield the chunk of each (array, unit), padding included; several are read at a time where that helps."""
         specs = [self._group.specs[name] for name, _ in wanted]
         both = zip(specs, wanted, strict=True)
-        chunks = [keys.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
+        chunks = [layout.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
         raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
         for spec, (_, unit), key, raw in zip(specs, wanted, chunks, raws, strict=True):
             yield self._chunk(spec, unit, key, raw, digests[unit].get(key, {}))
@@ -252,7 +253,7 @@ class ChunkReader:
         try:
             chunk = decode_chunk(raw, spec)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            where = f"{self._group.path}/{keys.chunk_key(name, len(spec.dims), unit)}"
+            where = f"{self._group.path}/{layout.chunk_key(name, len(spec.dims), unit)}"
             raise self._broken(where, f"cannot be decoded ({error})") from error
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
 
@@ -305,3 +306,110 @@ def _create(store: MemoryStore, spec: ArraySpec) -> zarr.Array[Any]:
         # A unit is done when all its chunks are there, so an empty chunk is written like any other.
         config={"write_empty_chunks": True},
     )
+
+
+# ---------------------------------------------------------------- a backend as zarr sees it
+
+
+class ZarrView(ZarrStore):
+    """A backend as zarr sees it: read-only, and a missing chunk is an error, not a chunk of fill values.
+
+    Zarr reads through the backend, so its errors, retries and limits are those of every other reader.
+    """
+
+    supports_writes = False
+    supports_deletes = False
+    supports_listing = True
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(read_only=True)
+        self._backend = backend
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ZarrView) and other._backend.location == self._backend.location
+
+    def __hash__(self) -> int:
+        return hash(self._backend.location)
+
+    def __str__(self) -> str:
+        return self._backend.location
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        if byte_range is None:
+            value = await asyncio.to_thread(self._backend.read, key)
+        else:
+            value = await asyncio.to_thread(self._backend.read_slice, key, _slice(byte_range))
+        if value is not None:
+            self._refuse_bomb(key, value)
+            return prototype.buffer.from_bytes(value)
+        if key.rpartition("/")[2] == "zarr.json":
+            return None
+        # Zarr would answer with fill values, which look like data.
+        raise missing_chunk(self._backend, key)
+
+    def _refuse_bomb(self, key: str, value: bytes) -> None:
+        """Raise Corrupt for a chunk that zarr would unpack to more than any of ours: nobody can tell zarr how much."""
+        if is_zstd(value) and (unpacked_size(value) is None or (unpacked_size(value) or 0) > MAX_UNPACKED_BYTES):
+            raise Corrupt(f"{self._backend.location}: {key} unpacks to {unpacked_size(value) or 'unknown'} bytes.")
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return list(await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges)))
+
+    async def exists(self, key: str) -> bool:
+        return await asyncio.to_thread(self._backend.size, key) is not None
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+
+    async def list(self) -> AsyncIterator[str]:
+        for key in await asyncio.to_thread(lambda: [*self._backend.walk()]):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for key in await asyncio.to_thread(lambda: [*self._backend.walk(prefix.rstrip("/"))]):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for name in await asyncio.to_thread(self._backend.names, prefix.rstrip("/")):
+            yield name
+
+
+def _slice(part: ByteRequest) -> slice:
+    if isinstance(part, RangeByteRequest):
+        return slice(part.start, part.end)
+    return slice(part.offset if isinstance(part, OffsetByteRequest) else -part.suffix, None)
+
+
+def missing_chunk(backend: Backend, key: str) -> Corrupt:
+    """Return the error of a chunk that is not there."""
+    return Corrupt(f"{backend.location}: {key} is missing. Run `grace-store verify --repair`.")
+
+
+# ---------------------------------------------------------------- zstd frame
+# How much a zstd frame says it unpacks to, before anybody makes room for it (RFC 8878, section 3.1.1.1).
+
+
+MAX_UNPACKED_BYTES = 1 << 30
+"""The largest chunk by far is a unit's Grams or the ids of 16,384 samples."""
+_MAGIC = bytes.fromhex("28b52ffd")
+
+
+def is_zstd(raw: bytes) -> bool:
+    return raw[:4] == _MAGIC
+
+
+def unpacked_size(frame: bytes) -> int | None:
+    """Return the size that a frame declares; None if it declares none, as ours always do, or is no frame."""
+    if not is_zstd(frame) or len(frame) < 5:
+        return None
+    descriptor = frame[4]
+    is_single_segment = bool(descriptor & 0x20)
+    start = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    length = (int(is_single_segment), 2, 4, 8)[descriptor >> 6]
+    size = int.from_bytes(frame[start : start + length], "little")
+    return None if not length else size + 256 if length == 2 else size

@@ -11,12 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
-from zarr.abc.store import Store as ZarrStore
-
 from grace_store.base.errors import SettingError, StorageError
 from grace_store.base.files import BUCKET_SCHEMES, sync_folder
-from grace_store.store.keys import GROUPS, LOCKS, RUNS, TMP
-from grace_store.store.zarr_view import ZarrView
+from grace_store.store.layout import GROUPS, LOCKS, RUNS, TMP
 
 _ATTEMPTS = 4
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
@@ -28,10 +25,6 @@ class Backend(Protocol):
 
     location: str
 
-    def zarr_store(self) -> ZarrStore:
-        """Return a read-only view for zarr, to which a missing chunk is an error."""
-        return ZarrView(self)
-
     def read(self, key: str) -> bytes | None: ...
 
     def read_slice(self, key: str, part: slice) -> bytes | None:
@@ -39,12 +32,15 @@ class Backend(Protocol):
 
     def read_all(self, keys: Iterable[str]) -> Iterator[bytes | None]:
         """Yield the values of keys, in the order of the keys; several at a time where each one takes a round trip."""
+        return map(self.read, keys)
 
     def write(self, key: str, value: bytes) -> None:
         """Put the whole value under the key or, whatever happens, nothing."""
 
     def write_all(self, values: Mapping[str, bytes]) -> None:
         """Write each value as write does, in any order; after an error some are written and some are not."""
+        for key, value in values.items():
+            self.write(key, value)
 
     def write_new(self, key: str, value: bytes) -> bool:
         """Like write, but only if the key is free; False if it was taken."""
@@ -106,9 +102,6 @@ class LocalBackend(Backend):
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
-    def read_all(self, keys: Iterable[str]) -> Iterator[bytes | None]:
-        return map(self.read, keys)
-
     def write(self, key: str, value: bytes) -> None:
         def rename(tmp: Path) -> None:
             path = self._prepare(key)
@@ -122,10 +115,6 @@ class LocalBackend(Backend):
                 part.replace(path)
 
         self._place(value, rename)
-
-    def write_all(self, values: Mapping[str, bytes]) -> None:
-        for key, value in values.items():
-            self.write(key, value)
 
     def write_new(self, key: str, value: bytes) -> bool:
         path = self._prepare(key)

@@ -1,5 +1,6 @@
 """The arrays of a store: shapes, chunks, types. Pure functions of the plan; schemas/FORMAT.md in code."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -11,8 +12,67 @@ from grace_store.base.errors import SettingError
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import STATE_CODES, TEXT_FLAGS, text_mask
-from grace_store.store.keys import chunk_key
 from grace_store.store.storages import storage_of
+
+# ---------------------------------------------------------------- keys
+# Where everything lies in a store: the keys of groups, chunks and documents.
+
+
+SAMPLES_GROUP = "samples"
+SIGNALS_GROUP = "signals"
+LEDGER_GROUP = "ledger"
+GROUPS = (SAMPLES_GROUP, SIGNALS_GROUP, LEDGER_GROUP)
+"""The groups of a store."""
+COMMITS = f"{LEDGER_GROUP}/commits"
+COMPLETIONS = f"{LEDGER_GROUP}/complete"
+SHARING = f"{LEDGER_GROUP}/sharing"
+RUNS = f"{LEDGER_GROUP}/runs"
+LOCKS = f"{LEDGER_GROUP}/locks"
+PLAN_COPY = f"{LEDGER_GROUP}/plan.json"
+SIGNAL_COPIES = f"{LEDGER_GROUP}/signals"
+TMP = f"{LEDGER_GROUP}/tmp"
+
+_RESERVED_NAMES = ("zarr.json", "all", "each")
+_SIGNAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}")
+
+
+def check_signal_name(name: str) -> str:
+    """Return the name if it can be a folder's name everywhere, else raise."""
+    if not _SIGNAL_NAME.fullmatch(name) or name in _RESERVED_NAMES:
+        raise SettingError(
+            f"{name!r} cannot be the name of a signal: use letters, digits and _ . = + - (up to 100, "
+            "starting with a letter or digit; not all, each or zarr.json)."
+        )
+    return name
+
+
+def signal_key(signal: str) -> str:
+    return f"{SIGNALS_GROUP}/{signal}"
+
+
+def commit_key(signal: str, unit: int) -> str:
+    return f"{COMMITS}/{signal}/{unit:08d}.json"
+
+
+def signal_copy_key(signal: str) -> str:
+    return f"{SIGNAL_COPIES}/{signal}.json"
+
+
+def completion_key(signal: str) -> str:
+    return f"{COMPLETIONS}/{signal}.json"
+
+
+def sharing_key(signal: str) -> str:
+    return f"{SHARING}/{signal}.json"
+
+
+def chunk_key(array: str, num_dims: int, unit: int) -> str:
+    """Return the key, below the group's, of the chunk of an array that a unit fills."""
+    return "/".join([array, "c", str(unit), *["0"] * (num_dims - 1)])
+
+
+# ---------------------------------------------------------------- arrays
+
 
 SAMPLES_PER_CHUNK = 16384
 """Chunk length of the plan's arrays, which one process writes."""
@@ -81,7 +141,7 @@ def check_samples_per_unit(samples_per_unit: int) -> int:
 
 
 def are_possible(plan: Plan) -> bool:
-    """Return whether a plan's counts are such that planning could have come to them."""
+    """Return whether a plan's counts fit together."""
     most_segments = plan.spec.max_steps + 1
     samples_per_unit = plan.samples_per_unit
     return (

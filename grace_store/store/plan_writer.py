@@ -17,12 +17,19 @@ from grace_store.base.errors import NotAStore
 from grace_store.base.metadata import FORMAT_VERSION, DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, TEXT_FLAGS, Reason, text_mask
-from grace_store.store import keys, layout
+from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.digested_json import group_bytes
-from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
-from grace_store.store.layout import PlannedSample, plan_arrays, sample_arrays
+from grace_store.store.layout import (
+    COMMITS,
+    LEDGER_GROUP,
+    SAMPLES_GROUP,
+    SIGNALS_GROUP,
+    PlannedSample,
+    plan_arrays,
+    sample_arrays,
+)
 from grace_store.store.lock import Lease
 from grace_store.store.metadata_backup import write_copy
 from grace_store.store.opened import Store
@@ -74,7 +81,7 @@ class PlanWriter:
         """Leave nothing of a plan that will not be, or that was cut short."""
         for group in (SAMPLES_GROUP, SIGNALS_GROUP):
             self._backend.delete_tree(group)
-        self._backend.delete(keys.PLAN_COPY)
+        self._backend.delete(layout.PLAN_COPY)
 
     def finish(
         self,
@@ -207,17 +214,17 @@ def replace_plan(backend: Backend, stage: Backend) -> None:
     starts over. The old one's copy goes last, so that it can still say what the new one was to take from it.
     """
     unfinished = [f"{SIGNALS_GROUP}/{name}" for name in backend.names(SIGNALS_GROUP) if name != "zarr.json"]
-    for remains in (*unfinished, keys.SIGNAL_COPIES):
+    for remains in (*unfinished, layout.SIGNAL_COPIES):
         backend.delete_tree(remains)
     backend.flush()
     backend.delete("zarr.json")
     backend.flush()
     backend.delete_tree(SAMPLES_GROUP)
     for key in stage.walk():
-        if key not in ("zarr.json", keys.PLAN_COPY) and not key.startswith(keys.TMP):
+        if key not in ("zarr.json", layout.PLAN_COPY) and not key.startswith(layout.TMP):
             _copy(stage, backend, key)
     backend.flush()
-    for key in (keys.PLAN_COPY, "zarr.json"):
+    for key in (layout.PLAN_COPY, "zarr.json"):
         _copy(stage, backend, key)
         backend.flush()
 
@@ -231,7 +238,7 @@ def plan_documents(plan: Plan) -> dict[str, bytes]:
     """Return {key: bytes} of all metadata that follows from a plan, its own in zarr.json last."""
     arrays = plan_arrays(plan)
     documents = {f"{SAMPLES_GROUP}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
-    documents |= {f"{group}/zarr.json": group_bytes() for group in keys.GROUPS}
+    documents |= {f"{group}/zarr.json": group_bytes() for group in layout.GROUPS}
     return documents | {"zarr.json": group_bytes(plan)}
 
 
@@ -240,7 +247,7 @@ def check_claimable(backend: Backend) -> None:
     arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
     samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
     ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
-    if not (strangers := [name for name in backend.names("") if name not in keys.GROUPS]):
+    if not (strangers := [name for name in backend.names("") if name not in layout.GROUPS]):
         if backend.names(COMMITS):
             raise NotAStore(
                 f"{backend.location} holds units of a store whose plan (zarr.json) is gone. "

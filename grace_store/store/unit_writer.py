@@ -19,10 +19,9 @@ from grace_store.base.metadata import (
     SharingDocument,
     Signal,
 )
-from grace_store.base.states import STATE_CODES, STATE_DONE
+from grace_store.base.states import STATE_CODES, STATE_DONE, SampleSignals, UnitOutcome, UnitSignals
 from grace_store.base.text import counted
-from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
-from grace_store.store import keys, layout
+from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.digested_json import group_bytes, seal, to_bytes
 from grace_store.store.lock import Lease
@@ -40,10 +39,10 @@ _POLL_SECONDS = 0.1
 
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
-    keys.check_signal_name(signal.name)
+    layout.check_signal_name(signal.name)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
-    store.backend.write(f"{keys.signal_key(signal.name)}/zarr.json", group_bytes(signal))
+    store.backend.write(f"{layout.signal_key(signal.name)}/zarr.json", group_bytes(signal))
     store.backend.flush()
     return store.signal(signal.name)
 
@@ -55,7 +54,7 @@ def keep_sharing(view: SignalView, found: Sharing) -> None:
     """
     document = to_bytes(seal(SharingDocument(signal_sha256=view.identity, sharing=found)))
     deadline = time.monotonic() + WHOLE_SECONDS
-    while not view.store.backend.write_new(keys.sharing_key(view.name), document):
+    while not view.store.backend.write_new(layout.sharing_key(view.name), document):
         try:
             _require_sharing(view)
         except Corrupt:
@@ -69,7 +68,7 @@ def keep_sharing(view: SignalView, found: Sharing) -> None:
 
 def _require_sharing(view: SignalView) -> None:
     if view.sharing() is None:
-        where = f"{view.store.location}/{keys.sharing_key(view.name)}"
+        where = f"{view.store.location}/{layout.sharing_key(view.name)}"
         raise Corrupt(f"{where} can neither be read nor written. Delete what lies there and run again.")
 
 
@@ -78,7 +77,7 @@ def drop_damaged_sharing(view: SignalView) -> None:
     try:
         view.sharing()
     except Corrupt:
-        view.store.backend.delete(keys.sharing_key(view.name))
+        view.store.backend.delete(layout.sharing_key(view.name))
 
 
 def rewrite_signal_metadata(view: SignalView) -> None:
@@ -93,7 +92,7 @@ def _write_metadata(store: Store, signal: Signal) -> None:
     constants = {name: (0, values) for name, (_, values, _) in storage_of(signal.spec).constants().items()}
     encoder = ArrayEncoder(arrays)
     documents = encoder.metadata | encoder.encode(constants)
-    store.backend.write_all({f"{keys.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
+    store.backend.write_all({f"{layout.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
     store.backend.flush()
 
 
@@ -141,7 +140,7 @@ class UnitWriter:
             chunks={name: digest_of(value) for name, value in chunks.items()},
         )
         self.confirm()
-        backend.write(keys.commit_key(self._view.name, unit), to_bytes(seal(commit)))
+        backend.write(layout.commit_key(self._view.name, unit), to_bytes(seal(commit)))
         backend.flush()
         return commit
 
@@ -188,7 +187,7 @@ def complete_signal(view: SignalView) -> Completion:
         wanted = counted(view.store.plan.num_units, "unit")
         raise Corrupt(f"{view.name} has {len(units)} of {wanted}; it is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)
-    view.store.backend.write(keys.completion_key(view.name), to_bytes(seal(completion)))
+    view.store.backend.write(layout.completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()
     return completion
 
@@ -196,8 +195,8 @@ def complete_signal(view: SignalView) -> Completion:
 def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
     """Undo commits, so that the next run computes those units again."""
     backend = view.store.backend
-    backend.delete(keys.completion_key(view.name))
-    backend.delete(*(keys.commit_key(view.name, unit) for unit in units))
+    backend.delete(layout.completion_key(view.name))
+    backend.delete(*(layout.commit_key(view.name, unit) for unit in units))
     backend.flush()
 
 

@@ -14,12 +14,12 @@ from queue import Empty
 from threading import Event
 from typing import Any, cast
 
-from grace_store.base.child_process import die_with_parent
 from grace_store.base.documents import claim_document, read_document, write_document
 from grace_store.base.errors import GraceStoreError, Interrupted, WorkerDied
 from grace_store.base.events import Listener, Note, StepTaken, Warned, ignore
 from grace_store.base.finding import Finding
 from grace_store.base.text import counted, duration
+from grace_store.base.watch import die_with_parent
 from grace_store.study.trial_documents import FOUND, PLAN, TrialPlan, TrialRequest, TrialRun
 from grace_store.study.trial_plan import check_same_trial, prepare_trial
 from grace_store.study.trial_runs import PlannedRun, TrialJob, all_seconds, say_cost
@@ -161,7 +161,7 @@ def for_device(request: TrialRequest, device: str) -> TrialRequest:
 # A process for each device takes what nobody else has taken. Another thing than run/engines/processes.py, where a
 # parent hands out units, hears of each over a pipe and replaces dead workers: these processes are started with the
 # whole request and take trainings by themselves, as processes on other machines do, so there is nothing to hand out or
-# to replace. What both need is in base/child_process.py and model/devices.py.
+# to replace. What both need is in base/watch.py and model/devices.py.
 
 POLL_SECONDS = 0.2
 FAILED = 1

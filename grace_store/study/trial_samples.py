@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, find_rows
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
-from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
 from grace_store.choose.subset_file import samples_named
 from grace_store.pool.records import question_digests, wording_digests

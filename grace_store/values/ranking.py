@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, ascend
 from grace_store.base.errors import SettingError
-from grace_store.base.row_index import ascend
 from grace_store.values.gram import offsets_of
 from grace_store.values.order_statistics import OrderStatistics, stable_order
 

@@ -16,7 +16,7 @@ from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.open_model import ProxyExtractor, open_extractor, resolve_spec
 from grace_store.pool.records import UnitLoader, open_dataset
-from grace_store.run.pipeline import ListFeed, run_pipeline
+from grace_store.run.engines.worker import ListFeed, run_pipeline
 from grace_store.run.plan import plan
 from grace_store.store.opened import SignalView
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity
-from grace_store.base.unit import UnitSignals
+from grace_store.base.states import UnitSignals
 from grace_store.choose.duplicates import StoreVectors, duplicates
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR
 from grace_store.likeness.search import plan_index, similar_pairs

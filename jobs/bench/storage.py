@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity, Storage
-from grace_store.base.unit import UnitSignals
+from grace_store.base.states import UnitSignals
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.storages import packed_grams, stored_form
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal

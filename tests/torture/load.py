@@ -20,8 +20,8 @@ from grace_store.base.settings import DataSpec, RunOptions
 from grace_store.data.sample import Sample
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.engines.worker import QUEUE_UNITS, ListFeed, run_pipeline
 from grace_store.run.extract import extract
-from grace_store.run.pipeline import QUEUE_UNITS, ListFeed, run_pipeline
 from grace_store.run.status import status
 from grace_store.store.backend import LocalBackend
 from grace_store.store.opened import SignalView, Store

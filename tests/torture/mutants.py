@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         "a missing chunk of the plan is read as fill values",
-        "store/zarr_view.py",
+        "store/array_group.py",
         'if key.rpartition("/")[2] == "zarr.json":',
         "if True:",
         "answers",

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from grace_store.base.documents import find_document
 from grace_store.base.errors import DataError
-from grace_store.base.file_formats import FOLDER
-from grace_store.base.files import sidecar_of, whole_folder
+from grace_store.base.files import FOLDER, sidecar_of, whole_folder
 from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported
 from grace_store.choose.selection import SubsetNote
 

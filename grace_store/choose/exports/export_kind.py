@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
-from grace_store.base.file_formats import JSON, JSON_LINES
+from grace_store.base.files import JSON, JSON_LINES
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
 from grace_store.choose.exports.weighted_parts import Part, cut_by_spaces, weighted_parts
@@ -49,7 +49,7 @@ class Export:
 
     write: Callable[[ChosenRecords, Exported], object]
     formats: Sequence[str] = (JSON_LINES, JSON)
-    """Of base.file_formats, what it writes under a name that says so."""
+    """Of base.files, what it writes under a name that says so."""
     needs_dataset: bool = True
     """Whether records are read; what does without is written from the table alone."""
     also_writes: Sequence[str] = ()

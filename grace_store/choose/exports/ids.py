@@ -1,7 +1,6 @@
 """The chosen samples' ids, one a line."""
 
-from grace_store.base.file_formats import TEXT
-from grace_store.base.files import write_lines
+from grace_store.base.files import TEXT, write_lines
 from grace_store.choose.exports.export_kind import Export
 
 EXPORT = Export(

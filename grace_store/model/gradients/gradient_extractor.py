@@ -11,8 +11,7 @@ from torch import Tensor
 
 from grace_store.base.errors import OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
-from grace_store.base.states import Reason, SetAside
-from grace_store.base.unit import SampleSignals, UnitOutcome
+from grace_store.base.states import Reason, SampleSignals, SetAside, UnitOutcome
 from grace_store.model import devices
 from grace_store.model.gradients import sample_gradients as by_sample
 from grace_store.model.gradients.projection import (

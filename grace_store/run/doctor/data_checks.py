@@ -76,7 +76,7 @@ def finding_lines(findings: Sequence[CheckResult]) -> Iterator[str]:
 
 
 def num_chars(sample: Sample) -> int:
-    """Return how much text a sample is."""
+    """Return the number of characters in a sample's turns and response."""
     return len(sample.response) + sum(len(turn.text) for turn in sample.turns)
 
 
@@ -100,7 +100,7 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
         more = next(scan, None) is not None
         spec = _data_spec(job, dataset, records)
         understanding = Understanding(tuple(file.name for file in dataset.files), spec)
-        tally = RecordTally()
+        tally = RecordTally(understanding)
         for record in records:
             try:
                 sample = understanding.sample(record)
@@ -121,7 +121,7 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
     figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
     if share >= 0.5:
         return CheckResult("data", "ok", text, "", figures)
-    what_to_do = remedy(tally, advise(tally, understanding))
+    what_to_do = remedy(tally, advise(tally))
     if not seen.samples:
         return CheckResult("data", "fail", text, f"{what_to_do} No model was loaded.", figures)
     return CheckResult("data", "warn", text, what_to_do, figures, _why_unusable(tally.set_aside, records, spec))

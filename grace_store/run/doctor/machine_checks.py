@@ -14,8 +14,8 @@ from grace_store.base.errors import StorageError
 from grace_store.base.files import sync_file, sync_folder
 from grace_store.base.metadata import DataFile, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
+from grace_store.base.states import UnitSignals
 from grace_store.base.text import duration, size
-from grace_store.base.unit import UnitSignals
 from grace_store.run.doctor.data_checks import CheckResult, Seen, num_chars
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import reference_of
@@ -34,14 +34,14 @@ _OTHER_BUCKET = "Mend that, or choose another place for the store."
 
 
 def existing_folder(place: Path) -> Path:
-    """Return the folder nearest above a place that is there."""
+    """Return the nearest existing folder above a path."""
     return next(folder for folder in place.parents if folder.exists())
 
 
 def main_memory() -> tuple[int, int] | None:
-    """Return the bytes that this process may still take, and all there are, by the machine and its control group.
+    """Return the free and the total bytes of host memory for this process, by the machine and its control group.
 
-    None if that is not known.
+    None if they are not known.
     """
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
@@ -166,8 +166,8 @@ def try_storages(place: Path) -> dict[Storage, str]:
 
 def _plan_one_sample(place: Path) -> Path:
     writer = PlanWriter(open_backend(place))
-    writer.add(PlannedSample("trial", 0, 0, 0, 1, bytes(16), NUM_STEPS))
-    file = DataFile(path="trial.jsonl", kind="jsonl", num_bytes=1, num_records=1, sha256="0" * 64)
+    writer.add(PlannedSample("probe", 0, 0, 0, 1, bytes(16), NUM_STEPS))
+    file = DataFile(path="probe.jsonl", kind="jsonl", num_bytes=1, num_records=1, sha256="0" * 64)
     writer.finish(DataSpec(format="explicit", min_steps=1), [file], None, "grace-store doctor")
     return place
 
@@ -177,7 +177,7 @@ def _read_back(store: Store, storage: Storage) -> str:
     num_rows = NUM_STEPS + 1
     vectors = np.random.default_rng(0).standard_normal((num_rows, VECTOR_SIZE)).astype(np.float32)
     model = ModelIdentity(
-        architecture="Trial", hidden_size=VECTOR_SIZE, vocab_size=2, config="0", weights="0", tokenizer="0"
+        architecture="Probe", hidden_size=VECTOR_SIZE, vocab_size=2, config="0", weights="0", tokenizer="0"
     )
     spec = ExtractSpec(model=model, rendering="plain", storage=storage)
     view = create_signal(store, Signal(name=storage, spec=spec, plan_sha256=store.plan.digest()))

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from pydantic import TypeAdapter
+
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener
-from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, RunOptions
+from grace_store.base.settings import DataSpec, ExtractSpec, RunOptions
 from grace_store.base.training_settings import Ranks
 from grace_store.data.dataset import Dataset
 from grace_store.run.engines import ENGINES
@@ -64,6 +66,21 @@ class ExtractJob:
     """Where the units run; in this process unless said."""
     break_lock: bool = False
     door: str = PROXY
+    """Module with the functions of ModelDoor."""
+    probe_unit: int | None = None
+    """For a worker: the unit whose first samples show how fast the worker is; None: no probe."""
+    lock: tuple[str, str] = ("", "")
+    """For a worker: key and content of the run's lock, which no other run has. On another machine, another store may
+    lie at the same location."""
+
+    @classmethod
+    def from_json(cls, text: str) -> ExtractJob:
+        """Return the job that a worker was sent."""
+        return _JOBS.validate_json(text)
+
+    def to_json(self) -> str:
+        """Return the job for a worker, which reads the settings from the store."""
+        return _JOBS.dump_json(self, exclude={"data_request", "request"}).decode()
 
     @property
     def num_workers(self) -> int:
@@ -71,25 +88,7 @@ class ExtractJob:
         return max(len(self.engine.devices), self.shard[1], 1)
 
 
-class WorkerJob(Frozen):
-    """What a worker must know to run units in a process of its own, on this machine or another."""
-
-    store: str
-    signal: str
-    data: tuple[str, ...]
-    door: str
-    """Module with the functions of ModelDoor."""
-    model: str
-    adapter: str | None = None
-    images: str | None = None
-    options: RunOptions
-    tmp_label: str
-    probe_unit: int | None
-    """Where the samples come from that show how fast the worker is; None: it is not tried."""
-    parent: int
-    lock: tuple[str, str]
-    """Key and content of the run's lock, which no other has. On another machine, another store may lie at the same
-    location."""
+_JOBS = TypeAdapter(ExtractJob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +96,10 @@ class Work:
     """The units to run, with all that is open in this process already."""
 
     units: Sequence[int]
-    job: WorkerJob
+    job: ExtractJob
+    """The job with absolute paths, the run's lock and a unit to probe."""
     view: SignalView
     dataset: Dataset
-    engine: EngineOptions
     listener: Listener
     stop: threading.Event
     lease: Lease

@@ -7,7 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,8 @@ from grace_store.base.errors import SettingError
 from grace_store.base.events import Note
 from grace_store.base.text import counted
 from grace_store.run.engines.dispatch import Dispatch, Worker
-from grace_store.run.engines.engine import Engine, Work, WorkerJob
-from grace_store.run.pipeline import QUEUE_UNITS, find_committed
+from grace_store.run.engines.engine import Engine, ExtractJob, Work
+from grace_store.run.engines.worker import QUEUE_UNITS, find_committed
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -34,8 +34,8 @@ class _Run:
 
         self._job = work.job
         self._units = work.units
-        self._devices = work.engine.devices
-        self._environments = [environment_of(device) for device in work.engine.devices]
+        self._devices = work.job.engine.devices
+        self._environments = [environment_of(device) for device in work.job.engine.devices]
         found = partial(find_committed, work.view)
         self._dispatch = Dispatch(
             QUEUE_UNITS, found, work.lease.confirm, work.listener, work.stop, is_place_a_device=True
@@ -58,8 +58,8 @@ class _Run:
                 self._close(worker)
         self._dispatch.conclude()
 
-    def _start(self, number: int, job: WorkerJob) -> None:
-        command = [sys.executable, "-m", "grace_store.run.engines.worker"]
+    def _start(self, number: int, job: ExtractJob) -> None:
+        command = [sys.executable, "-m", "grace_store.run.engines.worker", str(os.getpid())]
         lines: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         environment = {**os.environ, **self._environments[number]}
         # Ctrl-C in the terminal is for the parent alone, which lets workers finish their units.
@@ -68,7 +68,7 @@ class _Run:
         name = f"Worker {number}" if device == "cpu" else f"Worker {number} (device {device})"
         worker = _Process(name, str(number), number=number, process=process)
         self._workers.append(worker)
-        self._send(worker, job.model_dump_json())
+        self._send(worker, job.to_json())
         worker.reader = threading.Thread(target=self._listen, args=(worker,), daemon=True)
         worker.reader.start()
 
@@ -102,7 +102,7 @@ class _Run:
         words = f"{worker.name} ended with exit code {code}; its log is above."
         if self._dispatch.lost(worker, words=words, in_order=code == 0, num_workers=len(self._environments)):
             # Without a probe: it may have been the probe's samples that killed it.
-            self._start(worker.number, self._job.model_copy(update={"probe_unit": None}))
+            self._start(worker.number, replace(self._job, probe_unit=None))
 
     def _send(self, worker: _Process, line: str) -> None:
         assert worker.process.stdin is not None
@@ -127,7 +127,7 @@ class _Run:
 
 class _Processes(Engine):
     def run(self, work: Work) -> None:
-        if not (devices := work.engine.devices):
+        if not (devices := work.job.engine.devices):
             raise SettingError("The engine of processes needs devices: one process is started for each.")
         work.listener(Note(f"Starting {counted(len(devices), 'worker')} on {', '.join(devices)}."))
         _Run(work).finish()

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from grace_store.base.text import counted
 from grace_store.run.engines.dispatch import ENDED, Dispatch, Worker
 from grace_store.run.engines.engine import Engine, EngineOptions, Work
 from grace_store.run.engines.ray_cluster import RayTasks, joined_cluster
-from grace_store.run.pipeline import QUEUE_UNITS, find_committed
+from grace_store.run.engines.worker import QUEUE_UNITS, find_committed
 
 POLL_SECONDS = 0.5
 NO_ROOM_SECONDS = 15.0
@@ -67,14 +67,14 @@ class _Run:
         from grace_store.model.devices import ANY_ACCELERATOR, count
 
         self._dispatch.waiting.extend(self._work.units)
-        with joined_cluster(self._work.engine.address, count() or None) as self._ray:
+        with joined_cluster(self._job.engine.address, count() or None) as self._ray:
             self._actor_class = self._ray.remote(_actor_class())
             # A cluster may get its GPUs later, one machine not.
-            has_gpus = bool(self._work.engine.address) or any(each["Resources"].get("GPU") for each in self._alive())
+            has_gpus = bool(self._job.engine.address) or any(each["Resources"].get("GPU") for each in self._alive())
             self._amounts = needed_resources(self._job.options, has_gpus=has_gpus)
             on_cpus = {"device": "cpu", "threads": int(self._amounts.get("CPU", 0))}
             placed = {"device": ANY_ACCELERATOR} if "GPU" in self._amounts else on_cpus
-            self._job = self._job.model_copy(update={"options": self._job.options.model_copy(update=placed)})
+            self._job = replace(self._job, options=self._job.options.model_copy(update=placed))
             try:
                 while self._actors or (self._dispatch.waiting and not self._work.stop.is_set() and self._has_hope()):
                     self._start_actors()
@@ -113,7 +113,7 @@ class _Run:
             for node in self._nodes()
         )
         # One too many is asked for where there is no room at all, so that a cluster that can grow does.
-        wanted = max(1, room) if self._work.engine.workers is None else self._work.engine.workers
+        wanted = max(1, room) if self._job.engine.workers is None else self._job.engine.workers
         num_starting = sum(actor.rate is None for actor in self._actors)
         for _ in range(min(wanted - len(self._actors), len(self._dispatch.waiting) - num_starting)):
             self._start()
@@ -140,7 +140,7 @@ class _Run:
         self._work.listener(Note(f"A worker starts on {place['host']}."))
         # Those that come later go without a probe, as it may have been the probe's samples that killed one.
         probe = None if self._has_begun else self._job.probe_unit
-        self._call(actor, "start", self._job.model_copy(update={"probe_unit": probe}).model_dump_json())
+        self._call(actor, "start", replace(self._job, probe_unit=probe).to_json())
 
     def _send(self, actor: _Actor, unit: int) -> None:
         # All of them each time: calls that are under way together may arrive in any order.
@@ -235,7 +235,7 @@ class _Run:
             return
         now = time.monotonic()
         self._alone_since = self._alone_since or now
-        lasted, limit = now - self._alone_since, self._work.engine.wait_seconds
+        lasted, limit = now - self._alone_since, self._job.engine.wait_seconds
         what = "GPU" if "GPU" in self._amounts else "CPU"
         num_units = counted(len(self._dispatch.waiting), "unit")
         if limit is not None and lasted > limit:
@@ -305,7 +305,7 @@ def _actor_class() -> type:
 
 class _Ray(Engine):
     def run(self, work: Work) -> None:
-        address = work.engine.address
+        address = work.job.engine.address
         where = f"the Ray cluster at {address}" if address else "a Ray cluster of this machine"
         work.listener(Note(f"Starting workers on {where}."))
         _Run(work).finish()

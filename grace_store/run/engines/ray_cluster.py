@@ -12,6 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from typing import Any, TextIO, TypeVar, cast
 
@@ -19,9 +20,8 @@ from grace_store import __version__
 from grace_store.base.errors import GraceStoreError, SettingError, WorkerDied
 from grace_store.base.events import Listener, Note
 from grace_store.run.engines.dispatch import ENDED
-from grace_store.run.engines.engine import WorkerJob
-from grace_store.run.engines.worker import run_worker
-from grace_store.run.pipeline import QueueFeed
+from grace_store.run.engines.engine import ExtractJob
+from grace_store.run.engines.worker import QueueFeed, run_worker
 
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 1 << 28
@@ -214,7 +214,7 @@ class UnitRunner:
     """Runs units on a thread of its own. Every call may be repeated."""
 
     def __init__(self, job: str) -> None:
-        self._job = WorkerJob.model_validate_json(job)
+        self._job = ExtractJob.from_json(job)
         self._device_names = _assigned_devices()
         self._feed = QueueFeed()
         self._put: set[int] = set()
@@ -245,14 +245,14 @@ class UnitRunner:
             self._messages.append(message)
             self._news.notify_all()
 
-    def _on_device(self) -> WorkerJob:
+    def _on_device(self) -> ExtractJob:
         """Return the job on the device that is this worker's alone."""
         if not self._device_names:
             return self._job
         from grace_store.model import devices
 
         options = self._job.options.model_copy(update={"device": devices.assigned(self._device_names[0])})
-        return self._job.model_copy(update={"options": options})
+        return replace(self._job, options=options)
 
     def _run(self) -> None:
         in_order = False

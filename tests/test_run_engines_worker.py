@@ -11,7 +11,7 @@ import pytest
 
 from grace_store.base.metadata import Commit
 from grace_store.base.settings import RunOptions
-from grace_store.run.pipeline import ListFeed, run_pipeline
+from grace_store.run.engines.worker import ListFeed, run_pipeline
 
 
 @pytest.mark.parametrize("queue_units", [1, 3])

@@ -10,7 +10,7 @@ import pytest
 
 import grace_store as gs
 from grace_store.base.errors import SettingError
-from grace_store.base.file_formats import ENDINGS, FOLDER, HTML, JSON, PARQUET, check_name, format_of
+from grace_store.base.files import ENDINGS, FOLDER, HTML, JSON, PARQUET, check_name, format_of
 from grace_store.choose.exports import EXPORTS
 from grace_store.cli.main import COMMANDS
 from grace_store.cli.options import LocalPath
