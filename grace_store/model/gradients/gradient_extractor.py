@@ -14,6 +14,7 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome
 from grace_store.model import devices
+from grace_store.model.closed_form import SegmentMeans
 from grace_store.model.gradients import sample_gradients as by_sample
 from grace_store.model.gradients.projection import (
     AdamStep,
@@ -24,7 +25,6 @@ from grace_store.model.gradients.projection import (
     read_moments,
 )
 from grace_store.model.gradients.sample_gradients import record
-from grace_store.model.head.closed_form import SegmentMeans
 from grace_store.model.inputs.batches import ONE_AT_A_TIME
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.encode_samples import PreparedUnit

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.settings import Per
 from grace_store.model import devices
-from grace_store.model.head.closed_form import OutputHead, alone, averaging_matrix, residual_of
-from grace_store.model.head.own_forward import response_states
+from grace_store.model.backbone import response_states
+from grace_store.model.closed_form import OutputHead, alone, averaging_matrix, residual_of
 from grace_store.model.inputs.collate import Batch, collate
 from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.load.adapters import ADAPTER
