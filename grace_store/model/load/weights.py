@@ -59,17 +59,12 @@ class ModelDescription:
     """Of a vision-language model; None for one that reads text only."""
 
 
-@dataclass(frozen=True)
-class LoadedModel:
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel(ModelDescription):
     """A model ready to run, in evaluation mode and without gradients."""
 
     model: nn.Module
-    tokenizer: Any
-    identity: ModelIdentity
     device: torch.device
-    max_positions: int | None
-    context: int | None = None
-    processor: Any | None = None
 
     def longest(self, max_length: int) -> int:
         """Return how many tokens a sample may have: as many as asked for, if the model can place them."""
@@ -141,8 +136,7 @@ def _load_on(target: torch.device, described: ModelDescription, dtype: Dtype, at
     with telling(f"The model in {described.folder.path} does not run"):
         refuse_not_finite(loaded)
         _check_causal(loaded)
-    limits = described.max_positions, described.context
-    return LoadedModel(loaded, described.tokenizer, described.identity, target, *limits, described.processor)
+    return LoadedModel(**vars(described), model=loaded, device=target)
 
 
 @cache
