@@ -124,11 +124,9 @@ def _plain_rows(parameters: dict[str, nn.Parameter], batch: Batch, losses: Tenso
 def choose_source(
     model: nn.Module, head: OutputHead, recorder: Recorder, parameters: dict[str, nn.Parameter], head_tokens: int
 ) -> tuple[GradientSource, bool]:
-    """Return recorded gradients if a probe shows that they are autograd's, else plain ones; and whether it is recorded."""
-    recorded, plain = (
-        partial(recorded_gradients, model, head, recorder, head_tokens),
-        partial(plain_gradients, model, parameters),
-    )
+    """Return recorded gradients if a probe shows that they are autograd's, else plain ones; and which it is."""
+    recorded = partial(recorded_gradients, model, head, recorder, head_tokens)
+    plain = partial(plain_gradients, model, parameters)
     is_exact = _is_exact(recorded, plain, model, parameters)
     for parameter in parameters.values():
         parameter.grad = None  # of what is not recorded
