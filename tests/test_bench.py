@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from grace_store.model.head.closed_form import ClosedFormHead, ResponseTokens
+from grace_store.model.closed_form import ClosedFormHead, ResponseTokens
 from grace_store.pages.page_files import html_parts, write_page
 from jobs.bench import roofline
 from jobs.bench.__main__ import FAMILIES, main

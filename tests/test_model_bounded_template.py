@@ -11,7 +11,7 @@ from jinja2.exceptions import TemplateError
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.model.inputs.bounded_template import MAX_TURNS, BoundedTemplate
-from grace_store.model.inputs.render import _FIXED_DATE, Renderer
+from grace_store.model.inputs.tokens import _FIXED_DATE, Renderer
 from grace_store.model.open_model import resolve_spec
 from tests.tiny_models import CHATML, DATED, REWRITING, THINKING, TRIMMING, tiny_text_model, tiny_tokenizer
 from tests.tiny_vision_models import GEMMA_TEMPLATE, LLAVA_TEMPLATE, ONEVISION_TEMPLATE, QWEN_TEMPLATE

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, SettingError
 from grace_store.base.settings import ExtractSpec
+from grace_store.model import open_model as probes
 from grace_store.model.devices import telling
-from grace_store.model.load import probes
 from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
 from tests.tiny_models import randomize, tiny_text_model, tiny_tokenizer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import grace_store.model.head.own_forward as head_vjp
+import grace_store.model.backbone as head_vjp
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason

@@ -20,7 +20,6 @@ from grace_store.base.errors import ModelError, OutOfMemory, SettingError
 from grace_store.base.settings import ExtractSpec, GradientSpec
 from grace_store.base.states import Reason, SampleSignals, UnitSignals
 from grace_store.model.gradients.gradient_extractor import GradientExtractor
-from grace_store.model.gradients.sample_gradients import PlainGradients, RecordedGradients
 from grace_store.model.open_model import open_extractor, resolve_spec
 from grace_store.train.warmup import warmup
 from tests import adapters
@@ -308,10 +307,10 @@ def test_gradients_that_wait_together_or_alone_give_the_same(models, monkeypatch
 def test_both_ways_of_making_gradients_give_the_same(models, monkeypatch):
     model, adapter = models("llama")
     recorded = open_gradient(model, adapter, per="segment", dimension=64)
-    assert isinstance(recorded._source, RecordedGradients)
+    assert recorded.is_recorded
     monkeypatch.setattr(sample_gradients, "_TOLERANCE", {torch.float32: -1.0})
     plain = open_gradient(model, adapter, per="segment", dimension=64)
-    assert isinstance(plain._source, PlainGradients)
+    assert not plain.is_recorded
     assert {len(batch.members) for batch in plain.prepare(TEXTS).batches} == {1}
     one, other = per_segment(recorded), per_segment(plain)
     for name in ("segment_vector", "segment_loss", "segment_entropy", "segment_hit_rate"):
@@ -322,10 +321,10 @@ def test_a_model_in_bfloat16_gives_nearly_the_same_by_both_ways(models, monkeypa
     model, adapter = models("llama")
     exact = per_sample(open_gradient(model, adapter, dimension=64))
     quick = open_gradient(model, adapter, ExtractSpec(dtype="bfloat16"), dimension=64)
-    assert isinstance(quick._source, RecordedGradients)
+    assert quick.is_recorded
     monkeypatch.setattr(sample_gradients, "_LOOSE", -1.0)
     plain = open_gradient(model, adapter, ExtractSpec(dtype="bfloat16"), dimension=64)
-    assert isinstance(plain._source, PlainGradients)
+    assert not plain.is_recorded
     for rounded in (per_sample(quick), per_sample(plain)):
         assert (rounded.sample_vector * exact.sample_vector).sum(axis=1).min() > 0.99
         np.testing.assert_allclose(rounded.sample_loss, exact.sample_loss, rtol=0.05)
@@ -361,7 +360,7 @@ def test_an_adapter_that_does_not_fit_the_quick_way_gets_the_exact_one(models, t
     adapter = adapter_on(model, tmp_path / "adapter", targets, **settings)
     samples = WITH_PICTURES if family in VISION_FAMILIES else TEXTS
     extractor = open_gradient(model, adapter, per="segment", dimension=DIMENSION)
-    assert isinstance(extractor._source, PlainGradients)
+    assert not extractor.is_recorded
     truth = TrueGradients(model, adapter, extractor)
     expected = np.concatenate([truth.of(sample)[1] for sample in samples])
     found = per_segment(extractor, samples).segment_vector
@@ -407,7 +406,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(models, monkeyp
 
     def limited(tensors, *args, **kwargs):
         actual(tensors, *args, **kwargs)
-        seen.append(extractor._source._recorder._shape[0])
+        seen.append(extractor._source.args[2]._shape[0])
         if seen[-1] > 1 and len(seen) % 3 == 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -416,7 +415,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(models, monkeyp
     assert max(seen) > 1
     assert 1 in seen
     np.testing.assert_allclose(found.segment_vector, expected.segment_vector, rtol=1e-3, atol=1e-5)
-    assert not extractor._source._recorder.is_on
+    assert not extractor._source.args[2].is_on
 
 
 def test_rows_that_wait_survive_a_projection_that_runs_out_of_memory(models, monkeypatch):

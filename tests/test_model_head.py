@@ -10,12 +10,10 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-import grace_store.model.head.closed_form as head_module
+import grace_store.model.closed_form as head_module
 from grace_store.base.errors import ModelError
-from grace_store.model.head.choose_head import choose_head
-from grace_store.model.head.closed_form import ClosedFormHead, ResponseTokens
-from grace_store.model.head.own_forward import OwnForward, VjpHead
-from grace_store.model.proxy import means_of_any_length
+from grace_store.model.choose_head import OwnForward, VjpHead, choose_head
+from grace_store.model.closed_form import ClosedFormHead, ResponseTokens, means_of_any_length
 from tests.tiny_models import FAMILIES, tiny_text_model
 
 NOT_PLAIN = {"gemma2", "gemma3", "granite", "cohere", "minicpm3", "phi", "gptj"}

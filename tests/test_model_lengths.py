@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_store.base.settings import ExtractSpec
+from grace_store.model.backbone import find_length_rule
 from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule, form_batches, form_packs
-from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import load
 from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth

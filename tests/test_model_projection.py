@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from grace_store.base.settings import GradientSpec
+from grace_store.model.gradients import projection
 from grace_store.model.gradients.projection import RademacherProjector, SparseProjector, make_projector, philox
 from tests.gradients import MATRICES, philox_block
 
@@ -56,12 +57,13 @@ def test_pieces_in_any_cut_and_order_add_up_to_the_whole(make):
     torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-4)
 
 
-def test_the_size_of_blocks_changes_nothing_but_the_order_of_sums():
+def test_the_size_of_blocks_changes_nothing_but_the_order_of_sums(monkeypatch):
     gradients = torch.randn((4, 1000), generator=torch.Generator().manual_seed(1))
     made = []
-    for num_entries in (None, 1, 100, 64 * 77):
+    for num_entries in (projection.CPU_ENTRIES, 1, 100, 64 * 77):
+        monkeypatch.setattr(projection, "CPU_ENTRIES", num_entries)
         made.append(torch.zeros((4, 64)))
-        RademacherProjector(64, 3, num_entries=num_entries).add(made[-1], gradients, 0)
+        RademacherProjector(64, 3).add(made[-1], gradients, 0)
     for other in made[1:]:
         torch.testing.assert_close(other, made[0], rtol=1e-4, atol=1e-4)
 

@@ -7,7 +7,7 @@ import pytest
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef, Sample, Turn
-from grace_store.model.inputs.render import Renderer, resolve_rendering
+from grace_store.model.inputs.tokens import Renderer, resolve_rendering
 from tests.tiny_models import CHATML, DATED, REWRITING, THINKING, TRIMMING, tiny_tokenizer
 
 PROMPT = "<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n"

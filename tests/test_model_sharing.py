@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import grace_store.model.head.own_forward as own_forward
-import grace_store.model.image_features as image_features
+import grace_store.model.backbone as own_forward
+import grace_store.model.shared_pass as image_features
 import grace_store.model.shared_pass as shared_pass
 import grace_store.model.unit_extractor as unit_extractor
 from grace_store.base.errors import DeviceLost, OutOfMemory, SettingError
@@ -22,8 +22,7 @@ from grace_store.data.sample import Sample
 from grace_store.model.inputs.batches import LOOK_BACK, PromptLengths, form_passes, form_shared
 from grace_store.model.inputs.collate import find_groups
 from grace_store.model.inputs.tokens import TokenizedSample
-from grace_store.model.load.probes import probe_images, probe_prompts
-from grace_store.model.open_model import open_extractor, resolve_spec
+from grace_store.model.open_model import open_extractor, probe_images, probe_prompts, resolve_spec
 from tests.autograd import ONE_THREAD, relative
 from tests.tiny_models import FAMILIES, scaled_positions_model, tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model

@@ -8,8 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.states import Reason, Unusable
-from grace_store.model.inputs.render import RenderedSample
-from grace_store.model.inputs.tokens import NO_SEGMENT, SampleTokenizer, TokenizedSample
+from grace_store.model.inputs.tokens import NO_SEGMENT, RenderedSample, SampleTokenizer, TokenizedSample
 from tests.tiny_models import tiny_tokenizer
 
 TOKENIZERS = {"bytes": tiny_tokenizer(), "spaces": tiny_tokenizer(metaspace=True)}

@@ -14,8 +14,8 @@ from grace_store.base.errors import ModelError
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.model.gradients.true_gradients import LORA, REPRESENTATION, TrueGradients, open_gradients
 from grace_store.model.load.adapters import read_adapter
-from grace_store.model.open_model import load_planned, resolve_spec
-from grace_store.model.proxy import ProxyExtractor
+from grace_store.model.load.resolve_spec import load_planned, resolve_spec
+from grace_store.model.unit_extractor import ProxyExtractor
 from tests.adapters import make_adapter
 from tests.tiny_models import tiny_text_model
 from tests.traces import TEXTS, make_sample

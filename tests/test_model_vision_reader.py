@@ -21,9 +21,9 @@ from grace_store.base.errors import DatasetChanged, ModelError, SettingError
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.model import open_model as probes
 from grace_store.model.inputs.encode_samples import ImageQueue
 from grace_store.model.inputs.vision import SampleImages
-from grace_store.model.load import probes
 from grace_store.model.load.weights import describe_model
 from grace_store.model.open_model import ProxyExtractor, open_extractor, resolve_spec
 from tests.autograd import relative

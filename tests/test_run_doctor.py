@@ -22,7 +22,7 @@ from PIL import Image
 
 from grace_store.base.settings import DataSpec, ExtractSpec, RunOptions
 from grace_store.cli import main
-from grace_store.model.head.closed_form import ClosedFormHead
+from grace_store.model.closed_form import ClosedFormHead
 from grace_store.run.doctor import doctor, machine_checks
 from grace_store.run.doctor.data_checks import CheckResult, conclusion, is_go
 from grace_store.run.doctor.machine_checks import try_place
@@ -117,7 +117,7 @@ def test_other_heads_agree_with_autograd_too(job: ExtractJob, tmp_path: Path) ->
 def test_vectors_that_are_not_the_gradients_fail(job: ExtractJob, monkeypatch: pytest.MonkeyPatch) -> None:
     true = ClosedFormHead._pull_back
     monkeypatch.setattr(ClosedFormHead, "_pull_back", lambda self, mean: true(self, mean) * 1.01)
-    monkeypatch.setattr("grace_store.model.head.choose_head._agree", lambda *_: True)
+    monkeypatch.setattr("grace_store.model.choose_head._agree", lambda *_: True)
     found = finding(doctor(job), "gradient")
     assert found.verdict == "fail"
     assert found.figures["difference"] == pytest.approx(0.01, rel=1e-3)

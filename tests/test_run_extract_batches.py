@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import grace_store.model.head.own_forward as own_forward
+import grace_store.model.backbone as own_forward
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.model.open_model import open_extractor

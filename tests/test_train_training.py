@@ -37,7 +37,7 @@ from grace_store.train.training import (
     checkpoint_steps,
     learning_rate,
     mean_learning_rate,
-    resolve_warmup,
+    resolve_training,
 )
 from grace_store.train.training_data import TrainingSample, weigh
 from tests.tiny_models import scaled_positions_model, tiny_text_model
@@ -56,7 +56,7 @@ def loaded(folder: Path, dtype: str = "float32", attention: str = "sdpa") -> Loa
 
 
 def spec_of(folder: Path, **wishes) -> WarmupSpec:
-    return resolve_warmup(str(folder), WarmupSpec(**wishes), OPTIONS)
+    return resolve_training(str(folder), WarmupSpec(**wishes), OPTIONS)
 
 
 def samples(num: int = 5, seed: int = 0) -> list[TrainingSample]:

@@ -24,7 +24,7 @@ from grace_store.model.inputs.encode_samples import PreparedUnit, SampleReader
 from grace_store.model.inputs.trainer_images import TRAINERS, as_trainer
 from grace_store.model.load.weights import describe_model, load
 from grace_store.model.open_model import resolve_spec
-from grace_store.train.training import resolve_warmup
+from grace_store.train.training import resolve_training
 from grace_store.train.training_data import reading_spec
 from jobs.trainers.record import trl_row
 from tests.tiny_models import tiny_text_model
@@ -228,7 +228,7 @@ def test_what_is_not_known_of_a_trainer_is_refused(tmp_path):
 
 def test_a_warm_up_reads_images_in_the_same_way(folder, read):
     read("llava", "plain")
-    spec = resolve_warmup(str(folder / "llava"), WarmupSpec(images_as="ms-swift"), WarmupOptions(device="cpu"))
+    spec = resolve_training(str(folder / "llava"), WarmupSpec(images_as="ms-swift"), WarmupOptions(device="cpu"))
     assert reading_spec(spec).images_as == "ms-swift"
 
 

@@ -13,10 +13,10 @@ from grace_store.base.errors import SettingError
 from grace_store.base.settings import ImagesAs
 from grace_store.data.sample import Sample
 from grace_store.model import devices
-from grace_store.model.head.own_forward import backbones
+from grace_store.model.backbone import backbones
 from grace_store.model.inputs.encode_samples import PreparedUnit, SampleReader
 from grace_store.model.inputs.trainer_images import TRAINERS
-from grace_store.model.proxy import ProxyExtractor
+from grace_store.model.unit_extractor import ProxyExtractor
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
 """Largest relative difference that rounding may make, by the model's dtype."""

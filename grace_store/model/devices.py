@@ -4,8 +4,10 @@ Written against torch's generic interface (torch.accelerator, torch.Event, a dev
 Intel XPU, Ascend NPU and MPS are one code path. A kind that is not in the table below is taken to be like CUDA.
 """
 
+import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +67,7 @@ _LOST = (
 
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_PROBE_SIZE = 64
 _LONGEST = 200
 """Characters of a failure in words."""
 
@@ -342,3 +345,50 @@ def _current_index(kind: str) -> int:
 
 def _kind(name: str) -> _Kind:
     return _CPU if name == "cpu" else _KINDS.get(name, _Kind())
+
+
+# ---------------------------------------------------------------- a report on every device
+
+
+def describe_devices() -> Iterator[dict[str, Any]]:
+    """Yield what torch is built for, then each device with its memory and how a probe of it went."""
+    built = {name: value for name, value in vars(torch.version).items() if isinstance(value, str) and name[0] != "_"}
+    kind = accelerator()
+    yield {"torch": built, "kind": kind, "num_devices": count(), "visible_by": visible_variable()}
+    for number in range(count()):
+        yield {"begins": number}
+        yield _described(torch.device(str(kind), number))
+
+
+def _described(device: torch.device) -> dict[str, Any]:
+    told: dict[str, Any] = {"device": device.index}
+    try:
+        told["name"] = _device_name(device)
+        told["probe"] = _probe(device)
+        free_and_total = memory(device)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is to be told
+        return {**told, "probe": in_words(error)}
+    return told | dict(zip(("free_bytes", "total_bytes"), free_and_total or (), strict=False))
+
+
+def _device_name(device: torch.device) -> str:
+    ask = getattr(torch.get_device_module(device), "get_device_name", None)
+    return "" if ask is None else str(ask(device))
+
+
+def _probe(device: torch.device) -> str:
+    """Return "ok" if a product comes back right, in the two formats that models run in, as a unit's results do."""
+    make_current(device)
+    for dtype in (torch.float32, torch.bfloat16):
+        ones = to_device(pin(torch.ones((_PROBE_SIZE, _PROBE_SIZE), dtype=dtype), device), device)
+        product = to_host(ones @ ones)
+        Mark(device).wait()
+        if not bool((product == _PROBE_SIZE).all()):
+            return f"a product of {dtype} came back wrong"
+    return "ok"
+
+
+if __name__ == "__main__":
+    for line in describe_devices():
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()

@@ -21,19 +21,24 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside, UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
 from grace_store.model import devices
+from grace_store.model.backbone import find_length_rule, response_states
+from grace_store.model.choose_head import choose_head
+from grace_store.model.closed_form import OutputHead, SegmentMeans, means_of_any_length
 from grace_store.model.devices import in_words
-from grace_store.model.head.choose_head import choose_head
-from grace_store.model.head.closed_form import OutputHead, SegmentMeans
-from grace_store.model.head.own_forward import response_states
-from grace_store.model.image_features import KeptFeatures, Shown, VisionTower
 from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs, form_shared
 from grace_store.model.inputs.collate import Batch, collate, collate_shared, find_groups, prompt_lengths
 from grace_store.model.inputs.encode_samples import ImageQueue, PreparedUnit, SampleReader
 from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.inputs.vision import ImageInputs, SampleImages, join_images
-from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.shared_pass import packed_positions, places_after, shared_states
+from grace_store.model.shared_pass import (
+    KeptFeatures,
+    Shown,
+    VisionTower,
+    packed_positions,
+    places_after,
+    shared_states,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -323,6 +328,24 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         if len(members) == 1:
             return self._collate(members, tokens)
         return collate_shared(groups, tokens, self._spec.batch_tokens, self._device)
+
+
+class ProxyExtractor(UnitExtractor[SegmentMeans, UnitSignals]):
+    """Turns samples into proxy vectors: dL/dh at the output head, averaged over each segment."""
+
+    @property
+    def vector_size(self) -> int:
+        return self.head.vector_size
+
+    def _pending(self, prepared: PreparedUnit) -> PendingSegments:
+        return PendingSegments(prepared, self.vector_size)
+
+    def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentMeans:
+        with torch.inference_mode():
+            hidden = self.hidden_states(batch, image_inputs)
+            tokens = batch.tokens_on(self._device)
+            means = means_of_any_length(self.head, hidden, tokens, self._spec.head_tokens)
+            return SegmentMeans(devices.to_host(means.vector), devices.to_host(means.statistics))
 
 
 def _in_halves(several: Sequence[ItemT]) -> list[list[ItemT]]:

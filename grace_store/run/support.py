@@ -94,7 +94,7 @@ def _machine() -> dict[str, Any]:
 
 def _ask_devices() -> dict[str, Any]:
     """Return what another process tells of the devices: one that hangs must not keep the report."""
-    command = [sys.executable, "-m", "grace_store.model.device_report"]
+    command = [sys.executable, "-m", "grace_store.model.devices"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
         told, failure = done.stdout, "" if done.returncode == 0 else _last_line(done.stderr)

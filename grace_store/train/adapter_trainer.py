@@ -28,10 +28,10 @@ from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import ModelError, OutOfMemory
 from grace_store.base.training_settings import Ranks, TrainingSpec, WarmupOptions
 from grace_store.model import devices
+from grace_store.model.backbone import find_length_rule
 from grace_store.model.devices import in_words
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.adapters import ADAPTER
-from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
 from grace_store.train.checkpoints import TrainingState, capture, restore
 from grace_store.train.ranks import add_up

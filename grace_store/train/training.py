@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TypeVar
 
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import Interrupted, ModelError, SettingError
@@ -27,12 +27,11 @@ from grace_store.base.training_settings import Ranks, TrainingSpec, WarmupOption
 from grace_store.base.watch import Watch
 from grace_store.data.sample import Sample
 from grace_store.model import devices
-from grace_store.model.inputs.render import Renderer
-from grace_store.model.inputs.tokens import SampleTokenizer
+from grace_store.model.inputs.tokens import Renderer, SampleTokenizer
 from grace_store.model.inputs.vision import image_mark
 from grace_store.model.load.adapter_folder import CheckpointState
+from grace_store.model.load.resolve_spec import resolve_spec
 from grace_store.model.load.weights import ModelDescription, describe_model, load
-from grace_store.model.open_model import resolve_spec
 from grace_store.train.adapter_trainer import AdapterTrainer, StepResult
 from grace_store.train.checkpoints import read_last, write_checkpoint, write_last
 from grace_store.train.loss_log import LOSSES, LossLog
@@ -41,30 +40,26 @@ from grace_store.train.training_data import TrainingEncoder, TrainingSample, wei
 
 __all__ = [
     "StepLoop", "Training", "TrainingSample", "TrainingSet", "checkpoint_steps", "learning_rate", "mean_learning_rate",
-    "resolve_training", "resolve_warmup", "weigh",
+    "resolve_training", "weigh",
 ]  # fmt: skip
+
+SpecT = TypeVar("SpecT", bound=TrainingSpec)
 
 
 # ---------------------------------------------------------------- from what was given to a whole spec
 
 
-def resolve_warmup(model: str, request: WarmupSpec, options: WarmupOptions) -> WarmupSpec:
-    """Return the spec of a warm-up, choosing what is not given for model and device; reads weights for digests only."""
-    return WarmupSpec(**_resolved(model, request, options)).whole()
+def resolve_training(model: str, request: SpecT, options: WarmupOptions) -> SpecT:
+    """Return the whole spec of a training or warm-up. Choose for model and device what was not given.
 
-
-def resolve_training(model: str, request: TrainingSpec, options: WarmupOptions) -> TrainingSpec:
-    """Return how an adapter is trained, choosing what was not given likewise."""
-    return TrainingSpec(**_resolved(model, request, options)).whole()
-
-
-def _resolved(model: str, request: TrainingSpec, options: WarmupOptions) -> dict[str, Any]:
+    Weights are read for their digests only.
+    """
     given = request.given()
     shared = {name: value for name, value in given.items() if name in ExtractSpec.can_give()}
     reading = resolve_spec(model, ExtractSpec(**shared), options)
     chosen = {name: getattr(reading, name) for name in ("model", "rendering", "dtype", "attention")}
     chosen["train_eos"] = _resolve_eos(given.get("train_eos"), reading.rendering, describe_model(model))
-    return {**given, **chosen}
+    return type(request)(**{**given, **chosen}).whole()
 
 
 def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescription) -> bool:

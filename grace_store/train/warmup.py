@@ -108,9 +108,9 @@ def _own_plan(out: Path) -> str:
 
 def _resolve(job: WarmupJob, begun: Recipe | None, store: Store, model: str) -> tuple[Recipe, ChosenSamples]:
     """Return the recipe as it would run now; what is not given comes from the one that was begun."""
-    from grace_store.train.training import resolve_warmup
+    from grace_store.train.training import resolve_training
 
-    spec = resolve_warmup(model, job.request.over(begun.spec) if begun else job.request, job.options)
+    spec = resolve_training(model, job.request.over(begun.spec) if begun else job.request, job.options)
     chosen = choose_samples(store, spec)
     images = job.images or (begun.origin["images"] if begun else None)
     if not images:

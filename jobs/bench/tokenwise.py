@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace_store.model.head.closed_form import ClosedFormHead, ResponseTokens, averaging_matrix
+from grace_store.model.closed_form import ClosedFormHead, ResponseTokens, averaging_matrix
 from jobs.bench.findings import Curve, Findings, Goal, Ratio, sides
 from jobs.bench.measuring import Cost, in_turns
 

@@ -31,7 +31,7 @@ from grace_store.base.settings import DataSpec, Frozen, RunOptions
 from grace_store.data.sample import Sample
 from grace_store.example import demo_model
 from grace_store.model.open_model import open_extractor
-from grace_store.model.proxy import ProxyExtractor
+from grace_store.model.unit_extractor import ProxyExtractor
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract

@@ -13,6 +13,7 @@ from grace_store.base.errors import OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SampleSignals, SetAside, UnitOutcome
 from grace_store.model import devices
+from grace_store.model.closed_form import SegmentMeans
 from grace_store.model.gradients import sample_gradients as by_sample
 from grace_store.model.gradients.projection import (
     AdamStep,
@@ -23,7 +24,6 @@ from grace_store.model.gradients.projection import (
     read_moments,
 )
 from grace_store.model.gradients.sample_gradients import record
-from grace_store.model.head.closed_form import SegmentMeans
 from grace_store.model.inputs.batches import ONE_AT_A_TIME
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.encode_samples import PreparedUnit
@@ -84,8 +84,9 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
         for parameter in parameters.values():
             parameter.requires_grad_(True)
         recorder, head_tokens = record(layers), self._spec.head_tokens
-        self._source = by_sample.choose_source(loaded.model, self.head, recorder, parameters, head_tokens)
-        if isinstance(self._source, by_sample.PlainGradients):
+        found = by_sample.choose_source(loaded.model, self.head, recorder, parameters, head_tokens)
+        self._source, self.is_recorded = found
+        if not self.is_recorded:
             self._rule = ONE_AT_A_TIME
         precondition = None
         if self._gradient.preconditioner == "adam":
@@ -106,7 +107,7 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentMeans:
         per, counts = self._gradient.per, by_sample.row_tokens(batch, self._gradient.per)
         with _same_every_time(self._device):
-            statistics, found = self._source.run(batch, self.inputs_on_device(batch, image_inputs), per)
+            statistics, found = self._source(batch, self.inputs_on_device(batch, image_inputs), per)
             out = torch.zeros((len(counts), self.vector_size), device=self._device)
             self._under_way = out
             for rows, gradients in found:

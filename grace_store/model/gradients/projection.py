@@ -157,24 +157,23 @@ def make_projector(spec: GradientSpec) -> Projector:
     return (RademacherProjector if spec.projection == "rademacher" else SparseProjector)(spec.dimension, spec.seed)
 
 
-@dataclass(frozen=True, slots=True)
 class RademacherProjector:
     """Every entry is +1 or -1, over sqrt(d)."""
 
-    dimension: int
-    seed: int
-    num_entries: int | None = None
+    def __init__(self, dimension: int, seed: int) -> None:
+        self._dimension = dimension
+        self._seed = seed
 
     def add(self, out: Tensor, piece: Tensor, start: int) -> None:
         device = piece.device
-        num_entries = self.num_entries or (CPU_ENTRIES if device.type == "cpu" else DEVICE_ENTRIES)
-        step = max(1, num_entries // self.dimension)
-        columns = torch.arange(-(-self.dimension // BLOCK_BITS), device=device).unsqueeze(0)
+        num_entries = CPU_ENTRIES if device.type == "cpu" else DEVICE_ENTRIES
+        step = max(1, num_entries // self._dimension)
+        columns = torch.arange(-(-self._dimension // BLOCK_BITS), device=device).unsqueeze(0)
         for first in range(0, piece.shape[1], step):
             part = piece[:, first : first + step]
             coordinates = torch.arange(start + first, start + first + part.shape[1], device=device).unsqueeze(1)
-            matrix = signs(blocks(self.seed, coordinates, columns)).flatten(1)
-            out.addmm_(part, matrix[:, : self.dimension], alpha=self.dimension**-0.5)
+            matrix = signs(blocks(self._seed, coordinates, columns)).flatten(1)
+            out.addmm_(part, matrix[:, : self._dimension], alpha=self._dimension**-0.5)
 
 
 class SparseProjector:

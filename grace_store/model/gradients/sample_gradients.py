@@ -9,9 +9,9 @@ give the same in a probe; the second is right for all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.settings import Per
 from grace_store.model import devices
-from grace_store.model.head.closed_form import OutputHead, alone, averaging_matrix, residual_of
-from grace_store.model.head.own_forward import response_states
+from grace_store.model.backbone import response_states
+from grace_store.model.closed_form import OutputHead, alone, averaging_matrix, residual_of
 from grace_store.model.inputs.collate import Batch, collate
 from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.load.adapters import ADAPTER
@@ -40,103 +40,101 @@ GradientRows = tuple[IntArray, dict[str, Tensor]]
 elements) float32 on the device."""
 
 
-class GradientSource(Protocol):
-    """Makes gradients of a batch."""
-
-    def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
-        """Return the tokens' (loss, entropy, hit) and the rows' gradients, to be taken before another batch is run."""
+GradientSource = Callable[[Batch, dict[str, Tensor], Per], tuple[Tensor, Iterator[GradientRows]]]
+"""Returns a batch's (loss, entropy, hit) by token, and its rows' gradients, to be taken before the next batch runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedGradients:
-    """Gradients by one backward pass for all samples."""
-
-    _model: nn.Module
-    _head: OutputHead
-    _recorder: Recorder
-    _head_tokens: int
-
-    def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
-        device = inputs["input_ids"].device
-        self._recorder.start(inputs["input_ids"].shape, batch.packed_lengths)
-        try:
-            with torch.enable_grad():
-                hidden = response_states(self._model, inputs, devices.to_device(batch.predecessor, device))
-            if not hidden.requires_grad:
-                raise NotBySample("no adapted layer has a part in this batch")
-            with torch.no_grad():
-                each_token = alone(devices.to_device(batch.target, device))
-                each = self._head.segment_means(hidden.detach(), each_token, self._head_tokens)
-        except BaseException:
-            self._recorder.stop()
-            raise
-        return each.statistics, self._rows(batch, hidden, each.vector.to(hidden.dtype), per)
-
-    def _rows(self, batch: Batch, hidden: Tensor, upstream: Tensor, per: Per) -> Iterator[GradientRows]:
-        passes = list(_passes(batch, per))
-        try:
-            for number, (rows, samples, tokens) in enumerate(passes):
-                # A product with 0 or 1 instead of a choice: nothing here waits for the device.
-                chosen = upstream if tokens is None else upstream * on_device(tokens, upstream).unsqueeze(1)
-                torch.autograd.backward(hidden, chosen, retain_graph=number < len(passes) - 1)
-                found = self._recorder.take()
-                if len(samples) < len(batch.members):
-                    index = on_device(samples, upstream, torch.int64)
-                    found = {name: gradient.index_select(0, index) for name, gradient in found.items()}
-                yield rows, found
-        finally:
-            self._recorder.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class PlainGradients:
-    """Gradients of one sample at a time, through the model's own forward."""
-
-    _model: nn.Module
-    _parameters: dict[str, nn.Parameter]
-
-    def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
-        assert len(batch.members) == 1, "plain gradients are made one sample at a time"
-        device = inputs["input_ids"].device
+def recorded_gradients(
+    model: nn.Module,
+    head: OutputHead,
+    recorder: Recorder,
+    head_tokens: int,
+    batch: Batch,
+    inputs: dict[str, Tensor],
+    per: Per,
+) -> tuple[Tensor, Iterator[GradientRows]]:
+    """Make gradients by one backward pass for all samples."""
+    device = inputs["input_ids"].device
+    recorder.start(inputs["input_ids"].shape, batch.packed_lengths)
+    try:
         with torch.enable_grad():
-            logits: Tensor = self._model(**inputs, use_cache=False).logits
-            predecessor = devices.to_device(batch.predecessor, device)
-            chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, predecessor).float()
-            target = devices.to_device(batch.target, device)
-            losses = nn.functional.cross_entropy(chosen, target, reduction="none")
-        # A masked logit is minus infinity, and 0 times that would be no entropy.
-        finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
-        _, statistics, _ = residual_of(finite, target, torch.empty_like(finite))
-        return statistics, self._rows(batch, losses, per)
+            hidden = response_states(model, inputs, devices.to_device(batch.predecessor, device))
+        if not hidden.requires_grad:
+            raise NotBySample("no adapted layer has a part in this batch")
+        with torch.no_grad():
+            each_token = alone(devices.to_device(batch.target, device))
+            each = head.segment_means(hidden.detach(), each_token, head_tokens)
+    except BaseException:
+        recorder.stop()
+        raise
+    return each.statistics, _recorded_rows(recorder, batch, hidden, each.vector.to(hidden.dtype), per)
 
-    def _rows(self, batch: Batch, losses: Tensor, per: Per) -> Iterator[GradientRows]:
-        passes = list(_passes(batch, per))
-        for number, (rows, _, tokens) in enumerate(passes):
-            weight = torch.ones_like(losses) if tokens is None else on_device(tokens, losses)
-            found: Sequence[Tensor | None] = [None] * len(self._parameters)
-            if losses.requires_grad:  # not if the adapter is on the vision tower and the sample has no images
-                wanted, more = list(self._parameters.values()), number < len(passes) - 1
-                found = torch.autograd.grad(losses, wanted, weight, retain_graph=more, allow_unused=True)
-            gradients = {
-                name: torch.zeros_like(parameter, dtype=torch.float32) if gradient is None else gradient.float()
-                for (name, parameter), gradient in zip(self._parameters.items(), found, strict=True)
-            }
-            yield rows, {name: gradient.reshape(1, -1) for name, gradient in gradients.items()}
+
+def _recorded_rows(
+    recorder: Recorder, batch: Batch, hidden: Tensor, upstream: Tensor, per: Per
+) -> Iterator[GradientRows]:
+    passes = list(_passes(batch, per))
+    try:
+        for number, (rows, samples, tokens) in enumerate(passes):
+            # A product with 0 or 1 instead of a choice: nothing here waits for the device.
+            chosen = upstream if tokens is None else upstream * on_device(tokens, upstream).unsqueeze(1)
+            torch.autograd.backward(hidden, chosen, retain_graph=number < len(passes) - 1)
+            found = recorder.take()
+            if len(samples) < len(batch.members):
+                index = on_device(samples, upstream, torch.int64)
+                found = {name: gradient.index_select(0, index) for name, gradient in found.items()}
+            yield rows, found
+    finally:
+        recorder.stop()
+
+
+def plain_gradients(
+    model: nn.Module, parameters: dict[str, nn.Parameter], batch: Batch, inputs: dict[str, Tensor], per: Per
+) -> tuple[Tensor, Iterator[GradientRows]]:
+    """Make gradients of one sample at a time, through the model's own forward."""
+    assert len(batch.members) == 1, "plain gradients are made one sample at a time"
+    device = inputs["input_ids"].device
+    with torch.enable_grad():
+        logits: Tensor = model(**inputs, use_cache=False).logits
+        predecessor = devices.to_device(batch.predecessor, device)
+        chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, predecessor).float()
+        target = devices.to_device(batch.target, device)
+        losses = nn.functional.cross_entropy(chosen, target, reduction="none")
+    # A masked logit is minus infinity, and 0 times that would be no entropy.
+    finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
+    _, statistics, _ = residual_of(finite, target, torch.empty_like(finite))
+    return statistics, _plain_rows(parameters, batch, losses, per)
+
+
+def _plain_rows(parameters: dict[str, nn.Parameter], batch: Batch, losses: Tensor, per: Per) -> Iterator[GradientRows]:
+    passes = list(_passes(batch, per))
+    for number, (rows, _, tokens) in enumerate(passes):
+        weight = torch.ones_like(losses) if tokens is None else on_device(tokens, losses)
+        found: Sequence[Tensor | None] = [None] * len(parameters)
+        if losses.requires_grad:  # not if the adapter is on the vision tower and the sample has no images
+            wanted, more = list(parameters.values()), number < len(passes) - 1
+            found = torch.autograd.grad(losses, wanted, weight, retain_graph=more, allow_unused=True)
+        gradients = {
+            name: torch.zeros_like(parameter, dtype=torch.float32) if gradient is None else gradient.float()
+            for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
+        }
+        yield rows, {name: gradient.reshape(1, -1) for name, gradient in gradients.items()}
 
 
 def choose_source(
     model: nn.Module, head: OutputHead, recorder: Recorder, parameters: dict[str, nn.Parameter], head_tokens: int
-) -> GradientSource:
-    """Return the quick way if a probe shows that it gives what autograd gives, else the one that always does."""
-    recorded, plain = RecordedGradients(model, head, recorder, head_tokens), PlainGradients(model, parameters)
-    chosen = recorded if _is_exact(recorded, plain, model, parameters) else plain
+) -> tuple[GradientSource, bool]:
+    """Return recorded gradients if a probe shows that they are autograd's, else plain ones; and which it is."""
+    recorded = partial(recorded_gradients, model, head, recorder, head_tokens)
+    plain = partial(plain_gradients, model, parameters)
+    is_exact = _is_exact(recorded, plain, model, parameters)
     for parameter in parameters.values():
         parameter.grad = None  # of what is not recorded
-    return chosen
+    return recorded if is_exact else plain, is_exact
 
 
 def _is_exact(
-    recorded: RecordedGradients, plain: PlainGradients, model: nn.Module, parameters: dict[str, nn.Parameter]
+    recorded: GradientSource, plain: GradientSource, model: nn.Module, parameters: dict[str, nn.Parameter]
 ) -> bool:
     """Tell whether recorded gradients of a few tokens are those that autograd gives for each sample alone."""
     probes = _probe_samples(model)
@@ -215,7 +213,7 @@ def _probe_samples(model: nn.Module) -> list[TokenizedSample]:
 
 def _gradients(source: GradientSource, batch: Batch, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     device = next(iter(parameters.values())).device
-    _, rows = source.run(batch, {name: tensor.to(device) for name, tensor in batch.inputs.items()}, "sample")
+    _, rows = source(batch, {name: tensor.to(device) for name, tensor in batch.inputs.items()}, "sample")
     return list(rows)[0][1]  # noqa: RUF015 - all are to be taken
 
 

@@ -25,12 +25,12 @@ from grace_store.base.errors import ModelError
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
 from grace_store.model import devices
-from grace_store.model.head.closed_form import alone
+from grace_store.model.closed_form import alone
 from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.load.adapters import Adapter, lora_scale, place, read_adapter
+from grace_store.model.load.resolve_spec import load_planned
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.open_model import load_planned
-from grace_store.model.proxy import ProxyExtractor
+from grace_store.model.unit_extractor import ProxyExtractor
 
 REPRESENTATION = "representation"
 """All parameters that make the last hidden state."""

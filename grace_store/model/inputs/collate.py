@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.model import devices
-from grace_store.model.head.closed_form import ResponseTokens
+from grace_store.model.closed_form import ResponseTokens
 from grace_store.model.inputs.batches import Groups, PromptLengths, form_passes
 from grace_store.model.inputs.tokens import TokenizedSample
 

@@ -22,8 +22,9 @@ from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.devices import in_words
 from grace_store.model.inputs.collate import Batch
-from grace_store.model.inputs.render import RenderedSample, Renderer
 from grace_store.model.inputs.tokens import (
+    RenderedSample,
+    Renderer,
     SampleTokenizer,
     TokenizedSample,
     place_of_tokens,

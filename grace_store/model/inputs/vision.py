@@ -24,8 +24,7 @@ from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.model import devices
 from grace_store.model.devices import in_words
-from grace_store.model.inputs.render import RenderedSample
-from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
+from grace_store.model.inputs.tokens import NO_SEGMENT, RenderedSample, TokenizedSample
 
 ImageInputs = dict[str, Tensor]
 """The model's arguments that belong to images, by name; the first dimension counts images or their patches."""

@@ -134,6 +134,12 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def processor_classes(folder: ModelFolder) -> Iterator[Any]:
+    """Yield the processor's class by each file that may name it, None where a file does not; files are read in turn."""
+    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
+        yield (read_object(folder.path / name) or {}).get("processor_class")
+
+
 def read_shapes(folder: ModelFolder) -> Shapes | None:
     """Return the shape of every tensor in a folder's safetensors; None for a GGUF.
 

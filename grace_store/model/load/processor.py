@@ -5,6 +5,7 @@ import inspect
 import itertools
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from transformers import AutoImageProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 
 from grace_store.base.errors import ModelError, SettingError
-from grace_store.model.load.model_folder import read_object
 
 BACKEND = "pil"
 """Pixels differ by up to 3e-2 between image backends, so there is one, and it is part of a model's identity."""
@@ -25,14 +25,15 @@ _IMAGE_PROCESSOR = re.compile(r"\w+ImageProcessor\w*")
 _LONGEST = 300
 
 
-def read_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
+def read_processor(folder: Path, named: Iterable[Any], config: Any, tokenizer: Any) -> Any:
     """Return a vision-language model's processor around the tokenizer given; its chat template goes there too.
 
-    Its class is the one that the folder names, else that of the model's family, without what only videos need.
+    named are the names of classes that the folder's files give. The first that transformers has counts, else the class
+    of the model's family. Either goes without the parts that only videos need.
     """
     images = _read_images(folder)
     try:
-        family = _processor_class(folder, config)
+        family = _processor_class(named, config)
         settings, _ = family.get_processor_dict(folder, local_files_only=True)
         processor = _without_videos(family).from_args_and_dict(_parts(family, images, tokenizer), settings)
     except ImportError as error:
@@ -120,11 +121,10 @@ def with_image_settings(processor: Any, **settings: Any) -> Any:
     return changed
 
 
-def _processor_class(folder: Path, config: Any) -> Any:
-    """Return the class that the folder names, if transformers has it, else that of the model's family."""
-    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
-        named = (read_object(folder / name) or {}).get("processor_class")
-        if isinstance(named, str) and (found := processor_class_from_name(named)) is not None:
+def _processor_class(named: Iterable[Any], config: Any) -> Any:
+    """Return the first named class that transformers has, else that of the model's family."""
+    for name in named:
+        if isinstance(name, str) and (found := processor_class_from_name(name)) is not None:
             return found
     if type(config) in PROCESSOR_MAPPING:
         return PROCESSOR_MAPPING[type(config)]

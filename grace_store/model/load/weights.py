@@ -23,15 +23,15 @@ from transformers.utils import logging as transformers_logging
 from grace_store.base.errors import ModelError, UnsafeModel
 from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
 from grace_store.model import devices
+from grace_store.model.backbone import forget_lengths, probe_ids, refuse_not_finite, run_backbone
 from grace_store.model.devices import in_words, telling
-from grace_store.model.head.own_forward import probe_ids, refuse_not_finite, run_backbone
-from grace_store.model.load.length_probe import forget_lengths
 from grace_store.model.load.model_folder import (
     ModelFolder,
     check_plausible,
     differing_shapes,
     identify,
     open_folder,
+    processor_classes,
     read_shapes,
 )
 from grace_store.model.load.processor import read_processor
@@ -59,17 +59,12 @@ class ModelDescription:
     """Of a vision-language model; None for one that reads text only."""
 
 
-@dataclass(frozen=True)
-class LoadedModel:
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel(ModelDescription):
     """A model ready to run, in evaluation mode and without gradients."""
 
     model: nn.Module
-    tokenizer: Any
-    identity: ModelIdentity
     device: torch.device
-    max_positions: int | None
-    context: int | None = None
-    processor: Any | None = None
 
     def longest(self, max_length: int) -> int:
         """Return how many tokens a sample may have: as many as asked for, if the model can place them."""
@@ -92,7 +87,9 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         config = _read_config(folder)
         _refuse_unfit(folder, config)
         tokenizer = _read_tokenizer(folder)
-        processor = read_processor(folder.path, config, tokenizer) if _sees_images(config) else None
+        processor = None
+        if _sees_images(config):
+            processor = read_processor(folder.path, processor_classes(folder), config, tokenizer)
         check_plausible(folder, config.to_dict() if folder.gguf_file else folder.config, read_shapes(folder))
         skeleton = _skeleton(folder, config)
     with telling(f"The model in {folder.path} cannot be described"):
@@ -139,8 +136,7 @@ def _load_on(target: torch.device, described: ModelDescription, dtype: Dtype, at
     with telling(f"The model in {described.folder.path} does not run"):
         refuse_not_finite(loaded)
         _check_causal(loaded)
-    limits = described.max_positions, described.context
-    return LoadedModel(loaded, described.tokenizer, described.identity, target, *limits, described.processor)
+    return LoadedModel(**vars(described), model=loaded, device=target)
 
 
 @cache

@@ -1,16 +1,31 @@
-"""Which head a model gets: the closed form that a probe shows to be its own, or products of its own forward."""
+"""Which head a model gets: the closed form that a probe shows to be its own, or products of its own forward.
+
+The model's own forward, with its backbone replaced, is exact on whatever the model does between its last hidden state
+and its logits. Its price is a backward pass through the head. Knows nothing of texts, samples or batches.
+"""
+
+from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from grace_store.base.errors import ModelError
+from grace_store.model.backbone import backbones, probe_ids, refuse_not_finite, run_backbone
+from grace_store.model.closed_form import (
+    ClosedFormHead,
+    OutputHead,
+    ResponseTokens,
+    SegmentMeans,
+    alone,
+    averaging_matrix,
+    residual_of,
+)
 from grace_store.model.devices import telling
-from grace_store.model.head.closed_form import ClosedFormHead, OutputHead, ResponseTokens, alone
-from grace_store.model.head.own_forward import OwnForward, VjpHead, probe_ids, refuse_not_finite, run_backbone
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,3 +121,92 @@ def _agree(left: OutputHead, right: OutputHead, hidden: Tensor, tokens: Response
     vectors = difference <= _PROBE_TOLERANCE * second.vector.norm(dim=1)
     statistics = torch.isclose(first.statistics[:, :2], second.statistics[:, :2], rtol=1e-3, atol=1e-3).all(dim=1)
     return bool((vectors & statistics).all())
+
+
+# ---------------------------------------------------------------- the model's own head
+
+
+class OwnForward:
+    """The model's own head as a function of hidden states, in float32 whatever the model's dtype."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._stand_ins = backbones(model)
+        self._parameters = _head_tensors(model, self._stand_ins)
+        with torch.no_grad():
+            self._output = run_backbone(model, input_ids=probe_ids(model, 4, 1))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return float32 logits (tokens, vocab) of hidden states (tokens, d)."""
+        ids = torch.zeros((1, len(hidden)), dtype=torch.long, device=hidden.device)
+        output = type(self._output)(**{**self._output, "last_hidden_state": hidden.unsqueeze(0)})
+        with _replaced(self._stand_ins, output):
+            result: Any = torch.func.functional_call(
+                self._model, self._parameters, kwargs={"input_ids": ids, "use_cache": False, "return_dict": True}
+            )
+        logits: Tensor = result.logits[0].float()
+        return logits
+
+
+class VjpHead:
+    """A head of any form: vector-Jacobian products of the model's own forward."""
+
+    def __init__(self, own: OwnForward, vector_size: int, vocab_size: int) -> None:
+        self._own = own
+        self.vector_size = vector_size
+        self.vocab_size = vocab_size
+
+    def __str__(self) -> str:
+        return "vector-Jacobian products of the model's own head"
+
+    def release(self) -> None:
+        return
+
+    def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
+        vector = hidden.new_zeros((tokens.num_segments, self.vector_size), dtype=torch.float32)
+        statistics = hidden.new_zeros((tokens.num_segments, 3), dtype=torch.float32)
+        for start in range(0, len(hidden), block_tokens):
+            block = slice(start, min(start + block_tokens, len(hidden)))
+            gradient, block_statistics = self._token_gradients(hidden[block], tokens.target[block])
+            first, stop = int(tokens.host_segment[block.start]), int(tokens.host_segment[block.stop - 1]) + 1
+            average = averaging_matrix(tokens.segment[block], tokens.weight[block], first, stop)
+            vector[first:stop].addmm_(average, gradient)
+            statistics[first:stop].addmm_(average, block_statistics)
+        return SegmentMeans(vector, statistics)
+
+    def _token_gradients(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            # A clone made here is an ordinary tensor, even of one made in inference mode.
+            given = hidden.clone().float().requires_grad_(True)
+            logits = self._own.logits(given)
+            # A masked logit is minus infinity, and 0 times that would be no entropy.
+            finite = logits.detach().clamp(min=torch.finfo(torch.float32).min)
+            residual = torch.empty_like(finite)
+            inverse_z, statistics, _ = residual_of(finite, target.clone(), residual)
+            (gradient,) = torch.autograd.grad(logits, given, residual * inverse_z.unsqueeze(1))
+        return gradient, statistics
+
+
+def _head_tensors(model: Any, backbones: list[nn.Module]) -> dict[str, Tensor]:
+    """Return float32 forms of everything outside the backbone, by name; a tied head counts as outside."""
+    inside = {id(tensor) for module in backbones for tensor in (*module.parameters(), *module.buffers())}
+    output = model.get_output_embeddings()
+    tied = set() if output is None else {id(tensor) for tensor in output.parameters()}
+    # Each tensor once: functional_call gives it to all the names that share it.
+    return {
+        name: tensor.detach().float() if tensor.is_floating_point() else tensor
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if id(tensor) in tied or id(tensor) not in inside
+    }
+
+
+@contextmanager
+def _replaced(modules: list[nn.Module], output: Any) -> Iterator[None]:
+    """Have the modules return the given output instead of running."""
+    for module in modules:
+        module.forward = lambda *_args, **_kwargs: output
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.forward

@@ -1,18 +1,18 @@
-"""Does what a model makes of a sample depend on the longest of its batch, and from which length on? Asked of the model.
+"""A model without its head: how it is run and probed, and which lengths of samples may share a pass.
 
 Some rotary positions are scaled by the length of the longest sample (longrope beyond the original context, dynamic
-NTK), and some remember it from call to call. Rotary modules are made to forget here, and lengths that are placed
-differently are found, so that batches never mix them.
+NTK), and some remember it from call to call. Rotary modules are made to forget it here. A probe finds the lengths that
+the model places differently, so that batches never mix them. Knows nothing of texts, samples or heads.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from grace_store.model.head.own_forward import backbone_of, probe_ids, run_backbone
+from grace_store.base.errors import ModelError
 from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule
 
 _LOG = logging.getLogger(__name__)
@@ -23,6 +23,63 @@ _LAST_TOKENS = (1, 2, 5, 11)
 _SAME_LENGTHS_ONLY = LengthRule(1, grows=True)
 _STEADY = ("default", "linear", "yarn", "llama3", "proportional", "mrope")
 """Kinds of rotary positions that depend on nothing but a token's place."""
+
+
+def run_backbone(model: nn.Module, **inputs: Any) -> Any:
+    """Return the output of the model without its head; last_hidden_state is what the head is given."""
+    return backbone_of(model)(**{"use_cache": False, **inputs}, return_dict=True)
+
+
+def backbone_of(model: Any) -> Any:
+    """Return the model without its head: where a class names none (Llama 4 of texts), its only part with embeddings."""
+    if model.base_model is not model:
+        return model.base_model
+    parts = [part for part in model.children() if hasattr(part, "get_input_embeddings")]
+    return parts[0] if len(parts) == 1 else model
+
+
+def probe_ids(model: Any, count: int, step: int) -> Tensor:
+    """Return a batch of one sample of some tokens, no two alike, to try a model on: (1, count)."""
+    num_ids: int = model.get_input_embeddings().weight.shape[0]
+    return (torch.arange(1, count + 1, device=next(model.parameters()).device) * step % num_ids).unsqueeze(0)
+
+
+def response_states(model: nn.Module, inputs: Mapping[str, Tensor], predecessor: Tensor) -> Tensor:
+    """Return what the head is given at some places of the flattened batch: (places, d)."""
+    hidden: Tensor = run_backbone(model, **inputs).last_hidden_state
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predecessor)
+
+
+def refuse_not_finite(model: nn.Module) -> None:
+    """Raise if any weight of a model, or any frequency of its positions, is not a finite number.
+
+    What a model makes of a few tokens does not tell: some attention kernels turn what is not a number into zeros.
+    """
+    frequencies = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("inv_freq"))
+    held = [(name, each) for name, each in (*model.named_parameters(), *frequencies) if each.is_floating_point()]
+    is_finite = torch.stack([torch.isfinite(each).all().to(held[0][1].device) for _, each in held])
+    if bool(is_finite.all()):
+        return
+    name, tensor = held[int(is_finite.int().argmin())]
+    wide = tensor.dtype in (torch.float32, torch.float64)
+    raise ModelError(
+        f"{name} holds values that are not finite"
+        + (": the model's files are damaged, or its training failed." if wide else f" in {tensor.dtype}.")
+        + ("" if wide else " Try --dtype float32; if that says the same, the model's files are damaged.")
+    )
+
+
+def backbones(model: Any) -> list[nn.Module]:
+    """Return the modules that a forward may call as its backbone: OPT's goes straight to its decoder."""
+    found = [backbone_of(model)]
+    if hasattr(model, "get_decoder"):
+        found.append(model.get_decoder())
+    if not (unique := {id(module): module for module in found if module is not model}):
+        raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot be used.")
+    return list(unique.values())
+
+
+# ---------------------------------------------------------------- lengths that may share a pass
 
 
 def forget_lengths(model: nn.Module) -> None:

@@ -19,6 +19,10 @@ MEAN_BUFFER_BYTES = 1 << 29
 """What the vocabulary-wide means of a group of segments may take; more segments are done in groups."""
 PULL_BACK_BYTES = 1 << 28
 """What a slice of the head's weights may take in float32 when they are kept in less."""
+WHOLE_TOKENS = 512
+"""Longest segment that is summed up at once."""
+STRETCH_TOKENS = 64
+"""Tokens that are summed up at once in a longer segment."""
 CPU_ROWS = 32
 """Rows of logits handled at a time on a CPU, so that every pass after the first finds them in its cache."""
 
@@ -191,3 +195,38 @@ class ClosedFormHead:
             kept = torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
             self._scratch[name] = kept
         return kept[:num_rows]
+
+
+def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
+    """Return a head's means over segments, those above WHOLE_TOKENS a stretch at a time.
+
+    One float32 sum over a long segment that repeats itself drifts, as every addition is rounded the same way.
+    """
+    lengths = np.bincount(tokens.host_segment, minlength=tokens.num_segments)
+    long = np.flatnonzero(lengths > WHOLE_TOKENS)
+    if not len(long):
+        return head.segment_means(hidden, tokens, block_tokens)
+    parts = np.ones(len(lengths), dtype=np.int64)
+    parts[long] = -(-lengths[long] // STRETCH_TOKENS)
+    stop = np.cumsum(parts)
+    made = head.segment_means(hidden, _in_stretches(tokens, lengths, parts), block_tokens)
+    return SegmentMeans(_summed(made.vector, long, parts, stop), _summed(made.statistics, long, parts, stop))
+
+
+def _in_stretches(tokens: ResponseTokens, lengths: IntArray, parts: IntArray) -> ResponseTokens:
+    """Return the same tokens with each long segment as several; weights stay those of the whole."""
+    within = np.arange(len(tokens.host_segment)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    of_long = np.repeat(parts > 1, lengths)
+    stretch = np.repeat(np.cumsum(parts) - parts, lengths) + np.where(of_long, within // STRETCH_TOKENS, 0)
+    device = tokens.segment.device
+    segment = devices.to_device(devices.pin(torch.from_numpy(stretch), device), device)
+    return ResponseTokens(tokens.target, segment, tokens.weight, stretch)
+
+
+def _summed(rows: Tensor, long: IntArray, parts: IntArray, stop: IntArray) -> Tensor:
+    """Return a row for each segment: its only one, or the sum of its stretches' rows."""
+    kept = torch.cat([rows[first : first + 1] for first in (stop - parts).tolist()])
+    wide = devices.wide_dtype(rows.device)
+    for number in long.tolist():
+        kept[number] = rows[stop[number] - parts[number] : stop[number]].sum(dim=0, dtype=wide).to(rows.dtype)
+    return kept

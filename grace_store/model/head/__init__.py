@@ -1,1 +1,0 @@
-"""From hidden states to segment vectors."""

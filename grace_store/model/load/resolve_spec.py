@@ -1,0 +1,157 @@
+"""From the settings that were given to a whole ExtractSpec, and from a spec to the model that it names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from grace_store.base.errors import ModelError, SettingError
+from grace_store.base.settings import (
+    GRADIENT_BATCH_TOKENS,
+    SPARSE_ENTRIES,
+    Attention,
+    ExtractSpec,
+    GradientSpec,
+    ModelIdentity,
+    RunOptions,
+    short,
+)
+from grace_store.model import devices
+from grace_store.model.inputs.tokens import resolve_rendering
+from grace_store.model.inputs.trainer_images import as_trainer
+from grace_store.model.load import weights
+from grace_store.model.load.adapter_folder import require_peft
+from grace_store.model.load.weights import LoadedModel, ModelDescription, describe_model
+
+
+def resolve_spec(model: str, request: ExtractSpec, options: RunOptions, *, adapter: str | None = None) -> ExtractSpec:
+    """Return the spec of a signal, choosing what was not given for model and device; reads weights for digests only."""
+    given = request.given()
+    gradient = _resolve_gradient(request, adapter)
+    described = describe_model(model)
+    _check_images(request, described)
+    chosen = {
+        "gradient": gradient,
+        "model": _identity(described, adapter),
+        "rendering": resolve_rendering(given.get("rendering"), described.tokenizer),
+        "dtype": given.get("dtype") or devices.default_dtype(options.device),
+        "attention": _resolve_attention(given.get("attention"), described),
+        "share_prompts": _resolve_sharing(request),
+    }
+    batches = {"batch_tokens": GRADIENT_BATCH_TOKENS} if request.kind == "gradient" else {}
+    return ExtractSpec(**{**batches, **given, **chosen}).whole()
+
+
+def load_planned(
+    model: str, spec: ExtractSpec, options: RunOptions, adapter: str | None
+) -> tuple[ModelDescription, LoadedModel]:
+    """Return the model that a spec names, or raise; an adapter is merged into it unless gradients are taken of it."""
+    described = describe_model(model)
+    found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
+    if differing := [name for name in planned if planned[name] != found[name]]:
+        details = ", ".join(f"{name} {short(found[name])} against {short(planned[name])}" for name in differing)
+        raise ModelError(
+            f"{model} is not the model this signal was planned with: {details}. "
+            "Give the model it was planned with, or a new --signal name."
+        )
+    loaded = weights.load(described, spec.dtype, spec.attention, options.device, options.threads)
+    if spec.gradient is not None:
+        _check_gradient(spec.gradient, adapter)
+    elif adapter is not None:
+        from grace_store.model.load.adapters import merge, read_adapter
+
+        with devices.watching(loaded.device):
+            loaded = replace(loaded, model=merge(read_adapter(adapter), loaded.model), identity=spec.model)
+    return described, loaded
+
+
+def _resolve_gradient(request: ExtractSpec, adapter: str | None) -> GradientSpec | None:
+    """Return all that a spec says of gradients, or None if they are not asked for."""
+    wanted = request.gradient or GradientSpec()
+    if request.kind != "gradient":
+        if given := wanted.given():
+            raise SettingError(f"{_options(given)} has no meaning for the proxy. Add --kind gradient.")
+        return None
+    if adapter is None:
+        raise SettingError(
+            "--kind gradient takes gradients of a LoRA adapter's parameters: give --adapter, a checkpoint that "
+            "`grace-store warmup` wrote."
+        )
+    require_peft()
+    from grace_store.model.gradients.projection import coordinates_of, coordinates_sha256, read_moments
+    from grace_store.model.load.adapters import read_adapter
+
+    read = read_adapter(adapter)
+    coordinates = coordinates_of(read)
+    moments = read_moments(read, coordinates).digest() if wanted.preconditioner == "adam" else None
+    if wanted.bias_correction and moments is None:
+        raise SettingError("--bias-correction has no meaning without --preconditioner adam.")
+    if wanted.projection == "sparse" and wanted.dimension % SPARSE_ENTRIES:
+        raise SettingError(f"--projection sparse takes a --dimension that is a multiple of {SPARSE_ENTRIES}.")
+    found = {
+        "moments": moments,
+        "parameters": coordinates_sha256(coordinates),
+        "learning_rate": read.folder.state and read.folder.state.mean_learning_rate,
+    }
+    return GradientSpec(**{"normalise": wanted.per == "sample", **wanted.given(), **found})
+
+
+def _check_gradient(planned: GradientSpec, adapter: str | None) -> None:
+    """Raise where the adapter's parameters, moments or learning rate are others than a signal was planned with."""
+    wanted = GradientSpec().over(planned)
+    found = _resolve_gradient(ExtractSpec(kind="gradient", gradient=wanted), adapter)
+    assert found is not None
+    if differing := [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]:
+        raise ModelError(
+            f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned with. "
+            "Give the checkpoint it was planned with, or a new --signal name."
+        )
+
+
+def _options(given: dict[str, Any]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given)
+
+
+def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity:
+    """Return who the model is with the adapter in it; raises if the adapter is another model's."""
+    if adapter is None:
+        return described.identity
+    require_peft()
+    from grace_store.model.load.adapters import check_base, place, read_adapter
+
+    read = read_adapter(adapter)
+    check_base(read, described.identity)
+    place(read, weights.skeleton_of(described))
+    return described.identity.model_copy(update={"adapter": read.digest})
+
+
+def _resolve_sharing(request: ExtractSpec) -> bool:
+    """Return whether samples are to share prompts: unless told otherwise, wherever that has a meaning."""
+    if request.kind == "gradient":
+        if request.share_prompts:
+            raise SettingError("--share-prompts has no meaning for gradients. Leave it out.")
+        return False
+    if request.packing:
+        if request.share_prompts:
+            raise SettingError("--share-prompts and --packing exclude each other. Leave one of them out.")
+        return False
+    return bool(request.given().get("share_prompts", True))
+
+
+def _check_images(request: ExtractSpec, described: ModelDescription) -> None:
+    limits = (request.min_pixels, request.max_pixels)
+    if described.processor is not None:
+        as_trainer(request.images_as, described.processor, *limits)
+    elif limits != (None, None):
+        raise SettingError(
+            f"--min-pixels, --max-pixels have no meaning: {described.identity.architecture} reads text only."
+        )
+
+
+def _resolve_attention(requested: Attention | None, described: ModelDescription) -> Attention:
+    """Return the attention kernel to use: as asked, else the fastest that every device has."""
+    if requested is None:
+        return "sdpa" if described.supports_sdpa else "eager"
+    if requested == "sdpa" and not described.supports_sdpa:
+        raise SettingError(f"{described.identity.architecture} has no sdpa attention. Use --attention eager.")
+    return requested
