@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from grace_store.scoring.score_table import read_scores
-from grace_store.study.ranked_records import ranked_records
+from grace_store.study.planted import ranked_records
 
 
 def test_records_come_best_first_with_their_fields(scored):

@@ -37,10 +37,10 @@ from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
 from grace_store.study.trial import estimate_trial, play, trial
+from grace_store.study.trial_conclusion import conclude_questions, say_held_out
 from grace_store.study.trial_documents import FOUND, PLAN, RUNS, TrialPlan, TrialRequest, TrialRun
 from grace_store.study.trial_plan import prepare_trial
 from grace_store.study.trial_samples import gather_samples
-from grace_store.study.trial_verdict import conclude_questions, say_held_out
 from grace_store.train.recipe import order_updates
 from grace_store.train.training import Training, weigh
 from grace_store.values.methods.method import HeuristicSpec

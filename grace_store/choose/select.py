@@ -17,12 +17,12 @@ from grace_store.base.files import sidecar_of
 from grace_store.base.finding import WhereNote
 from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
-from grace_store.choose.choice_conclusion import conclude_choice
+from grace_store.choose.candidates import choose_in_questions, exclude, questions_of
+from grace_store.choose.choice_conclusion import conclude_choice, group_sizes, rise_and_fall
 from grace_store.choose.contamination_table import AgainstTable
-from grace_store.choose.exclusions import Excluded, exclude
-from grace_store.choose.group_counts import GroupCount, group_sizes, rise_and_fall
-from grace_store.choose.question_choice import choose_in_questions, questions_of
-from grace_store.choose.selection import SIZES, Selection, Subset, SubsetNote
+from grace_store.choose.diversify import diverse_order
+from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
+from grace_store.pool.pool import Pool
 from grace_store.pool.records import question_groups, response_digests
 from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.provenance import filter_scores, groups_of, open_store_of
@@ -249,12 +249,12 @@ class Rules:
         if groups is not None and len(set(groups)) == len(groups) > 1:
             by = self.selection.by
             listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
-        ranking = Ranking(self, value, ranked, told, rejected)
         if self.selection.diversity is None:
-            return ranking
-        from grace_store.choose.duplicates import diversify  # needs faiss, which nothing else here does
-
-        return diversify(ranking, self.selection.diversity, threads=threads, listener=listener)
+            return Ranking(self, value, ranked, told, rejected)
+        pool = Pool(open_store_of(table, self.store), partial=True, data=self.data, threads=threads)
+        order, used, num_distinct = diverse_order(table, ranked, self.selection, pool, listener=listener)
+        rules = replace(self, selection=self.selection.model_copy(update=used))
+        return Ranking(rules, value, ranked[order], told, rejected, by_value=ranked, num_distinct=num_distinct)
 
     def _questions(self, by: str | None) -> IntArray:
         """Return the question of each row of the table, as a field of the records tells questions apart."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.finding import Estimate
 from grace_store.base.text import one_line
-from grace_store.choose.group_counts import group_name
+from grace_store.choose.choice_conclusion import group_name
 from grace_store.pages.figures import BOXES, intervals, value_boxes
 from grace_store.pages.sections import Cell, Section
 from grace_store.scoring.provenance import groups_of

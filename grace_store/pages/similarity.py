@@ -13,7 +13,7 @@ from grace_store.base.events import Listener
 from grace_store.base.row_index import find_rows
 from grace_store.base.text import first_few
 from grace_store.choose.duplicate_table import DuplicateTable
-from grace_store.likeness.nearest import Nearest
+from grace_store.likeness.points import Nearest
 from grace_store.pages import similarity_figures
 from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section

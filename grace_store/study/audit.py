@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
 from grace_store.base.text import counted, percent_more
-from grace_store.choose.group_counts import group_sizes, rise_and_fall
+from grace_store.choose.choice_conclusion import group_sizes, rise_and_fall
 from grace_store.scoring.conclusions import LENGTH_WORDS, MORE, VAGUE, beyond_chance, chance_text, explained_text
 from grace_store.scoring.provenance import filter_scores, groups_of, noted_pool
 from grace_store.scoring.score_table import ScoreTable, read_scores

@@ -19,7 +19,7 @@ from grace_store.pool.records import UnitLoader, image_folder, open_dataset
 from grace_store.pool.samples import samples_at
 from grace_store.run.extractor_protocol import PROXY, model_door
 from grace_store.run.open_signal import check_same
-from grace_store.study.study_kind import Study
+from grace_store.study import Study
 from grace_store.values.agreement import agreement, jaccard_by_chance, survival
 from grace_store.values.methods.grace import RaggedScores, score_grams
 from grace_store.values.methods.random import random_values

@@ -20,8 +20,8 @@ from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.segments import SegmentColumns, done_in_all, segment_columns
 from grace_store.store.opened import SignalView
+from grace_store.study import Study
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
-from grace_store.study.study_kind import Study
 from grace_store.values.first_errors import LabelledTraces, chance_of_first_errors, find_first_errors
 from grace_store.values.gram import offsets_of, sum_by_sample
 from grace_store.values.methods.grace import score_ragged

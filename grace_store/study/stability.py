@@ -20,7 +20,7 @@ from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import SignalView
 from grace_store.store.storages import STORAGES, packed_grams, stored_form
-from grace_store.study.study_kind import Study
+from grace_store.study import Study
 from grace_store.values.agreement import jaccard_by_chance, share_kept, step_survival, survival
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.ranking import budget

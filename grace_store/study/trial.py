@@ -20,10 +20,10 @@ from grace_store.base.errors import GraceStoreError, Interrupted, WorkerDied
 from grace_store.base.events import Listener, Note, StepTaken, Warned, ignore
 from grace_store.base.finding import Finding
 from grace_store.base.text import counted, duration
-from grace_store.study.trial_documents import FOUND, PLAN, TrialPlan, TrialRequest, TrialRun
+from grace_store.study.trial_conclusion import conclude_trial, say_held_out, standing
+from grace_store.study.trial_documents import FOUND, PLAN, PlannedRun, TrialJob, TrialPlan, TrialRequest, TrialRun
 from grace_store.study.trial_plan import check_same_trial, prepare_trial
-from grace_store.study.trial_runs import PlannedRun, TrialJob, all_seconds, say_cost
-from grace_store.study.trial_verdict import conclude_trial, say_held_out, standing
+from grace_store.study.trial_runs import TrialRunner, all_seconds, say_cost
 from grace_store.values.subset_trial import difference_text, is_clear
 
 
@@ -41,7 +41,7 @@ def trial(
     stop = stop or Event()
     if job.request.devices and progress_of(job).waiting:
         run_workers(job.out, job.request, listener, stop, lambda: not progress_of(job).waiting)
-    found = play(job, listener, stop)
+    found = run_rounds(job, listener, stop)
     write_document(job.out / FOUND, found)
     job.tidy()
     return found
@@ -52,7 +52,7 @@ def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, list
     job = prepare_trial(Path(out), request or TrialRequest())
     progress, num_devices = progress_of(job), len(job.request.devices) or 1
     _say_beforehand(job, listener)
-    cost = job.runner(listener, Event()).cost(job.samples.arms["subset-1"])
+    cost = TrialRunner(job, listener, Event()).cost(job.samples.arms["subset-1"])
     return Finding(
         study="trial",
         settings=job.plan.spec.model_dump(mode="json"),
@@ -116,9 +116,9 @@ def progress_of(job: TrialJob) -> Progress:
     return Progress(results, tuple(looks), (), 0)
 
 
-def play(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1, tells: bool = True) -> Finding:
+def run_rounds(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1, tells: bool = True) -> Finding:
     """Run the remaining trainings that no other process has claimed; return the result."""
-    runner, progress = job.runner(listener, stop), progress_of(job)
+    runner, progress = TrialRunner(job, listener, stop), progress_of(job)
     listener = listener if tells else ignore
     if tells and progress.waiting:
         _say_beforehand(job, listener)
@@ -234,7 +234,7 @@ def _work(out: Path, request: TrialRequest, device: str, number: int, parent: in
 
     try:
         job = prepare_trial(out, for_device(request, "cpu" if device == "cpu" else "auto"))
-        play(job, tell, cast(Event, stopping), num_devices=len(request.devices), tells=number == 0)
+        run_rounds(job, tell, cast(Event, stopping), num_devices=len(request.devices), tells=number == 0)
     except Interrupted:
         return
     except GraceStoreError as error:

@@ -13,8 +13,7 @@ from grace_store.base.files import file_sha256, sidecar_of
 from grace_store.base.settings import DataSpec
 from grace_store.base.text import canonical_json, counted
 from grace_store.base.training_settings import TrainingSpec
-from grace_store.choose.selection import SubsetNote
-from grace_store.choose.subset_file import check_unchanged
+from grace_store.choose.selection import SubsetNote, check_unchanged
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
@@ -23,9 +22,8 @@ from grace_store.run.plan import plan
 from grace_store.scoring.provenance import check_outputs, open_made_from, sources_of
 from grace_store.store.backend import is_url
 from grace_store.store.opened import SignalView, Store
-from grace_store.study.benchmarks import as_store
-from grace_store.study.trial_documents import OPTIONS, PLAN, TrialPlan, TrialRequest, TrialSpec
-from grace_store.study.trial_runs import TrialJob
+from grace_store.study.contamination import as_store
+from grace_store.study.trial_documents import OPTIONS, PLAN, TrialJob, TrialPlan, TrialRequest, TrialSpec
 from grace_store.study.trial_samples import SubsetFile, gather_samples, is_amount
 
 PLANNED_IN = "held_out_store"

@@ -23,7 +23,7 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
-from grace_store.choose.subset_file import samples_named
+from grace_store.choose.selection import samples_named
 from grace_store.pool.records import question_digests, wording_digests
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.weight_table import read_weights
