@@ -18,6 +18,7 @@ import pytest
 
 import grace_store.study.trial as trial_module
 import grace_store.study.trial as trial_workers
+import grace_store.study.trial_documents as trial_documents
 import grace_store.study.trial_plan as trial_plan
 import grace_store.study.trial_runs as trial_runs
 from grace_store.base.documents import claim_document, read_document, write_document
@@ -36,7 +37,7 @@ from grace_store.scoring.score import score
 from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
-from grace_store.study.trial import estimate_trial, play, trial
+from grace_store.study.trial import estimate_trial, run_rounds, trial
 from grace_store.study.trial_conclusion import conclude_questions, say_held_out
 from grace_store.study.trial_documents import FOUND, PLAN, RUNS, TrialPlan, TrialRequest, TrialRun
 from grace_store.study.trial_plan import prepare_trial
@@ -313,13 +314,13 @@ def test_killed_at_the_end_of_a_training_it_ends_with_the_same_bytes(home, finis
             raise Killed
 
     request = make_request(home, home / "clean.txt")
-    monkeypatch.setattr(trial_runs, "write_document", killed)
+    monkeypatch.setattr(trial_documents, "write_document", killed)
     with pytest.raises(Killed):
         trial(tmp_path / "out", request)
-    monkeypatch.setattr(trial_runs, "write_document", write_document)
+    monkeypatch.setattr(trial_documents, "write_document", write_document)
     trial(tmp_path / "out", request)
     assert content(tmp_path / "out") == content(finished)
-    assert not (tmp_path / "out" / trial_runs.UNDER_WAY).exists()
+    assert not (tmp_path / "out" / trial_documents.UNDER_WAY).exists()
 
 
 def test_of_two_that_begin_at_once_with_other_settings_one_is_refused(home, tmp_path, monkeypatch):
@@ -546,7 +547,7 @@ def test_weights_of_segments_reach_the_training_loop(home, tmp_path):
         counts = {int(row[i]): np.array([steps] * int(num_steps[i]) + [answer]) for i in arm.positions}
         counts = {} if name == "none" else counts
         job.samples.arms["subset-1"] = replace(arm, weights=counts)
-        found = play(job, lambda event: None, threading.Event())
+        found = run_rounds(job, lambda event: None, threading.Event())
         losses[name] = losses_of(found, "clean.txt")[0]
     plain = losses["none"]
     assert losses["one"] == pytest.approx(plain, rel=1e-5)

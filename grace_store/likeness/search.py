@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +19,6 @@ from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.settings import default_threads
 from grace_store.likeness.cell_tasks import (
     CellTask,
-    Int16Array,
     Range,
     Shelves,
     TaskResult,
@@ -94,7 +92,9 @@ def similar_pairs(
     threads = threads or default_threads()
     given = source, floor, plan, seed, listener
     searching: Searching
-    searching = CellSearch(*given, workers, threads) if plan.kind == "cells" else IndexSearch(*given, gpus)
+    searching = (
+        CellSearch(*given, workers=workers, threads=threads) if plan.kind == "cells" else IndexSearch(*given, gpus=gpus)
+    )
     with faiss_threads(threads):
         searching.fill()
         searching.search()
@@ -115,16 +115,14 @@ class Workers(Protocol):
         """Return what gives the value to any task; it is sent when first asked for, once to each machine."""
 
 
-@dataclass(slots=True)
 class CellSearch(Searching):
     """Rounded vectors in memory, put in the order of their cells, and tasks that search some of them each."""
 
-    workers: Workers | None
-    threads: int
-    _centre: Float32Array = field(init=False)
-    _row: Int16Array = field(init=False)
-    _cell: list[IntArray] = field(default_factory=list, init=False)
-    _num_rows: int = field(default=0, init=False)
+    def __init__(self, *given: Any, workers: Workers | None, threads: int) -> None:
+        super().__init__(*given)
+        self._workers, self._threads = workers, threads
+        self._cell: list[IntArray] = []
+        self._num_rows = 0
 
     def prepare(self) -> None:
         vector = self.sample()
@@ -145,10 +143,10 @@ class CellSearch(Searching):
         if not self._num_rows:
             return
         tasks, work = self._tasks()
-        if self.workers is not None:
-            self._take(work.number, tasks, self.workers.map(work, tasks))
+        if self._workers is not None:
+            self._take(work.number, tasks, self._workers.map(work, tasks))
             return
-        with ThreadPoolExecutor(self.threads) as pool:
+        with ThreadPoolExecutor(self._threads) as pool:
             self._take(work.number, tasks, pool.map(work, tasks))
 
     def _take(self, number: IntArray, tasks: Sequence[Range], results: Iterator[TaskResult]) -> None:
@@ -168,7 +166,7 @@ class CellSearch(Searching):
         order = np.argsort(near[cell], kind="stable")
         row, self._row = self._row[: self._num_rows], np.zeros((0, 0), np.int16)
         reorder(row, order)
-        size, share = points_per_task(self.source.size), (self.workers.share if self.workers else _held)
+        size, share = points_per_task(self.source.size), (self._workers.share if self._workers else _held)
         tasks = [(start, min(start + size, len(row))) for start in range(0, len(row), size)]
         shelves = Shelves([share(row[start:stop]) for start, stop in tasks], size)
         counts = np.bincount(near[cell], minlength=len(near))
@@ -194,12 +192,13 @@ _SQ8_MARGIN = 0.1
 """Room beyond the numbers seen in training, as a share of their range."""
 
 
-@dataclass(slots=True)
 class IndexSearch(Searching):
     """An index of faiss, or a copy of it on the GPUs: flat for few points, by cells for more."""
 
-    gpus: int
-    index: Any = field(default=None, init=False)
+    def __init__(self, *given: Any, gpus: int) -> None:
+        super().__init__(*given)
+        self.gpus = gpus
+        self.index: Any = None
 
     def prepare(self) -> None:
         size, plan = self.source.size, self.plan

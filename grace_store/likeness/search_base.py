@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -73,25 +73,19 @@ class Found:
     """None if every point was compared with every other."""
 
 
-@dataclass(slots=True)
 class Searching(ABC):
     """One search: vectors are put somewhere, then each is asked for."""
 
-    source: VectorSource
-    floor: float
-    plan: IndexPlan
-    seed: int
-    listener: Listener
-    number: IntArray = field(init=False)
-    """The numbers of the points that were put there, in that order."""
-    nearest: IntArray = field(init=False)
-    nearest_similarity: Float32Array = field(init=False)
-    forest: ForestBuilder = field(default_factory=ForestBuilder, init=False)
-    num_points: int = field(default=0, init=False)
-    num_pairs: int = field(default=0, init=False)
-    num_asked: int = field(default=0, init=False)
-    truth: Truth | None = field(default=None, init=False)
-    _has_warned: bool = field(default=False, init=False)
+    def __init__(self, source: VectorSource, floor: float, plan: IndexPlan, seed: int, listener: Listener) -> None:
+        self.source, self.floor, self.plan, self.seed, self.listener = source, floor, plan, seed, listener
+        self.number = np.zeros(0, np.int64)
+        """The numbers of the points that were put there, in that order."""
+        self.nearest = np.full(source.num_points, -1)
+        self.nearest_similarity = np.full(source.num_points, np.nan, dtype=np.float32)
+        self.forest = ForestBuilder()
+        self.truth: Truth | None = None
+        self.num_points = self.num_pairs = self.num_asked = 0
+        self._has_warned = False
 
     @abstractmethod
     def prepare(self) -> None:
@@ -108,8 +102,6 @@ class Searching(ABC):
     def fill(self) -> None:
         """Put every vector there that is not equal to one before it."""
         self.prepare()
-        self.nearest = np.full(self.source.num_points, -1)
-        self.nearest_similarity = np.full(self.source.num_points, np.nan, dtype=np.float32)
         first_with: dict[bytes, int] = {}
         numbers: list[IntArray] = []
         for number, vector in self.source.blocks():

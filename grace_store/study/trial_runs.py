@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -42,18 +41,16 @@ POLL_SECONDS = 0.5
 TIMED_ITEMS = 8
 
 
-@dataclass(slots=True)
 class TrialRunner:
     """Does trainings that nobody else does, one after the other, with one model on one device."""
 
-    job: TrialJob
-    listener: Listener
-    stop: Event
-    _training: Training | None = None
-    _items: list[TrainingSample] = field(default_factory=list)
-    _item_ids: list[str] = field(default_factory=list)
-    _item_answers: list[str] = field(default_factory=list)
-    _encoded: dict[int, TrainingSample | SetAside] = field(default_factory=dict)
+    def __init__(self, job: TrialJob, listener: Listener, stop: Event) -> None:
+        self.job, self.listener, self.stop = job, listener, stop
+        self._training: Training | None = None
+        self._items: list[TrainingSample] = []
+        self._item_samples: list[Sample] = []
+        """The held-out samples that the items were made from."""
+        self._encoded: dict[int, TrainingSample | SetAside] = {}
 
     @property
     def samples(self) -> TrialSamples:
@@ -135,8 +132,7 @@ class TrialRunner:
         for sample, made in zip(samples, training.encode(samples, images), strict=True):
             if not isinstance(made, SetAside):
                 self._items.append(made)
-                self._item_ids.append(sample.sample_id)
-                self._item_answers.append(sample.segments[-1])
+                self._item_samples.append(sample)
         if len(self._items) < FEWEST_ITEMS:
             raise NothingUsable(
                 f"{len(self._items)} of the {len(samples)} held-out items can be read by the model as asked; at least "
@@ -189,8 +185,13 @@ class TrialRunner:
             sums = training.losses(self._items)
         rights = self._answer(training) if spec.generate else [None] * len(self._items)
         items = [
-            TrialItem(sample_id=name, num_tokens=len(item.learnt), loss=total / len(item.learnt), is_right=right)
-            for name, item, total, right in zip(self._item_ids, self._items, sums.tolist(), rights, strict=True)
+            TrialItem(
+                sample_id=sample.sample_id,
+                num_tokens=len(item.learnt),
+                loss=total / len(item.learnt),
+                is_right=right,
+            )
+            for sample, item, total, right in zip(self._item_samples, self._items, sums.tolist(), rights, strict=True)
         ]
         return TrialRun.sealed(
             plan_sha256=sha256,
@@ -207,7 +208,9 @@ class TrialRunner:
         """Return whether the model's own answer to each item is right; None where what is right is not clear."""
         with Watch(self.options.patience, self.listener) as watch, watch.over("the answers"):
             answers = training.answers(self._items, self.job.plan.spec.max_new_tokens)
-        return [_is_right(answer, meant) for answer, meant in zip(answers, self._item_answers, strict=True)]
+        return [
+            _is_right(answer, sample.segments[-1]) for answer, sample in zip(answers, self._item_samples, strict=True)
+        ]
 
     def _hear(self, event: events.Event) -> None:
         """Pass on what a training says but for its sentences, which are those of a warm-up."""
