@@ -123,7 +123,7 @@ def test_numbers_are_those_of_the_runs(finished):
 
 def test_trainings_differ_by_seed_and_by_subset_and_lower_the_loss(home, finished):
     runs = {path.stem: read_document(path, TrialRun) for path in (finished / RUNS).iterdir()}
-    runner = prepare_trial(finished, make_request(home)).runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(prepare_trial(finished, make_request(home)), ignore, threading.Event())
     training = runner.training()
     untrained = training.losses(runner._items).sum() / sum(len(item.learnt) for item in runner._items)
     assert max(run.heldout_loss for run in runs.values()) < untrained
@@ -556,7 +556,7 @@ def test_weights_of_segments_reach_the_training_loop(home, tmp_path):
 
 
 def test_the_end_of_the_turn_counts_once_whatever_the_answer_does(home, finished):
-    runner = prepare_trial(finished, make_request(home)).runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(prepare_trial(finished, make_request(home)), ignore, threading.Event())
     runner.training()
     item = runner._items[0]
     num_segments = int(item.segment[-1])
@@ -566,7 +566,7 @@ def test_the_end_of_the_turn_counts_once_whatever_the_answer_does(home, finished
 
 def test_only_what_is_trained_on_is_read_and_it_is_what_all_of_it_would_give(home, finished):
     job = prepare_trial(finished, make_request(home))
-    runner = job.runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(job, ignore, threading.Event())
     run = job.planned([job.samples.arms["subset-1"]], 2)[0]
     used, num_left_out = runner._used(run)
     rows = job.samples.store.column("sample_row")[run.arm.positions].tolist()
@@ -672,7 +672,7 @@ def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
     write_illustrated(tmp_path / "other" / "test.jsonl", records[:9], "test")
     small["held_out"] = str(tmp_path / "other" / "test.jsonl")
     job = prepare_trial(tmp_path / "beside", make_request(tmp_path, subset, model=str(model), **small))
-    runner = job.runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(job, ignore, threading.Event())
     runner.cost(job.samples.arms["subset-1"])
     assert [item.images is not None for item in runner._items] == [True] * 9, "images of a file lie beside it"
 
@@ -713,7 +713,7 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
 
 def test_long_samples_are_warned_of_in_words_of_training(home, finished, caplog):
     job = prepare_trial(finished, make_request(home))
-    runner = job.runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(job, ignore, threading.Event())
     for encoder in runner.training()._encoders.values():
         encoder._reader._context = 5  # as if the model were made for shorter samples
     runner._usable(job.samples.arms["subset-1"].positions[:2])
