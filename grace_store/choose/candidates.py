@@ -94,7 +94,7 @@ def questions_of(
 
 
 Responses = Callable[[IntArray], BitArray]
-"""From some rows of a table to a number for each row of it, which those share whose responses are the same text."""
+"""From some rows of a table to a number for each row; rows whose responses are the same text share a number."""
 
 
 def choose_in_questions(

@@ -106,11 +106,11 @@ class Shelves:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task found for its points."""
+    """The result of one task."""
 
     forest: Pairs
     num_pairs: int
-    """Before they were thinned out."""
+    """Similar pairs before they were reduced to a forest."""
     nearest: IntArray
     """The number of each point's most similar one, of equally similar ones the lower; -1 if it met none."""
     similarity: Float32Array
@@ -150,7 +150,7 @@ class CellTask:
 
 
 class _Finding:
-    """What was found so far for the points of one task."""
+    """The pairs and nearest points found so far for the points of one task."""
 
     def __init__(self, search: CellTask, start: int, query: Float32Array) -> None:
         self.search, self.start, self.query = search, start, query

@@ -106,13 +106,13 @@ ResultT = TypeVar("ResultT")
 
 
 class Workers(Protocol):
-    """What tasks are done by, if not by threads: those of a cluster."""
+    """Machines of a cluster that run tasks, in place of threads."""
 
     def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
         """Yield work(item) in the order of the items; work and items are sent there."""
 
     def share(self, value: ItemT) -> Callable[[], ItemT]:
-        """Return what gives the value to any task; it is sent when first asked for, once to each machine."""
+        """Return a function that gives the value to any task; the value is sent once to each machine, when needed."""
 
 
 class CellSearch(Searching):
@@ -150,7 +150,7 @@ class CellSearch(Searching):
             self._take(work.number, tasks, pool.map(work, tasks))
 
     def _take(self, number: IntArray, tasks: Sequence[Range], results: Iterator[TaskResult]) -> None:
-        """Put together what tasks found, in their order."""
+        """Merge the results of tasks, in their order."""
         assert self.truth is not None
         for (start, stop), result in zip(tasks, results, strict=True):
             mine = number[start:stop]
@@ -160,7 +160,7 @@ class CellSearch(Searching):
             self.count(result.num_pairs, stop - start)
 
     def _tasks(self) -> tuple[list[Range], CellTask]:
-        """Return ranges of points, and what searches one; the vectors are handed over to it."""
+        """Return ranges of points, and the task that searches a range; the task takes over the vectors."""
         cell = np.concatenate(self._cell)
         near = cells_in_order(self._centre, self.seed)
         order = np.argsort(near[cell], kind="stable")
@@ -179,7 +179,7 @@ class CellSearch(Searching):
 
 
 def _held(value: ItemT) -> Callable[[], ItemT]:
-    """Return what gives a value that is here."""
+    """Return a function that gives a value of this process."""
     return lambda: value
 
 
@@ -247,7 +247,7 @@ class IndexSearch(Searching):
                     self._take_nearest(pairs)
                     yield pairs[pairs.similarity > ask.floor], 0
                 start += at_once
-                # Where thousands are like thousands, fewer at a time: memory is for the index.
+                # Dense neighbourhoods: halve the query batch, since the index needs the memory.
                 at_once = max(1, at_once // 2) if seen > PAIRS_AT_ONCE else min(2 * at_once, QUERIES_AT_ONCE)
                 yield Pairs.none(), len(few)
 

@@ -1,4 +1,4 @@
-"""What every way to search shares: which vectors are put there, what is known of recall, what is found in the end.
+"""The base of every search: the vectors that are put in, the measured recall, and the result.
 
 Equal vectors are found by their bytes and searched once, so that a thousand copies cost no more than one; of the other
 pairs only those of their maximum spanning forest are kept (``forest``).
@@ -25,14 +25,14 @@ Kind = Literal["flat", "cells", "ivf", "ivf-sq8"]
 NUM_QUERIES = 1000
 """Random points that the recall of an approximate search is measured by, against brute force."""
 VECTORS_PER_CELL = 16
-"""To find the cells by."""
+"""Vectors that the cells are learnt from, per cell."""
 CELL_ITERATIONS = 8
 MANY_NEIGHBOURS = 1000
 FEWEST_ASKED = 256
 """Points that must have been asked for before it is said that they have many neighbours."""
 
 _ROUNDING = 1e-5
-"""How far inner products of float32 may be off."""
+"""Largest error of an inner product in float32."""
 _SQ8_ROUNDING = 5e-3
 
 
@@ -55,7 +55,7 @@ class IndexPlan:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The similar pairs among some points, as far as they decide who belongs together."""
+    """The result of a search: the similar pairs that decide which points are in one group."""
 
     forest: Pairs
     """Similarities are at least the floor; those of equal vectors are 1."""
@@ -74,12 +74,12 @@ class Found:
 
 
 class Searching(ABC):
-    """One search: vectors are put somewhere, then each is asked for."""
+    """One search: vectors are put in, then the neighbours of each are looked for."""
 
     def __init__(self, source: VectorSource, floor: float, plan: IndexPlan, seed: int, listener: Listener) -> None:
         self.source, self.floor, self.plan, self.seed, self.listener = source, floor, plan, seed, listener
         self.number = np.zeros(0, np.int64)
-        """The numbers of the points that were put there, in that order."""
+        """The numbers of the points that were put in, in that order."""
         self.nearest = np.full(source.num_points, -1)
         self.nearest_similarity = np.full(source.num_points, np.nan, dtype=np.float32)
         self.forest = ForestBuilder()
@@ -93,14 +93,14 @@ class Searching(ABC):
 
     @abstractmethod
     def put(self, vector: Float32Array) -> None:
-        """Put vectors there that are unlike all before."""
+        """Put in vectors that differ from all earlier ones."""
 
     @abstractmethod
     def search(self) -> None:
-        """Find the pairs of all that was put there."""
+        """Find the similar pairs of all vectors that were put in."""
 
     def fill(self) -> None:
-        """Put every vector there that is not equal to one before it."""
+        """Put in every vector that is not equal to an earlier one."""
         self.prepare()
         first_with: dict[bytes, int] = {}
         numbers: list[IntArray] = []

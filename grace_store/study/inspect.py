@@ -112,7 +112,7 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
 
 
 COUNT = 10
-"""Neighbours that are listed, unless told."""
+"""Default number of neighbours."""
 
 
 def neighbours(

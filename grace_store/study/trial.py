@@ -1,4 +1,4 @@
-"""Does a subset train better models than random ones? Small trainings of the model, and what they come to."""
+"""Does a subset train better models than random ones? Small trainings of the model, and their result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def trial(
 
 
 def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, listener: Listener = ignore) -> Finding:
-    """Return what a trial would cost, from an update that is timed; nothing is trained."""
+    """Return how long a trial would take, by timing one update; nothing is trained."""
     job = prepare_trial(Path(out), request or TrialRequest())
     progress, num_devices = progress_of(job), len(job.request.devices) or 1
     _say_beforehand(job, listener)
@@ -70,7 +70,7 @@ def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, list
 
 
 def _say_beforehand(job: TrialJob, listener: Listener) -> None:
-    """Say what a user should know before anything is trained."""
+    """Report the warnings, and how many samples are held out, before the first training."""
     for remark in job.remarks:
         listener(Warned(remark))
     listener(Note(say_held_out(job.plan)))
@@ -81,20 +81,20 @@ def _say_beforehand(job: TrialJob, listener: Listener) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a trial is, by the trainings that are over."""
+    """The progress of a trial: its finished trainings, and the ones left."""
 
     results: dict[tuple[int, str], TrialRun]
     """By round and arm."""
     looks: tuple[str, ...]
-    """What was seen after each round that is over, in sentences."""
+    """One sentence about each subset after each finished round."""
     waiting: tuple[PlannedRun, ...]
-    """What the round under way lacks; nothing if the trial is over."""
+    """Trainings that the current round lacks; none if the trial is over."""
     num_left: int
     """Trainings that are left, if no further answer is clear early."""
 
 
 def progress_of(job: TrialJob) -> Progress:
-    """Return how far a trial is."""
+    """Return the progress of a trial."""
     plan, num_seeds = job.plan, job.plan.spec.num_seeds
     results: dict[tuple[int, str], TrialRun] = {}
     looks: list[str] = []
@@ -136,7 +136,7 @@ def run_rounds(job: TrialJob, listener: Listener, stop: Event, *, num_devices: i
 
 
 def _teller(job: TrialJob, listener: Listener, num_devices: int) -> Callable[[PlannedRun, TrialRun], None]:
-    """Return what says after each training how far the trial is."""
+    """Return a function that reports the progress after each training."""
     began, num_trained = time.monotonic(), 0
 
     def trained(run: PlannedRun, found: TrialRun) -> None:
@@ -196,7 +196,7 @@ def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Even
 
 
 def _hear(said: Any, listener: Listener, failures: list[str]) -> None:
-    """Pass on what workers have said so far."""
+    """Pass on the events of the workers so far."""
     while True:
         try:
             event = said.get(timeout=POLL_SECONDS)
@@ -210,7 +210,7 @@ def _hear(said: Any, listener: Listener, failures: list[str]) -> None:
 
 @contextmanager
 def _environment(device: str) -> Iterator[None]:
-    """Let what is started inside see one device only."""
+    """Let processes that are started inside see one device only."""
     from grace_store.model.devices import environment_of
 
     wanted = environment_of(device)
@@ -224,7 +224,7 @@ def _environment(device: str) -> Iterator[None]:
 
 
 def _work(out: Path, request: TrialRequest, device: str, number: int, parent: int, said: Any, stopping: Any) -> None:
-    """Be a worker: do rounds as the parent would, on one device. The first tells how far they all are."""
+    """Be a worker: run the rounds on one device. The first worker reports the progress of all."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which says when to stop
     die_with_parent(parent)
 

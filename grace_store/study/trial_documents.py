@@ -132,7 +132,7 @@ class TrialPlan(Document):
 
 
 class TrialItem(Frozen):
-    """What one model makes of one held-out item."""
+    """The loss and the answer of one model on one held-out item."""
 
     sample_id: str
     num_tokens: Count
@@ -159,9 +159,9 @@ class TrialRun(Document):
     """The subset or random subset that was trained on."""
     seed: Count
     num_samples: Count
-    """That it was trained on."""
+    """Samples that the model was trained on."""
     num_left_out: Count
-    """Whose turn came but that could not be trained on, for their length or images."""
+    """Samples skipped: too long, or an image is unusable."""
     loss: float
     """Mean over the tokens, as they count, of the last tenth of the updates."""
     items: tuple[TrialItem, ...]
@@ -191,7 +191,7 @@ class TrialRun(Document):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What one training is on."""
+    """The samples of one training."""
 
     key: str
     """Its name in files: subset-1, or random-1-3 for the third random subset of the first set of them."""
@@ -248,7 +248,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class TrialJob:
-    """A trial with all that decides its numbers, and the folder where trainings are written when they are over."""
+    """A trial: all that decides its numbers, and the folder that the results of trainings are written to."""
 
     out: Path
     plan: TrialPlan
@@ -256,7 +256,7 @@ class TrialJob:
     request: TrialRequest
     is_begun: bool
     remarks: tuple[str, ...] = ()
-    """What a user should know of the files that were given."""
+    """Warnings about the files that were given."""
 
     def arms(self, subsets: Sequence[int]) -> list[Arm]:
         """Return the arms that some subsets, numbered from 0, need, each once."""
@@ -271,7 +271,7 @@ class TrialJob:
         return [PlannedRun(round, arm, self.plan.spec.training.seed + round - 1) for arm in arms]
 
     def read(self, run: PlannedRun) -> TrialRun | None:
-        """Return what a training came to, or None if it is not over; raise if the file holds anything else."""
+        """Return the result of a training, or None if it is not over; raise if the file holds anything else."""
         path = self._path(run)
         if not path.is_file():
             return None
@@ -304,13 +304,13 @@ class TrialJob:
                 )
 
     def finish(self, run: PlannedRun, found: TrialRun) -> None:
-        """Write what a training came to, then take away what it left; who waits for its lock looks for this first."""
+        """Write the result of a training, then delete its files; other processes look for the result first."""
         write_document(self._path(run), found)
         shutil.rmtree(self.under_way(run), ignore_errors=True)
         self.lock(run).unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Take away what trainings that are over left, also where a kill came between result and tidying up."""
+        """Delete the files of trainings that are over, also where a process was killed before it deleted them."""
         shutil.rmtree(self.out / UNDER_WAY, ignore_errors=True)
         for lock in (self.out / RUNS).glob(".*.lock"):
             lock.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The trainings of a trial: each is done or not done, and any number of processes share what is not."""
+"""Run the trainings of a trial. Any number of processes share them by locks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TIMED_ITEMS = 8
 
 
 class TrialRunner:
-    """Does trainings that nobody else does, one after the other, with one model on one device."""
+    """Runs the trainings that no other process has claimed, one after the other, with one model on one device."""
 
     def __init__(self, job: TrialJob, listener: Listener, stop: Event) -> None:
         self.job, self.listener, self.stop = job, listener, stop
@@ -85,7 +85,7 @@ class TrialRunner:
                 raise Interrupted("Stopped while other processes train; run the same command again to go on.")
 
     def _take(self, run: PlannedRun, tell: Callable[[PlannedRun, TrialRun], None]) -> tuple[bool, bool]:
-        """Do a training unless it is over or somebody else's; return whether it is over, and was done here."""
+        """Run a training unless it is over or claimed; return whether it is over, and whether it ran here."""
         if self.job.read(run) is not None:
             return True, False
         with try_lock(self.job.lock(run)) as is_mine:
@@ -213,7 +213,7 @@ class TrialRunner:
         ]
 
     def _hear(self, event: events.Event) -> None:
-        """Pass on what a training says but for its sentences, which are those of a warm-up."""
+        """Pass on the updates and warnings of a training; its other messages are those of a warm-up."""
         if isinstance(event, StepTaken | events.Warned):
             self.listener(event)
 
@@ -246,7 +246,7 @@ def all_seconds(run_seconds: float, num_runs: int, num_devices: int) -> float:
 
 
 def say_cost(cost: tuple[float, float], num_updates: int, num_runs: int, num_devices: int) -> str:
-    """Return what is to be done and how long it takes, in a sentence; cost is that of an update and of a training."""
+    """Return in a sentence how long the trainings take; cost is the seconds of an update and of a training."""
     update_seconds, run_seconds = cost
     on = f" on {counted(num_devices, 'device')}" if num_devices > 1 else ""
     return (

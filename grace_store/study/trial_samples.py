@@ -1,4 +1,4 @@
-"""Who is trained on what in a trial: the subsets, random ones like them, and the held-out items. Knows no model.
+"""The samples of a trial: the subsets, random subsets like them, and the held-out items. Knows no model.
 
 Held-out questions are drawn from the whole pool, chosen or not, and then all their traces are taken out of every
 subset, given or random. So the items are no worse for one way of choosing than for another, and a subset that was drawn
@@ -51,7 +51,7 @@ SubsetFile = tuple[Path, Path | None]
 def gather_samples(
     store: Store, files: Sequence[SubsetFile], spec: TrialSpec, other: Store | None, data: Sequence[str] | None
 ) -> TrialSamples:
-    """Return who is trained on what: a function of the files, the seed and the rows alone.
+    """Return the samples of every training: a function of the files, the seed and the rows alone.
 
     other holds the traces that models are measured on, if these are not to be of the pool.
     """
@@ -199,7 +199,7 @@ class _Draws:
         self._known: dict[bytes, int] = {}
 
     def like(self, source: DrawSource, name: str) -> tuple[int, list[BoolArray]]:
-        """Return the number of the set of random subsets of a subset's rules and make-up, and who is in each."""
+        """Return the number of the set of random subsets that are like a subset, and which samples are in each."""
         is_chosen = np.isin(self._pool, source.positions)
         group = source.stratum_of(self._pool)
         counts = np.bincount(group[is_chosen], minlength=int(group.max()) + 1)
