@@ -95,7 +95,7 @@ def _flags_of_choice(table: ScoreTable, chosen: IntArray, pool: IntArray) -> lis
 
 
 CLEAR = 0.1
-"""A difference between shares that is known to this, to either side, is known well enough."""
+"""Half-width up to which the interval of a difference between shares is narrow enough."""
 
 NO_VALUE = "(none)"
 """What stands for a field that a record lacks."""

@@ -168,7 +168,7 @@ class StoreVectors:
 def _search(
     source: StoreVectors, floor: float, threads: Threads, seed: int, listener: Listener
 ) -> tuple[Found, SearchNote]:
-    """Return what the search found and what the table says of it."""
+    """Return the result of the search, and its note in the table."""
     # Here, so that nothing but a search needs faiss: a table is regrouped without.
     from grace_store.likeness.search import num_gpus, plan_index, similar_pairs
 

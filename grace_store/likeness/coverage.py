@@ -70,7 +70,7 @@ MAX_VENDI = 4096
 MAX_QUERIES = 1024
 """Samples whose nearest other is looked for, among all; of more, this many are drawn."""
 NUM_DIGITS = 6
-"""Further ones depend on the order in which threads add numbers up."""
+"""Digits that are kept: further ones depend on the order in which threads sum."""
 
 
 def vendi_score(vectors: Float32Array) -> float:
@@ -118,5 +118,5 @@ def nearest_distance(vectors: Float32Array, rng: np.random.Generator) -> float:
 
 
 def drawn(num: int, most: int, rng: np.random.Generator) -> IntArray:
-    """Return which of num things are looked at, ascending: all, or most of them at random."""
+    """Return the indices of at most `most` of num things, ascending; more are drawn at random."""
     return np.arange(num) if num <= most else np.sort(rng.choice(num, most, replace=False))

@@ -1,4 +1,4 @@
-"""Hold a pool against benchmarks: which samples have an item in them, by text or by vectors, so that none is chosen."""
+"""Compare a pool with benchmarks: which samples have an item in them, by text or by vectors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_benchmarks(
 
 
 def as_store(given: BenchmarkLike) -> Store | None:
-    """Return the store that is meant; None for files."""
+    """Return the store at a place; None for files."""
     if isinstance(given, Store):
         return given
     return Store.open(given) if is_store(given) else None
@@ -115,7 +115,7 @@ def contents_digest(contents: Sequence[str]) -> str:
 
 
 def sets_in_words(benchmarks: Sequence[ReadBenchmark]) -> str:
-    """Say how many items of what there are."""
+    """Return the number of items and the names of the benchmarks, in words."""
     items = counted(sum(each.num_items for each in benchmarks), "item")
     return f"{items} of {', '.join(last_name(each.name) for each in benchmarks)}"
 
@@ -123,7 +123,7 @@ def sets_in_words(benchmarks: Sequence[ReadBenchmark]) -> str:
 SAMPLES_AT_ONCE = 1024
 ITEMS_AT_ONCE = 2048
 _ROUNDING = 1e-6
-"""By which the cosine of equal vectors may be below 1."""
+"""Largest amount by which the cosine of equal vectors is below 1."""
 
 Row = dict[str, Any]
 
@@ -216,7 +216,7 @@ def _check_used(
 
 
 def _own_digests(store: Store) -> set[str]:
-    """Return what a benchmark would be known by that is the pool itself, or one of its files."""
+    """Return the digests that a benchmark has if it is the pool itself, or one of its files."""
     contents = [file.sha256 for file in store.plan.files]
     return {*contents, contents_digest(contents), store.plan.digest()}
 

@@ -99,8 +99,7 @@ def diversity(
     measured += [
         (name, measure.of(at, scored.value[rows])) for (name, scored, rows, _), at in zip(chosen, places, strict=True)
     ]
-    ids = pool.store.column("sample_id")[vectors.sample]
-    rows = cluster_rows(ids, found, value, places)
+    rows = cluster_rows(pool.store.column("sample_id")[vectors.sample], found, value, places)
     tables = {
         "subsets": subsets_table(measured, inside),
         "random": random_table(measure.random),
@@ -111,7 +110,8 @@ def diversity(
     if curve and table is not None:
         listener(Note(f"Drawing a curve of {counted(len(curve), 'choice')}."))
         ranking = rank_samples(table)
-        best = ranking.scores.row[ranking.ranked], ranking.value[ranking.ranked]
+        at = places_in(vectors, ranking.scores.row[ranking.ranked], "the table")
+        best = at, ranking.value[ranking.ranked]
         tables["curve"] = trade_curve(vectors, found, *best, shares[0], curve, seed=seed, threads=threads)
         notes += _curve_notes(tables["curve"])
     note = PointsNote(**vectors.made_by)

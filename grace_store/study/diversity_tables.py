@@ -11,7 +11,6 @@ from grace_store.base.arrays import Array, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.finding import Cell, Column, Estimate, Table
 from grace_store.base.text import counted
-from grace_store.choose.diversify import places_in
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import (
     MAX_VENDI,
@@ -230,7 +229,7 @@ def curve_choices(
 def trade_curve(
     pool: Descriptions,
     clusters: Clusters,
-    row: IntArray,
+    at: IntArray,
     value: FloatArray,
     ratio: Ratio,
     choices: Sequence[DiversitySpec],
@@ -240,10 +239,9 @@ def trade_curve(
 ) -> Table:
     """Choose in every way at the same budget, and measure value and coverage by the clusters given.
 
-    row and value are those of the samples to choose from, the best first.
+    at is where the samples to choose from stand in the pool, the best first; value is their values.
     The first row is of choosing by value alone, the last of choosing at random: what random subsets have on average.
     """
-    at = places_in(pool, row, "the table")
     label, count = clusters.label[at], budget(ratio, len(at))
     size = np.bincount(label[label >= 0], minlength=clusters.num_clusters)
     gained = float(value[:count].mean() - value.mean())

@@ -17,9 +17,9 @@ from grace_store.data.images import PLACEHOLDER
 from grace_store.data.sample import ImageRef, Sample
 
 ImageName = Callable[[ImageRef], str]
-"""What a trainer is to call an image: a path or URL."""
+"""From an image to its name for a trainer: a path or URL."""
 Conversations = Callable[[ChosenRecords, ImageName], Iterator[dict[str, Any]]]
-"""What makes records with messages and images of the chosen samples."""
+"""From the chosen samples to records with messages and images."""
 InParts = Callable[[list[dict[str, Any]], Sequence[Part]], list[dict[str, Any]]]
 """From the messages of a conversation, and the last one's parts, to what a trainer is given."""
 

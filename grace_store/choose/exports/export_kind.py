@@ -82,7 +82,7 @@ class Exported:
     as_format: str
     num_samples: int
     files: list[Path] = field(default_factory=list)
-    """Everything that was written, the subset itself first."""
+    """All files that were written, the subset first."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
 
@@ -95,7 +95,7 @@ class Export:
     formats: Sequence[str] = (JSON_LINES, JSON)
     """Of base.file_formats, what it writes under a name that says so."""
     needs_dataset: bool = True
-    """Whether records are read; what does without is written from the table alone."""
+    """Whether records are read; an export without records is written from the table alone."""
     also_writes: Sequence[str] = ()
     """Names of files beside the subset that are written too."""
     is_of_pairs: bool = False
