@@ -28,6 +28,14 @@ DiverseOrder = tuple[IntArray, dict[str, Any], int | None]
 dedup, how many samples are left without near-duplicates."""
 
 
+def check_diverse(selection: Selection, spec: DiversitySpec) -> None:
+    """Raise SettingError if a selection asks for diversity together with what it excludes."""
+    if selection.by is not None:
+        raise SettingError("strata and diversity are two ways to order samples: give --by or --diversity")
+    if selection.duplicates is not None and spec.method != "dedup":
+        raise SettingError(f"a table of duplicates is for diversity by dedup; {spec.method} would ignore it")
+
+
 def diverse_order(
     scores: ScoreTable, ranked: IntArray, selection: Selection, pool: Pool, *, listener: Listener = ignore
 ) -> DiverseOrder:
@@ -37,10 +45,6 @@ def diverse_order(
     """
     spec, given = selection.diversity, selection.duplicates
     assert spec is not None
-    if selection.by is not None:
-        raise SettingError("strata and diversity are two ways to order samples: give --by or --diversity")
-    if given is not None and spec.method != "dedup":
-        raise SettingError(f"a table of duplicates is for diversity by dedup; {spec.method} would ignore it")
     row = scores.row[ranked]
     if isinstance(given, str):
         return _distinct_order(_given_table(given, pool.store, spec), row, given)

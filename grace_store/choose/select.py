@@ -250,8 +250,12 @@ class Rules:
             listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
         if self.selection.diversity is None:
             return Ranking(self, value, ranked, told, rejected)
-        from grace_store.choose.diversify import diverse_order  # reads vectors, which nothing else here does
+        from grace_store.choose.diversify import (  # reads vectors
+            check_diverse,
+            diverse_order,
+        )
 
+        check_diverse(self.selection, self.selection.diversity)
         pool = Pool(open_store_of(table, self.store), partial=True, data=self.data, threads=threads)
         order, used, num_distinct = diverse_order(table, ranked, self.selection, pool, listener=listener)
         rules = replace(self, selection=self.selection.model_copy(update=used))
