@@ -21,7 +21,7 @@ from grace_store.run.extract import extract
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
-from grace_store.study.neighbours import neighbours
+from grace_store.study.inspect import neighbours
 from tests.duplicated_stores import NUM, duplicated_samples, duplicated_store
 from tests.gradient_stores import NO_SPANS
 from tests.jobs import make_job, record

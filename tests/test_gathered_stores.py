@@ -16,7 +16,7 @@ from grace_store.choose.exports import EXPORTS
 from grace_store.pool.records import columns_of_rows, read_field
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
-from grace_store.study.ranked_records import ranked_records
+from grace_store.study.planted import ranked_records
 from grace_store.study.trial_documents import TrialSpec
 from grace_store.study.trial_samples import gather_samples
 from grace_store.train.recipe import choose_samples

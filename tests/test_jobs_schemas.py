@@ -30,7 +30,7 @@ from grace_store.scoring.targets import Targets
 from grace_store.scoring.weigh_steps import weights
 from grace_store.study.contamination import contamination
 from grace_store.study.diversity import diversity
-from grace_store.study.trade_curve import curve_choices
+from grace_store.study.diversity_tables import curve_choices
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method import HeuristicSpec
 from jobs.schemas import NOTES, kind_of, note_schema

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from grace_store.likeness import cell_search, cell_tasks
+from grace_store.likeness import cell_tasks, search
 from grace_store.likeness.cell_tasks import Shelves, cell_of, cells_probed, reorder, rounded, whole_length
 from grace_store.likeness.search import similar_pairs
 from grace_store.likeness.search_base import IndexPlan
@@ -106,7 +106,7 @@ class Fetched:
 def test_one_result_whoever_does_the_tasks_in_whatever_portions(vectors, monkeypatch, points, rows):
     whole = similar_pairs(ArraySource(vectors), FLOOR, plan=PLAN, threads=1)
     assert 220 <= len(whole.forest) < 1500
-    monkeypatch.setattr(cell_search, "points_per_task", lambda _: points)
+    monkeypatch.setattr(search, "points_per_task", lambda _: points)
     monkeypatch.setattr(cell_tasks, "ROWS_AT_ONCE", rows)
     workers = Elsewhere()
     for given in ({"threads": 3}, {"workers": workers}):

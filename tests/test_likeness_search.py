@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from grace_store.base.events import Progressed, Warned
-from grace_store.likeness import index_search, search, search_base
-from grace_store.likeness import vector_sources as sources
+from grace_store.likeness import search, search_base
 from grace_store.likeness.forest import connected
 from grace_store.likeness.recall import Truth
 from grace_store.likeness.search import plan_index, similar_pairs
@@ -166,7 +165,7 @@ def test_recall_looks_at_fewer_points_where_there_are_too_many_pairs(vectors, mo
 
 def test_more_neighbours_than_are_asked_for_first(monkeypatch):
     """A crowd in which everyone is like thousands of others: all of them are found, in bounded portions."""
-    monkeypatch.setattr(index_search, "PAIRS_AT_ONCE", 20_000)
+    monkeypatch.setattr(search, "PAIRS_AT_ONCE", 20_000)
     monkeypatch.setattr(search_base, "MANY_NEIGHBOURS", 200)
     rng = np.random.default_rng(0)
     crowds = [at_cosine(np.tile(np.eye(16)[[i]], (400, 1)), 0.99, rng) for i in range(2)]
@@ -191,8 +190,8 @@ def test_more_neighbours_than_are_asked_for_first(monkeypatch):
 
 
 def test_similarities_are_measured_in_as_many_readings_as_memory_allows(vectors, found, monkeypatch):
-    monkeypatch.setattr(sources, "MEASURED_BYTES", 100 * SIZE * 4)
-    again = sources.measured(
+    monkeypatch.setattr(search_base, "MEASURED_BYTES", 100 * SIZE * 4)
+    again = search_base.measured(
         found["ivf"].forest, np.setdiff1d(np.arange(19_900), [ZERO, *range(18_000, 18_500)]), ArraySource(vectors)
     )
     assert np.array_equal(again.similarity, found["ivf"].forest.similarity)
@@ -230,7 +229,7 @@ def test_gpus_are_used_when_there_are_some(vectors, found, monkeypatch):
     """The way through a copy on the GPUs, with the index itself standing for the copy."""
     copied = []
     monkeypatch.setattr(search, "num_gpus", lambda: 2)
-    monkeypatch.setattr(index_search, "GPU_NEIGHBOURS", 3)
+    monkeypatch.setattr(search, "GPU_NEIGHBOURS", 3)
     monkeypatch.setattr(
         search.faiss, "index_cpu_to_all_gpus", lambda index: copied.append(index) or index, raising=False
     )

@@ -26,9 +26,9 @@ from grace_store.scoring.score import score
 from grace_store.store.digested_json import seal, to_bytes
 from grace_store.store.opened import Store
 from grace_store.study.diversity import DiversitySettings, diversity
+from grace_store.study.diversity_tables import curve_choices
 from grace_store.study.judge import JudgeSettings, judge
 from grace_store.study.stability import STEPS, StabilitySettings, stability
-from grace_store.study.trade_curve import curve_choices
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method import HeuristicSpec
 from tests.example_notes import EXAMPLES

@@ -263,7 +263,7 @@ def large_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def test_tables_and_sweeps_made_by_tasks_have_the_bytes_of_those_made_here(nodes, large_store, tmp_path, monkeypatch):
     monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan("cells", 8, 3))
-    monkeypatch.setattr("grace_store.likeness.cell_search.points_per_task", lambda _: 50)
+    monkeypatch.setattr("grace_store.likeness.search.points_per_task", lambda _: 50)
     planted = planted_store(tmp_path).store
     grid = SweepSpec.parse(grid=[{"alpha": "0.3,0.7", "target": "answer,suffix"}])
     made: dict[str, dict[str, bytes]] = {}

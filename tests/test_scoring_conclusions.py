@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from grace_store.base.states import TEXT_FLAGS
-from grace_store.choose.choice_conclusion import conclude_choice
-from grace_store.choose.group_counts import rise_and_fall
+from grace_store.choose.choice_conclusion import conclude_choice, rise_and_fall
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.scoring.conclusions import conclude_scores

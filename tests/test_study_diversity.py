@@ -16,7 +16,7 @@ from grace_store.pool.descriptors import describe_samples
 from grace_store.pool.pool import Pool
 from grace_store.scoring.score import score
 from grace_store.study.diversity import DiversitySettings, diversity
-from grace_store.study.trade_curve import curve_choices
+from grace_store.study.diversity_tables import curve_choices
 from grace_store.values.diversity_spec import METHODS
 from grace_store.values.methods.method import HeuristicSpec
 from tests.clustered_scores import ANSWER, scored_clusters, spec

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from grace_store.base.finding import Estimate, Finding
-from grace_store.study.planted import planted_finding
+from grace_store.scoring.score_table import read_scores
+from grace_store.study.planted import planted_finding, ranked_records
 
 
 def area(middle: float, reach: float = 0.05) -> Estimate:
@@ -75,3 +78,15 @@ def test_what_was_not_looked_for_or_not_seen_is_not_claimed() -> None:
     assert "copies" not in conclusion
     assert "Too few flawed steps to say: cut_off." in conclusion
     assert "sees" not in conclusion
+
+
+def test_records_come_best_first_with_their_fields(scored):
+    table = read_scores(scored / "scores.parquet")
+    lines = (scored / "traces.jsonl").read_text().splitlines()
+    records = {row: json.loads(lines[row]) for row in table.row.tolist()}
+    found = ranked_records(scored / "scores.parquet", {"name": "id", "nothing": "no.such.field"})
+    assert [each["value"] for each in found] == sorted(table.value.tolist(), reverse=True)
+    assert {each["sample_id"]: each["name"] for each in found} == {
+        sample: records[row].get("id") for sample, row in zip(table.sample_id, table.row.tolist(), strict=True)
+    }
+    assert all(each["nothing"] is None for each in found)

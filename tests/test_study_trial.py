@@ -18,6 +18,7 @@ import pytest
 
 import grace_store.study.trial as trial_module
 import grace_store.study.trial as trial_workers
+import grace_store.study.trial_documents as trial_documents
 import grace_store.study.trial_plan as trial_plan
 import grace_store.study.trial_runs as trial_runs
 from grace_store.base.documents import claim_document, read_document, write_document
@@ -36,11 +37,11 @@ from grace_store.scoring.score import score
 from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
-from grace_store.study.trial import estimate_trial, play, trial
+from grace_store.study.trial import estimate_trial, run_rounds, trial
+from grace_store.study.trial_conclusion import conclude_questions, say_held_out
 from grace_store.study.trial_documents import FOUND, PLAN, RUNS, TrialPlan, TrialRequest, TrialRun
 from grace_store.study.trial_plan import prepare_trial
 from grace_store.study.trial_samples import gather_samples
-from grace_store.study.trial_verdict import conclude_questions, say_held_out
 from grace_store.train.recipe import order_updates
 from grace_store.train.training import Training, weigh
 from grace_store.values.methods.method import HeuristicSpec
@@ -122,7 +123,7 @@ def test_numbers_are_those_of_the_runs(finished):
 
 def test_trainings_differ_by_seed_and_by_subset_and_lower_the_loss(home, finished):
     runs = {path.stem: read_document(path, TrialRun) for path in (finished / RUNS).iterdir()}
-    runner = prepare_trial(finished, make_request(home)).runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(prepare_trial(finished, make_request(home)), ignore, threading.Event())
     training = runner.training()
     untrained = training.losses(runner._items).sum() / sum(len(item.learnt) for item in runner._items)
     assert max(run.heldout_loss for run in runs.values()) < untrained
@@ -313,13 +314,13 @@ def test_killed_at_the_end_of_a_training_it_ends_with_the_same_bytes(home, finis
             raise Killed
 
     request = make_request(home, home / "clean.txt")
-    monkeypatch.setattr(trial_runs, "write_document", killed)
+    monkeypatch.setattr(trial_documents, "write_document", killed)
     with pytest.raises(Killed):
         trial(tmp_path / "out", request)
-    monkeypatch.setattr(trial_runs, "write_document", write_document)
+    monkeypatch.setattr(trial_documents, "write_document", write_document)
     trial(tmp_path / "out", request)
     assert content(tmp_path / "out") == content(finished)
-    assert not (tmp_path / "out" / trial_runs.UNDER_WAY).exists()
+    assert not (tmp_path / "out" / trial_documents.UNDER_WAY).exists()
 
 
 def test_of_two_that_begin_at_once_with_other_settings_one_is_refused(home, tmp_path, monkeypatch):
@@ -546,7 +547,7 @@ def test_weights_of_segments_reach_the_training_loop(home, tmp_path):
         counts = {int(row[i]): np.array([steps] * int(num_steps[i]) + [answer]) for i in arm.positions}
         counts = {} if name == "none" else counts
         job.samples.arms["subset-1"] = replace(arm, weights=counts)
-        found = play(job, lambda event: None, threading.Event())
+        found = run_rounds(job, lambda event: None, threading.Event())
         losses[name] = losses_of(found, "clean.txt")[0]
     plain = losses["none"]
     assert losses["one"] == pytest.approx(plain, rel=1e-5)
@@ -555,7 +556,7 @@ def test_weights_of_segments_reach_the_training_loop(home, tmp_path):
 
 
 def test_the_end_of_the_turn_counts_once_whatever_the_answer_does(home, finished):
-    runner = prepare_trial(finished, make_request(home)).runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(prepare_trial(finished, make_request(home)), ignore, threading.Event())
     runner.training()
     item = runner._items[0]
     num_segments = int(item.segment[-1])
@@ -565,7 +566,7 @@ def test_the_end_of_the_turn_counts_once_whatever_the_answer_does(home, finished
 
 def test_only_what_is_trained_on_is_read_and_it_is_what_all_of_it_would_give(home, finished):
     job = prepare_trial(finished, make_request(home))
-    runner = job.runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(job, ignore, threading.Event())
     run = job.planned([job.samples.arms["subset-1"]], 2)[0]
     used, num_left_out = runner._used(run)
     rows = job.samples.store.column("sample_row")[run.arm.positions].tolist()
@@ -671,7 +672,7 @@ def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
     write_illustrated(tmp_path / "other" / "test.jsonl", records[:9], "test")
     small["held_out"] = str(tmp_path / "other" / "test.jsonl")
     job = prepare_trial(tmp_path / "beside", make_request(tmp_path, subset, model=str(model), **small))
-    runner = job.runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(job, ignore, threading.Event())
     runner.cost(job.samples.arms["subset-1"])
     assert [item.images is not None for item in runner._items] == [True] * 9, "images of a file lie beside it"
 
@@ -712,7 +713,7 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
 
 def test_long_samples_are_warned_of_in_words_of_training(home, finished, caplog):
     job = prepare_trial(finished, make_request(home))
-    runner = job.runner(ignore, threading.Event())
+    runner = trial_runs.TrialRunner(job, ignore, threading.Event())
     for encoder in runner.training()._encoders.values():
         encoder._reader._context = 5  # as if the model were made for shorter samples
     runner._usable(job.samples.arms["subset-1"].positions[:2])

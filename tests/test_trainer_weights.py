@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
-from grace_store.choose.exports.weighted_parts import cut_by_spaces, weighted_parts
+from grace_store.choose.exports.export_kind import cut_by_spaces, weighted_parts
 from grace_store.data.sample import Sample
 from grace_store.model.inputs.encode_samples import TokenCuts
 from grace_store.model.inputs.tokens import TokenizedSample, place_of_tokens, segment_of_places

@@ -16,8 +16,8 @@ from PIL import Image
 
 from grace_store.choose.exports.axolotl import axolotl_messages
 from grace_store.choose.exports.conversations import conversation
+from grace_store.choose.exports.export_kind import Cut, cut_by_spaces, weighted_parts
 from grace_store.choose.exports.ms_swift import swift_messages
-from grace_store.choose.exports.weighted_parts import Cut, cut_by_spaces, weighted_parts
 from grace_store.data.sample import Sample, Turn
 from grace_store.model.inputs.encode_samples import TokenCuts
 from grace_store.model.load.weights import describe_model

@@ -10,7 +10,7 @@ import numpy as np
 
 from grace_store.base.settings import Storage
 from grace_store.base.states import Reason, SetAside, UnitSignals
-from grace_store.likeness.vector_sources import Block
+from grace_store.likeness.search_base import Block
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests.stores import add_signal, spans_for, write_plan

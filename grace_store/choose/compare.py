@@ -47,11 +47,11 @@ class _Side:
 
     subset: Subset
     value: FloatArray
-    """What the samples were ranked by: their values, or what a control left of them."""
+    """The values that samples were ranked by: those of the table, or their residuals after a control."""
     rank: IntArray
     """Rank from 1 of every row of the table by that value; 0 without one."""
     key: Sequence[object]
-    """What samples of both tables are matched by, of every row."""
+    """The key of every row by which samples of both tables are matched."""
 
     @property
     def scores(self) -> ScoreTable:
@@ -81,7 +81,7 @@ class _Side:
         return [self.key[place] for place in ranked[np.argsort(self.rank[ranked], kind="stable")].tolist()]
 
     def notes(self) -> list[str]:
-        """Say how the subset was chosen, as far as ranks do not show it."""
+        """Say how the subset was chosen where the ranks do not show it."""
         spec, notes = self.subset.spec, []
         if self.scores.note.method.is_reconstruction:
             notes.append(f"{self.name} was scored by {self.scores.method}")
@@ -196,7 +196,7 @@ def _ranked_in_both(
 def _teller(
     first: _Side, second: _Side, places: Sequence[Mapping[object, int]], moved: Movement, *, entered: bool
 ) -> Callable[[object], Change]:
-    """Return what says of a sample that is in one of the two only what became of it."""
+    """Return a function that makes the row of a sample that is in one of the two subsets only."""
 
     def tell(key: object) -> Change:
         in_a, in_b = (each.get(key) for each in places)
@@ -279,7 +279,7 @@ def _by_chance(first: _Side, second: _Side, num_common: int) -> tuple[float, flo
 # ---------------------------------------------------------------- what it means
 
 CLEAR = 2.0
-"""Standard deviations beyond what chance gives from which on it is no chance."""
+"""Standard deviations from the mean of random subsets from which on a difference is not chance."""
 MUCH_LONGER = 1.25
 IN_WORDS = {
     "answer": "their alignment with the answer",

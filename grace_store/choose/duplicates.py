@@ -1,42 +1,35 @@
-"""Find the samples of a store that are alike: the same text, or descriptors that point the same way.
-
-Also rankings that trade value against such redundancy.
-"""
+"""Find the samples of a store that are alike: the same text, or descriptors that point the same way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, Float32Array, IntArray, Positions, find_rows
+from grace_store.base.arrays import BoolArray, Float32Array, IntArray, Positions
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.text import counted
 from grace_store.choose.duplicate_table import DuplicateTable, read_duplicates
-from grace_store.choose.subset_file import samples_named
-from grace_store.choose.vector_pool import open_vectors
+from grace_store.choose.selection import samples_named
 from grace_store.data.sample_digests import text_digest
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
 from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, spanning_forest
-from grace_store.likeness.points import Descriptor, descriptor_named
+from grace_store.likeness.points import Descriptor
 from grace_store.pool.blocks import BlockReader
 from grace_store.pool.descriptors import DescriptionReader, tell_oddities
 from grace_store.pool.parallel import Mapper, Threads, map_ordered
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.scoring.notes import DuplicatesNote, GroupSpec, SearchNote, check_plan_of
-from grace_store.scoring.provenance import keep_samples, open_store_of, where_note
+from grace_store.scoring.provenance import keep_samples, where_note
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.store.opened import Store
-from grace_store.values.diverse_orders import distinct_first
-from grace_store.values.diversity_spec import DiversitySpec
 
 if TYPE_CHECKING:
-    from grace_store.choose.select import Ranking
     from grace_store.likeness.search_base import Found
 
 
@@ -175,7 +168,7 @@ class StoreVectors:
 def _search(
     source: StoreVectors, floor: float, threads: Threads, seed: int, listener: Listener
 ) -> tuple[Found, SearchNote]:
-    """Return what the search found and what the table says of it."""
+    """Return the result of the search, and its note in the table."""
     # Here, so that nothing but a search needs faiss: a table is regrouped without.
     from grace_store.likeness.search import num_gpus, plan_index, similar_pairs
 
@@ -272,79 +265,3 @@ def _checked(keep: Keep | None, values: object | None) -> Keep:
     if keep == "value" and values is None:
         raise SettingError("to keep the sample with the highest value, give the --scores that have the values")
     return keep
-
-
-# ---------------------------------------------------------------- rankings made diverse
-# Value is traded against redundancy, by the vectors of the samples that have a value.
-
-
-def diversify(
-    ranking: Ranking, spec: DiversitySpec, *, threads: int | None = None, listener: Listener = ignore
-) -> Ranking:
-    """Return a ranking of the same samples in a diverse order; every subset of it has the budget it always had."""
-    from grace_store.likeness.greedy import pool_orders  # imports faiss, which regrouping does without
-
-    given = ranking.selection.duplicates
-    if ranking.selection.by is not None:
-        raise SettingError("strata and diversity are two ways to order samples: give --by or --diversity")
-    if given is not None and spec.method != "dedup":
-        raise SettingError(f"a table of duplicates is for diversity by dedup; {spec.method} would ignore it")
-    opened = open_store_of(ranking.scores, ranking.rules.store)
-    row = ranking.scores.row[ranking.ranked]
-    if isinstance(given, str):
-        return _without_duplicates(ranking, _given_table(given, opened, spec), row, given)
-    if given is not None:  # a table that is known by its note alone: the same vectors are searched anew
-        spec = spec.model_copy(update={"signal": given.signal.name, "descriptor": given.descriptor})
-    spec = spec.model_copy(update={"signal": ranking.scores.signal_named(spec.signal)})
-    samples = Positions(np.sort(opened.positions_of(row)))
-    descriptor = None if spec.descriptor is None else descriptor_named(spec.descriptor)
-    pool = Pool(opened, spec.signal, partial=True, data=ranking.rules.data, threads=threads)
-    if spec.method == "dedup":
-        similarity = spec.similarity or DEFAULT_THRESHOLD
-        table = duplicates(
-            pool,
-            descriptor=descriptor,
-            threshold=similarity,
-            floor=similarity,
-            scores=ranking.scores.with_steps() if descriptor == "weighted" else None,
-            subset=samples,
-            listener=listener,
-        )
-        return _without_duplicates(ranking, table, row, "the search")
-    vectors = open_vectors(pool, descriptor, ranking.scores, samples=samples, listener=listener)
-    at = vectors.places_of(row, "the table")
-    listener(Note(f"Ordering {counted(len(at), 'sample')} by {spec.method}."))
-    order = pool_orders(vectors.vector, at, [spec], threads=threads)[0]
-    return _ranked(ranking, order, spec.model_copy(update={"descriptor": vectors.note.descriptor}))
-
-
-def _given_table(path: str, store: Store, spec: DiversitySpec) -> DuplicateTable:
-    if spec.signal is not None or spec.descriptor is not None:
-        raise SettingError("a table of duplicates was made from its own vectors: leave --signal and --descriptor out")
-    table = read_duplicates(path)
-    if table.note.plan_sha256 != store.plan.digest():
-        raise DataError(
-            f"The table of duplicates {path} was made from another plan than the scores: it belongs to "
-            f"{table.note.store}. Look for duplicates in {store.location}."
-        )
-    return table.regrouped(threshold=spec.similarity)
-
-
-def _without_duplicates(ranking: Ranking, table: DuplicateTable, row: IntArray, what: str) -> Ranking:
-    """Return a ranking with the near-duplicates of a table last."""
-    place, is_there = find_rows(table.row, row)
-    if missing := int((~is_there).sum()):
-        raise DataError(f"{what} lacks {missing} of the samples that have a value. Look for duplicates among all.")
-    # A sample alone is a group of its own.
-    group = np.where(table.group < 0, table.num_groups + np.arange(len(table)), table.group)[place]
-    spec = DiversitySpec(method="dedup", similarity=table.threshold)
-    return _ranked(ranking, distinct_first(group), spec, table.note, num_distinct=len(np.unique(group)))
-
-
-def _ranked(
-    ranking: Ranking, order: IntArray, spec: DiversitySpec, table: DuplicatesNote | None = None, **more: Any
-) -> Ranking:
-    """Return a ranking in another order, with what ordered it."""
-    selection = ranking.selection.model_copy(update={"diversity": spec, "duplicates": table})
-    rules = replace(ranking.rules, selection=selection)
-    return replace(ranking, rules=rules, ranked=ranking.ranked[order], by_value=ranking.ranked, **more)

@@ -24,7 +24,7 @@ TOLERANCE = 1e-6
 
 
 RankedValues = tuple[ScoreTable, FloatArray]
-"""A table, and what its samples were ranked by: their values, or what a control left of them."""
+"""A table, and the values that its samples were ranked by: its own, or their residuals after a control."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Movement:
     shown: tuple[Part, ...]
     """The parts that counted: length only if it was taken out of values."""
     why_unknown: str = ""
-    """Why nothing can be said of parts; empty if it can."""
+    """Why the parts are unknown; empty if they are known."""
 
     def of(self, place: int) -> dict[Part, float]:
         """Return how far each part moved the sample at a place of the first table; nothing if that is unknown."""

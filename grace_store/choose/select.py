@@ -16,12 +16,11 @@ from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.files import sidecar_of
 from grace_store.base.finding import WhereNote
 from grace_store.base.text import counted
-from grace_store.choose.choice_conclusion import conclude_choice
+from grace_store.choose.candidates import choose_in_questions, exclude, questions_of
+from grace_store.choose.choice_conclusion import conclude_choice, group_sizes, rise_and_fall
 from grace_store.choose.contamination_table import AgainstTable
-from grace_store.choose.exclusions import Excluded, exclude
-from grace_store.choose.group_counts import GroupCount, group_sizes, rise_and_fall
-from grace_store.choose.question_choice import choose_in_questions, questions_of
-from grace_store.choose.selection import SIZES, Selection, Subset, SubsetNote
+from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
+from grace_store.pool.pool import Pool
 from grace_store.pool.records import question_groups, response_digests
 from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.provenance import filter_scores, groups_of, open_store_of
@@ -37,12 +36,12 @@ class Ranking:
 
     rules: Rules
     value: FloatArray
-    """What is ranked by: the values, what is left of them after a control, or the margins of pairs."""
+    """The values that samples are ranked by: values, residuals after a control, or margins of pairs."""
     ranked: IntArray
     in_questions: str = ""
-    """What was chosen within questions first, in words."""
+    """How traces were chosen within questions first, in words."""
     rejected: IntArray | None = None
-    """Of pairs, the row of the table that each row is preferred to; -1 for what is not chosen."""
+    """Of pairs, the row of the table that each row is preferred to; -1 for rows that are not chosen."""
     by_value: IntArray | None = None
     """Of a diverse ranking, rows of the table in the order of value alone."""
     num_distinct: int | None = None
@@ -87,7 +86,7 @@ class Ranking:
         return self.ranked[: spec.count]
 
     def _pool(self) -> IntArray:
-        """Return the rows that there were to choose from; of questions, those that others of them were chosen over."""
+        """Return the rows that could be chosen, with those that lost to another trace of their question."""
         if not self.selection.is_in_questions:
             return self.ranked
         ranked = self.scores.ranked()
@@ -172,7 +171,7 @@ class Rules:
     """A selection as it applies to one table: what may be chosen, and in which order once samples have values."""
 
     selection: Selection
-    """With all names resolved, as far as that is known before samples are ranked."""
+    """With all names resolved that are known before samples are ranked."""
     scores: ScoreTable
     """The rows that the filter keeps."""
     excluded: Excluded | None
@@ -248,12 +247,18 @@ class Rules:
         if groups is not None and len(set(groups)) == len(groups) > 1:
             by = self.selection.by
             listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
-        ranking = Ranking(self, value, ranked, told, rejected)
         if self.selection.diversity is None:
-            return ranking
-        from grace_store.choose.duplicates import diversify  # needs faiss, which nothing else here does
+            return Ranking(self, value, ranked, told, rejected)
+        from grace_store.choose.diversify import (  # reads vectors
+            check_diverse,
+            diverse_order,
+        )
 
-        return diversify(ranking, self.selection.diversity, threads=threads, listener=listener)
+        check_diverse(self.selection, self.selection.diversity)
+        pool = Pool(open_store_of(table, self.store), partial=True, data=self.data, threads=threads)
+        order, used, num_distinct = diverse_order(table, ranked, self.selection, pool, listener=listener)
+        rules = replace(self, selection=self.selection.model_copy(update=used))
+        return Ranking(rules, value, ranked[order], told, rejected, by_value=ranked, num_distinct=num_distinct)
 
     def _questions(self, by: str | None) -> IntArray:
         """Return the question of each row of the table, as a field of the records tells questions apart."""
@@ -362,7 +367,7 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> Subset:
 
 
 def _rules_in(note: SubsetNote) -> Selection:
-    """Return how a subset was chosen, with which samples were left out as contaminated, as far as its note knows."""
+    """Return the selection in a note, with the table of contaminated samples if the note lists them."""
     against = note.spec.exclude_contaminated
     if not isinstance(against, AgainstNote) or note.contaminated_rows is None:
         return note.spec

@@ -3,32 +3,31 @@
 A selection is request, spec and note in one. A subset is a value in memory, or a file with its note beside it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from grace_store.base.arrays import IntArray
-from grace_store.base.documents import Count, Document, Number
-from grace_store.base.errors import SettingError
+from grace_store.base.arrays import BoolArray, IntArray, Positions
+from grace_store.base.documents import Count, Document, Number, read_document
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.files import file_sha256, sidecar_of
 from grace_store.base.finding import WhereNote
 from grace_store.base.settings import Settings
-from grace_store.base.text import counted, last_name, one_line
+from grace_store.base.text import counted, first_few, last_name, one_line
 from grace_store.choose.contamination_table import AgainstTable
-from grace_store.choose.group_counts import GroupCount
-from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote, WeightsNote
+from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote, WeightsNote, check_plan_of
 from grace_store.scoring.parquet_columns import arrow_numbers
-from grace_store.scoring.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable, read_scores
+from grace_store.store.opened import Store
 from grace_store.values.diversity_spec import DiversitySpec
-
-if TYPE_CHECKING:
-    from grace_store.choose.exclusions import Excluded
 
 DEFAULT_RATIO = "0.2"
 SIZES = ("ratio", "count", "threshold")
@@ -208,6 +207,53 @@ class SubsetNote(Document):
 # ---------------------------------------------------------------- subsets
 
 
+@dataclass(frozen=True, slots=True)
+class GroupCount:
+    """How many samples of one group there were to choose from, and how many were chosen."""
+
+    group: str
+    pool: int
+    """Samples that have a value."""
+    chosen: int
+    by_value: int
+    """How many of as many would be chosen by value alone."""
+
+    @property
+    def share(self) -> float:
+        return self.chosen / self.pool if self.pool else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """Samples of a table that were left out."""
+
+    is_out: BoolArray
+    """Whether each row of the table is left out."""
+    flags: tuple[str, ...]
+    num_flagged: int
+    """Samples with a value that have one of the flags."""
+    counts: dict[str, int]
+    """How many of them have each of the flags; one may have several."""
+    against: AgainstNote | None = None
+    """The table of benchmark items that was given."""
+    num_contaminated: int = 0
+    """Samples with a value that have an item in them."""
+    contaminated_rows: tuple[int, ...] | None = None
+    """The places in the dataset of all samples that have an item in them, ascending; None if no table was given."""
+
+    def __str__(self) -> str:
+        told = []
+        if self.flags:
+            counts = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
+            what = f"{counted(self.num_flagged, 'sample')} left out for flags ({counts})"
+            told.append(what if counts else "no sample has one of the flags to exclude")
+        if self.against is not None:
+            what = counted(self.num_contaminated, "sample") if self.num_contaminated else "no sample"
+            names = ", ".join(last_name(each.name) for each in self.against.benchmarks)
+            told.append(f"{what} left out for items of {names}")
+        return "; ".join(told)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Subset:
     """The samples chosen from a table."""
@@ -225,7 +271,7 @@ class Subset:
     """What the user should know."""
     groups: tuple[GroupCount, ...] = ()
     """With strata or a filter, how many samples of each group were chosen."""
-    excluded: "Excluded | None" = None
+    excluded: Excluded | None = None
     """What was left out for its flags, or for items of benchmarks."""
     conclusion: str = ""
     """What was chosen, in a sentence or two."""
@@ -273,3 +319,59 @@ class Subset:
 
     def __repr__(self) -> str:
         return f"<Subset: {len(self)} of {counted(self.num_with_value, 'sample')} by {self.scores.method}>"
+
+
+NAMES_SHOWN = 3
+
+
+def check_unchanged(path: Path, note: SubsetNote) -> None:
+    """Raise DataError if a subset is no longer the file that ``select`` wrote."""
+    if path.is_file() and file_sha256(path) != note.sha256:
+        raise DataError(
+            f"{path} was changed since `grace-store select` wrote it: {sidecar_of(path).name} beside it, which says "
+            "what was chosen, does not fit it any more. Select it again; or give what you want as a list of ids, one "
+            "on a line, in a file of its own."
+        )
+
+
+def samples_named(store: Store, path: str | Path) -> Positions:
+    """Return the positions in the plan, ascending, of the samples that a file names; none may be missing."""
+    path = Path(path)
+    if (rows := selected_rows(store, path)) is not None:
+        return Positions(np.sort(store.positions_of(rows)))
+    if path.suffix == ".parquet":
+        scores = read_scores(path, steps=False)
+        check_plan_of(scores.note, store, scores.what)
+        return Positions(np.sort(store.positions_of(scores.row)))
+    return Positions(_with_ids(store, path))
+
+
+def selected_rows(store: Store, path: Path) -> IntArray | None:
+    """Return the dataset rows, ascending, of a subset that ``select`` wrote; None if there is no note beside it."""
+    sidecar = sidecar_of(path)
+    if not sidecar.is_file():
+        return None
+    note = read_document(sidecar, SubsetNote)
+    check_plan_of(note.scores, store, f"subset {path}")
+    found = np.unique(np.array(note.rows, dtype=np.int64))
+    if not np.isin(found, store.column("sample_row")).all():
+        raise DataError(f"{sidecar} names records that {store.location} has no samples of; select it again.")
+    return found
+
+
+def _with_ids(store: Store, path: Path) -> IntArray:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as a list of ids ({error}).") from None
+    wanted = {line.removesuffix("\r") for line in lines if line.strip()}
+    ids = store.column("sample_id").tolist()
+    found = [position for position, text in enumerate(ids) if text in wanted]
+    if len(found) < len(wanted):
+        unknown = sorted(wanted - set(ids))
+        shown = first_few([repr(name[:80]) for name in unknown], NAMES_SHOWN)
+        raise DataError(
+            f"{path} is neither a subset with its {sidecar_of(path).name} beside it nor a list of ids of "
+            f"{store.location}: {counted(len(unknown), 'line')} without such an id ({shown})."
+        )
+    return np.array(found, dtype=np.int64)

@@ -51,7 +51,7 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
     found of the flaws, and what was not, is said at the end. The model is a real one and runs on the CPU.
     """
     from grace_store.example import demo_model
-    from grace_store.study.ranked_records import ranked_records
+    from grace_store.study.planted import ranked_records
 
     if find_spec("torch") is None:  # before the model, which is of no use without
         raise ModuleNotFoundError(name="torch")

@@ -75,8 +75,8 @@ def inspect(
     listed by cosine, each with its value, the beginning of its prompt and its answer. The options from --least to
     --seed but for --signal are for neighbours.
     """
-    from grace_store.study.neighbours import COUNT as USUAL
-    from grace_store.study.neighbours import read_vectors
+    from grace_store.study.inspect import COUNT as USUAL
+    from grace_store.study.inspect import read_vectors
 
     if (sample is None) == (vectors is None):
         raise click.UsageError("Give a SAMPLE or --vectors, and not both.")

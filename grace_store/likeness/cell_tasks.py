@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -106,11 +106,11 @@ class Shelves:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task found for its points."""
+    """The result of one task."""
 
     forest: Pairs
     num_pairs: int
-    """Before they were thinned out."""
+    """Similar pairs before they were reduced to a forest."""
     nearest: IntArray
     """The number of each point's most similar one, of equally similar ones the lower; -1 if it met none."""
     similarity: Float32Array
@@ -149,23 +149,16 @@ class CellTask:
         return found.result()
 
 
-@dataclass(slots=True)
 class _Finding:
-    """What was found so far for the points of one task."""
+    """The pairs and nearest points found so far for the points of one task."""
 
-    search: CellTask
-    start: int
-    query: Float32Array
-    best: Float32Array = field(init=False)
-    nearest: IntArray = field(init=False)
-    forest: ForestBuilder = field(default_factory=ForestBuilder)
-    num_pairs: int = 0
-    true_pairs: list[IntArray] = field(default_factory=lambda: [np.zeros(0, np.int64)])
-    largest_error: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.best = np.full(len(self.query), -np.inf, dtype=np.float32)
-        self.nearest = np.full(len(self.query), -1)
+    def __init__(self, search: CellTask, start: int, query: Float32Array) -> None:
+        self.search, self.start, self.query = search, start, query
+        self.best = np.full(len(query), -np.inf, dtype=np.float32)
+        self.nearest = np.full(len(query), -1)
+        self.forest = ForestBuilder()
+        self.true_pairs = [np.zeros(0, np.int64)]
+        self.num_pairs, self.largest_error = 0, 0.0
 
     def compare(self, rows: IntArray, begin: int, end: int) -> None:
         """Compare some of the points with those from begin to end in the order."""

@@ -137,7 +137,7 @@ def make_cells(
 
 @contextmanager
 def faiss_threads(count: int) -> Iterator[None]:
-    """Let faiss use this many threads for calls of this thread, and restore the number afterwards."""
+    """Set the number of threads that faiss uses for calls of this thread, and restore it afterwards."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)
     try:

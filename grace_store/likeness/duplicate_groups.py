@@ -25,7 +25,7 @@ SHOWN_THRESHOLDS = (0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.
 
 @dataclass(frozen=True, slots=True)
 class ThresholdCount:
-    """What a threshold makes of the samples."""
+    """Numbers of groups and samples at a threshold."""
 
     threshold: float
     num_groups: int
@@ -69,7 +69,7 @@ def choose_kept(group: IntArray, keep: Keep, *, value: FloatArray, num_tokens: I
 
 
 def count_groups(link: IntArray, link_similarity: Float32Array, thresholds: Sequence[float]) -> list[ThresholdCount]:
-    """Return what each threshold makes of the samples."""
+    """Return the numbers of groups and samples at each threshold."""
     counts = []
     for threshold in thresholds:
         group = group_samples(link, link_similarity, threshold)

@@ -1,4 +1,4 @@
-"""Of all pairs of similar points, the few that decide who belongs together: a maximum spanning forest. NumPy alone.
+"""The maximum spanning forest of all similar pairs: the few pairs that decide the groups. NumPy alone.
 
 Points are in one group at a threshold if pairs that reach it lead from one to the other. The forest has fewer pairs
 than there are points and gives the same groups as all pairs do, at every threshold; and every point's most similar one
@@ -15,7 +15,7 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
 
 PAIRS_AT_ONCE = 1 << 21
-"""Pairs that are held before they are thinned out to a forest."""
+"""Most pairs that are held before they are reduced to a forest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Orders over any number of samples, from their vectors, that trade value against redundancy.
+"""Orders of samples, from their vectors, that trade value against redundancy.
 
 All pairs of N samples are too many, so similarity counts inside cells of at most a few thousand neighbours. The order
 is then exactly the greedy one (values.diverse_orders says why), for O(N c (m + log c)) work with cells of c samples and

@@ -1,4 +1,4 @@
-"""How much of what an exact search finds another one does: measured for some points at random. NumPy alone."""
+"""The recall of an approximate search, against an exact one, measured on random points. NumPy alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_PAIRS = 1 << 21
 
 
 class Recall(Frozen):
-    """What an approximate search found of what an exact one does, for some points at random."""
+    """The recall of an approximate search, measured on random points."""
 
     num_queries: Count
     num_true: Count
@@ -59,7 +59,7 @@ def _keys(pairs: Pairs, num_points: int) -> IntArray:
 
 @dataclass(slots=True)
 class Truth:
-    """All similar pairs of some points, by comparing them with every vector; and how many of them a search finds."""
+    """All similar pairs of some points, found by comparing them with every vector; counts those that a search finds."""
 
     floor: float
     query: IntArray

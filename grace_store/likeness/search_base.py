@@ -1,4 +1,4 @@
-"""What every way to search shares: which vectors are put there, what is known of recall, what is found in the end.
+"""The base of every search: the vectors that are put in, the measured recall, and the result.
 
 Equal vectors are found by their bytes and searched once, so that a thousand copies cost no more than one; of the other
 pairs only those of their maximum spanning forest are kept (``forest``).
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -18,21 +19,20 @@ from grace_store.base.events import Listener, Progressed, Warned
 from grace_store.likeness.cell_tasks import ROUNDING
 from grace_store.likeness.forest import ForestBuilder, Pairs
 from grace_store.likeness.recall import Recall, Truth
-from grace_store.likeness.vector_sources import VectorSource, measured
 
 Kind = Literal["flat", "cells", "ivf", "ivf-sq8"]
 
 NUM_QUERIES = 1000
 """Random points that the recall of an approximate search is measured by, against brute force."""
 VECTORS_PER_CELL = 16
-"""To find the cells by."""
+"""Vectors that the cells are learnt from, per cell."""
 CELL_ITERATIONS = 8
 MANY_NEIGHBOURS = 1000
 FEWEST_ASKED = 256
 """Points that must have been asked for before it is said that they have many neighbours."""
 
 _ROUNDING = 1e-5
-"""How far inner products of float32 may be off."""
+"""Largest error of an inner product in float32."""
 _SQ8_ROUNDING = 5e-3
 
 
@@ -55,7 +55,7 @@ class IndexPlan:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The similar pairs among some points, as far as they decide who belongs together."""
+    """The result of a search: the similar pairs that decide which points are in one group."""
 
     forest: Pairs
     """Similarities are at least the floor; those of equal vectors are 1."""
@@ -73,25 +73,19 @@ class Found:
     """None if every point was compared with every other."""
 
 
-@dataclass(slots=True)
 class Searching(ABC):
-    """One search: vectors are put somewhere, then each is asked for."""
+    """One search: vectors are put in, then the neighbours of each are looked for."""
 
-    source: VectorSource
-    floor: float
-    plan: IndexPlan
-    seed: int
-    listener: Listener
-    number: IntArray = field(init=False)
-    """The numbers of the points that were put there, in that order."""
-    nearest: IntArray = field(init=False)
-    nearest_similarity: Float32Array = field(init=False)
-    forest: ForestBuilder = field(default_factory=ForestBuilder, init=False)
-    num_points: int = field(default=0, init=False)
-    num_pairs: int = field(default=0, init=False)
-    num_asked: int = field(default=0, init=False)
-    truth: Truth | None = field(default=None, init=False)
-    _has_warned: bool = field(default=False, init=False)
+    def __init__(self, source: VectorSource, floor: float, plan: IndexPlan, seed: int, listener: Listener) -> None:
+        self.source, self.floor, self.plan, self.seed, self.listener = source, floor, plan, seed, listener
+        self.number = np.zeros(0, np.int64)
+        """The numbers of the points that were put in, in that order."""
+        self.nearest = np.full(source.num_points, -1)
+        self.nearest_similarity = np.full(source.num_points, np.nan, dtype=np.float32)
+        self.forest = ForestBuilder()
+        self.truth: Truth | None = None
+        self.num_points = self.num_pairs = self.num_asked = 0
+        self._has_warned = False
 
     @abstractmethod
     def prepare(self) -> None:
@@ -99,17 +93,15 @@ class Searching(ABC):
 
     @abstractmethod
     def put(self, vector: Float32Array) -> None:
-        """Put vectors there that are unlike all before."""
+        """Put in vectors that differ from all earlier ones."""
 
     @abstractmethod
     def search(self) -> None:
-        """Find the pairs of all that was put there."""
+        """Find the similar pairs of all vectors that were put in."""
 
     def fill(self) -> None:
-        """Put every vector there that is not equal to one before it."""
+        """Put in every vector that is not equal to an earlier one."""
         self.prepare()
-        self.nearest = np.full(self.source.num_points, -1)
-        self.nearest_similarity = np.full(self.source.num_points, np.nan, dtype=np.float32)
         first_with: dict[bytes, int] = {}
         numbers: list[IntArray] = []
         for number, vector in self.source.blocks():
@@ -166,3 +158,62 @@ def _distinct(number: IntArray, vector: Float32Array, first_with: dict[bytes, in
         is_new[i] = first == number[i]
         twin[i] = -1 if is_new[i] else first
     return is_new, twin
+
+
+Block = tuple[IntArray, Float32Array]
+"""Numbers of points, ascending, and their vectors: of length 1, or of zeros, which are like nothing."""
+
+MEASURED_BYTES = 1 << 28
+PAIRS_AT_ONCE = 256
+
+
+class VectorSource(Protocol):
+    """Vectors to search, as often as asked for, in the same order every time."""
+
+    @property
+    def num_points(self) -> int:
+        """One more than the largest number of a point."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in a vector."""
+
+    def blocks(self) -> Iterator[Block]: ...
+
+    def sampled(self, num_vectors: int, seed: int) -> Block:
+        """Return about that many vectors at random, by the seed alone."""
+
+
+def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:
+    """Return the forest with the vectors' own cosines, read again with no more than MEASURED_BYTES of them held."""
+    is_there = np.zeros(source.num_points, dtype=np.bool_)
+    is_there[number] = True
+    similarity = np.ones(len(forest), dtype=np.float32)
+    low, high = np.minimum(forest.first, forest.second), np.maximum(forest.first, forest.second)
+    # A point that is not in the index has an equal one there: that pair is as similar as can be.
+    open_pairs = np.flatnonzero(is_there[low] & is_there[high])
+    lows = np.unique(low[open_pairs])
+    at_once = max(1, MEASURED_BYTES // (4 * source.size))
+    for start in range(0, len(lows), at_once):
+        held = lows[start : start + at_once]
+        mine = open_pairs[np.isin(low[open_pairs], held)]
+        mine = mine[np.argsort(high[mine], kind="stable")]
+        _measure(similarity, mine, low, high, held, source)
+    return Pairs(low, high, similarity)[np.lexsort((high, low, -similarity))]
+
+
+def _measure(
+    similarity: Float32Array, mine: IntArray, low: IntArray, high: IntArray, held: IntArray, source: VectorSource
+) -> None:
+    """Fill in the similarities of pairs, ordered by their higher point, whose lower points are held in one pass."""
+    vectors = np.empty((len(held), source.size), dtype=np.float32)
+    for number, vector in source.blocks():
+        here = np.isin(number, held)
+        vectors[np.searchsorted(held, number[here])] = vector[here]
+        if not len(number):
+            continue
+        first, last = np.searchsorted(high[mine], [number[0], number[-1] + 1])
+        for begin in range(int(first), int(last), PAIRS_AT_ONCE):
+            some = mine[begin : min(begin + PAIRS_AT_ONCE, int(last))]
+            ends = vectors[np.searchsorted(held, low[some])], vector[np.searchsorted(number, high[some])]
+            similarity[some] = np.einsum("ij,ij->i", *ends, dtype=np.float64).clip(-1, 1)

@@ -10,7 +10,7 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.finding import Estimate
 from grace_store.base.text import duration, one_line, size
-from grace_store.choose.group_counts import group_name
+from grace_store.choose.choice_conclusion import group_name
 from grace_store.choose.select import select
 from grace_store.pages.figures import BOXES, intervals, matrix_map, value_boxes
 from grace_store.pages.sections import Cell, Section

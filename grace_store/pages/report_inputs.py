@@ -13,8 +13,7 @@ from grace_store.base.finding import Finding
 from grace_store.base.text import enumerated
 from grace_store.choose.contamination_table import AgainstTable, read_against
 from grace_store.choose.duplicate_table import DuplicateTable, read_duplicates
-from grace_store.choose.selection import SubsetNote
-from grace_store.choose.subset_file import selected_rows
+from grace_store.choose.selection import SubsetNote, selected_rows
 from grace_store.pool.pool import Kept
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.score_table import ScoreTable, read_scores

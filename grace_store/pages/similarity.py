@@ -12,7 +12,7 @@ from grace_store.base.errors import how_to_install
 from grace_store.base.events import Listener
 from grace_store.base.text import first_few
 from grace_store.choose.duplicate_table import DuplicateTable
-from grace_store.likeness.nearest import Nearest
+from grace_store.likeness.points import Nearest
 from grace_store.pages.figures import similarity_histogram
 from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section

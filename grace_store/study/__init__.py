@@ -1,11 +1,32 @@
 """Studies: what can be asked of a pool, each one a module with a STUDY. A new one is a module and a line here."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grace_store.base.registry import Registry
 
 if TYPE_CHECKING:
-    from grace_store.study.study_kind import Study
+    from grace_store.base.finding import Finding
+    from grace_store.base.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A question that can be asked of a pool. Its command has the pool's options, then one for each setting."""
+
+    find: Callable[..., Finding]
+    """find(pool, settings, listener=...) answers the question."""
+    settings: type[Settings]
+    """The study's settings; their docstring is the command's help."""
+    examples: tuple[str, ...]
+    """Command lines, shown below the help."""
+    signal: str
+    """Help of --signal."""
+    has_many_signals: bool = False
+
 
 STUDY_HELP = {
     "judge": "Measure how well stored signals agree with labels.",
@@ -14,4 +35,4 @@ STUDY_HELP = {
 }
 """Every study by name, with the first line of its help, which must not take an import to show."""
 
-STUDIES: "Registry[Study]" = Registry("grace_store.study", "STUDY", list(STUDY_HELP))
+STUDIES: Registry[Study] = Registry("grace_store.study", "STUDY", list(STUDY_HELP))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
 from grace_store.base.text import counted, percent_more
-from grace_store.choose.group_counts import group_sizes, rise_and_fall
+from grace_store.choose.choice_conclusion import group_sizes, rise_and_fall
 from grace_store.scoring.conclusions import LENGTH_WORDS, MORE, VAGUE, beyond_chance, chance_text, explained_text
 from grace_store.scoring.provenance import filter_scores, groups_of, noted_pool
 from grace_store.scoring.score_table import ScoreTable, read_scores
@@ -22,7 +22,7 @@ from grace_store.values.length_bias import (
 from grace_store.values.ranking import Length, Ratio, budget, rank
 
 SEEN = 0.01
-"""A change by less is not seen in what is printed, or hardly."""
+"""Smallest change that is visible in the printed digits."""
 GROUPS_SHOWN = 20
 GROUPS_KEPT = 1000
 """Groups in the finding; a field may have a value of its own for each sample."""
@@ -172,7 +172,7 @@ def _kept(measures: Measures, ratio: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """Something that length has to do with values, before and after control, and what it is without any length."""
+    """One measure of how values follow a length, before and after control, and its value where they do not."""
 
     name: Length
     before: float

@@ -8,40 +8,37 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.errors import DataError, SettingError
+from grace_store.base.arrays import IntArray
+from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.base.finding import Cell, Column, Estimate, Finding, SignalNote, Table
+from grace_store.base.finding import Estimate, Finding, SignalNote, Table
 from grace_store.base.settings import Settings
-from grace_store.base.text import counted
+from grace_store.base.text import counted, enumerated, percent
+from grace_store.choose.diversify import open_vectors, places_in
 from grace_store.choose.select import rank_samples, read_subset
 from grace_store.choose.selection import Subset
-from grace_store.choose.vector_pool import VectorPool, open_vectors
-from grace_store.likeness.clusters import Clusters, cluster_vectors
-from grace_store.likeness.coverage import (
-    expected_share_touched,
-    occupancy_entropy,
-    random_counts,
-    random_interval,
-    share_touched,
-)
-from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
+from grace_store.likeness.clusters import cluster_vectors
 from grace_store.likeness.points import descriptor_named
-from grace_store.likeness.vendi import MAX_VENDI, drawn, mean_distance, nearest_cosines, nearest_distance, vendi_score
+from grace_store.pool.descriptors import Descriptions
 from grace_store.pool.parallel import Mapper
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.notes import PointsNote, check_plan_of
 from grace_store.scoring.provenance import keep_samples
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
-from grace_store.study.diversity_conclusion import conclude_diversity
-from grace_store.study.trade_curve import trade_curve
+from grace_store.study.diversity_tables import (
+    DiversityMeasure,
+    cluster_rows,
+    clusters_table,
+    random_table,
+    represented_table,
+    subsets_table,
+    trade_curve,
+)
 from grace_store.values.diversity_spec import DiversitySpec
 from grace_store.values.ranking import Ratio
 
 NUM_RANDOM = 200
 """Random subsets that coverage and entropy are compared with, by default."""
-NUM_RANDOM_SPREAD = 10
-"""Random subsets that the costlier Vendi score and nearest distance are compared with, at most."""
 _MEASURE_STREAM = 0x636F766572
 """Added to the seed, so that coverage is not measured by the very clusters that a selection was balanced by."""
 ALL = "pool"
@@ -95,28 +92,29 @@ def diversity(
     found = cluster_vectors(vectors.vector, settings.clusters, seed=seed + _MEASURE_STREAM, threads=threads)
     inside = counted(found.num_clusters, "cluster")
     listener(Note(f"Measuring {counted(len(chosen), 'subset')}, and random ones, in {inside}."))
-    measure = _Measure(vectors, found, random, seed)
-    places = [vectors.places_of(scored.row[rows], name) for name, scored, rows, _ in chosen]
-    value = np.full(len(vectors), np.nan) if valued is None else valued.values_of(vectors.described.row)
+    measure = DiversityMeasure(vectors, found, random, seed)
+    places = [places_in(vectors, scored.row[rows], name) for name, scored, rows, _ in chosen]
+    value = np.full(len(vectors), np.nan) if valued is None else valued.values_of(vectors.row)
     measured = [(ALL, measure.of(np.arange(len(vectors)), value))]
     measured += [
         (name, measure.of(at, scored.value[rows])) for (name, scored, rows, _), at in zip(chosen, places, strict=True)
     ]
-    rows = _cluster_rows(vectors, found, value, places)
+    rows = cluster_rows(pool.store.column("sample_id")[vectors.sample], found, value, places)
     tables = {
-        "subsets": _subsets_table(measured, inside),
-        "random": _random_table(measure.random),
-        "represented": _represented_table(rows, measured, settings.show),
-        "clusters": _clusters_table(rows),
+        "subsets": subsets_table(measured, inside),
+        "random": random_table(measure.random),
+        "represented": represented_table(rows, measured, settings.show),
+        "clusters": clusters_table(rows),
     }
     notes = measure.notes(measured)
     if curve and table is not None:
         listener(Note(f"Drawing a curve of {counted(len(curve), 'choice')}."))
         ranking = rank_samples(table)
-        best = ranking.scores.row[ranking.ranked], ranking.value[ranking.ranked]
+        at = places_in(vectors, ranking.scores.row[ranking.ranked], "the table")
+        best = at, ranking.value[ranking.ranked]
         tables["curve"] = trade_curve(vectors, found, *best, shares[0], curve, seed=seed, threads=threads)
         notes += _curve_notes(tables["curve"])
-    note = vectors.note
+    note = PointsNote(**vectors.made_by)
     signal = {note.signal.name: SignalNote(sha256=note.signal.sha256, num_units=note.signal.num_units)}
     return Finding(
         study="diversity",
@@ -167,7 +165,7 @@ def _curve_notes(curve: Table) -> list[str]:
     return []
 
 
-def _vectors(pool: Pool, scores: ScoreTable | None, descriptor: str | None, listener: Listener) -> VectorPool:
+def _vectors(pool: Pool, scores: ScoreTable | None, descriptor: str | None, listener: Listener) -> Descriptions:
     """Return the vectors of the pool's samples, by the signal meant, or else the one that was scored."""
     named = None if pool.signals is None else pool.signal.name
     signal = named if scores is None else scores.signal_named(named)
@@ -198,166 +196,96 @@ def _among(chosen: Chosen, rows: IntArray) -> Chosen:
     return name, scores, mine, what
 
 
-class _Measure:
-    """Measures subsets of one pool; subsets of one size are compared with the same random ones."""
+# ---------------------------------------------------------------- what it means
 
-    def __init__(self, pool: VectorPool, clusters: Clusters, num_random: int, seed: int) -> None:
-        self._pool, self._clusters, self._num_random, self._seed = pool, clusters, num_random, seed
-        self._alive = np.flatnonzero(clusters.label >= 0)
-        if not len(self._alive):
-            raise DataError(f"No sample of {pool.store.location} has a direction, so nothing can be compared.")
-        self.random: dict[int, dict[str, Estimate | float]] = {}
-        """What random subsets have, by their size: the mean, and what 5 % are below and 5 % above."""
+MOST_TOLD = 3
+"""Subsets that have sentences of their own."""
+NUMBERS_TOLD = 2
+"""Measures of a subset that are told with their numbers; all stand in the table."""
+FEWEST_MEASURES = 2
+"""Of four measures, one may well lie outside where nine in ten random subsets lie."""
 
-    def of(self, places: IntArray, value: FloatArray) -> dict[str, float]:
-        """Measure the samples at some places of the pool, as the columns of the table name it; NaN if not known."""
-        pool, clusters = self._pool, self._clusters
-        alive = places[clusters.label[places] >= 0]
-        counts = np.bincount(clusters.label[alive], minlength=clusters.num_clusters)
-        rng = np.random.default_rng([self._seed, len(alive)])
-        finite = value[np.isfinite(value)]
-        vendi = self._vendi(alive, rng)
-        nearest = nearest_cosines(pool.vector if len(alive) == len(pool) else pool.vector[alive], rng)
-        if len(places) < len(pool) and len(alive) not in self.random:
-            self.random[len(alive)] = self._measure_random(len(alive))
-        return {
-            "num_samples": len(places),
-            "num_without_direction": len(places) - len(alive),
-            "mean_value": float(finite.mean()) if len(finite) else math.nan,
-            "num_touched": int(np.count_nonzero(counts)),
-            "share_touched": share_touched(counts),
-            "entropy": occupancy_entropy(counts),
-            "vendi": vendi,
-            "vendi_num_samples": min(len(alive), MAX_VENDI),
-            "nearest_distance": mean_distance(nearest),
-            "share_alike": float((nearest >= np.float32(DEFAULT_THRESHOLD)).mean()) if len(nearest) else math.nan,
-        }
-
-    def _vendi(self, places: IntArray, rng: np.random.Generator) -> float:
-        return vendi_score(self._pool.vector[places[drawn(len(places), MAX_VENDI, rng)]])
-
-    def _measure_random(self, count: int) -> dict[str, Estimate | float]:
-        rng = np.random.default_rng([self._seed, count, 1])
-        counts = random_counts(self._clusters.size, count, self._num_random, rng)
-        num_spread = range(min(self._num_random, NUM_RANDOM_SPREAD))
-        some = [self._alive[np.sort(rng.choice(len(self._alive), count, replace=False))] for _ in num_spread]
-        return {
-            "share_touched": random_interval([share_touched(each) for each in counts]),
-            "expected_share_touched": expected_share_touched(self._clusters.size, count),
-            "entropy": random_interval([occupancy_entropy(each) for each in counts]),
-            "vendi": random_interval([self._vendi(each, rng) for each in some]),
-            "nearest_distance": random_interval([nearest_distance(self._pool.vector[each], rng) for each in some]),
-        }
-
-    def notes(self, measured: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:
-        """Return what else is to be known of the measures."""
-        most = max(int(each["vendi_num_samples"]) for _, each in measured)
-        if most >= max(each["num_samples"] - each["num_without_direction"] for _, each in measured):
-            return []
-        return [f"Vendi scores of more than {most} samples are over {most} of them, drawn at random."]
+Beside = tuple[float, Estimate]
+"""A measure of a subset, and where random ones lie."""
 
 
-# ---------------------------------------------------------------- tables
-
-MEASURES = {
-    "share_touched": "touched",
-    "entropy": "evenness",
-    "vendi": "Vendi",
-    "nearest_distance": "nearest",
-}
-"""What random subsets are compared by, with headings."""
-
-
-def _column(name: str, heading: str) -> Column:
-    return Column(heading=heading, digits=1 if name == "vendi" else 3)
-
-
-def _subsets_table(measured: Sequence[tuple[str, Mapping[str, float]]], inside: str) -> Table:
-    columns = {"subset": "subset", "num_samples": "samples", "mean_value": "value", **MEASURES}
-    return Table(
-        title=f"{counted(int(measured[0][1]['num_samples']), 'sample')} in {inside}",
-        columns={name: _column(name, heading) for name, heading in columns.items()}
-        | {"share_alike": Column(heading="alike", is_share=True)},
-        rows=tuple({"subset": name, **each} for name, each in measured),
-        about="value: the mean. touched: share of clusters with a sample. evenness: entropy over clusters, 1 if even. "
-        "Vendi: effective number of samples. nearest: mean 1 - cos to the nearest. alike: samples with a "
-        "near-duplicate in it.",
-    )
+def conclude_diversity(
+    measured: Sequence[tuple[str, Mapping[str, float]]],
+    random: Mapping[int, Mapping[str, Estimate | float]],
+    num_clusters: int,
+) -> str:
+    """Return what every subset is against random ones, and how many near-duplicates it holds; the pool comes first."""
+    (_, pool), *subsets = measured
+    if not subsets:
+        samples, inside = counted(int(pool["num_samples"]), "sample"), counted(num_clusters, "cluster")
+        return f"No subset is compared: the {samples} of the pool lie in {inside}. {_alike(pool, 'them')}".strip()
+    told = []
+    for name, each in subsets[:MOST_TOLD]:
+        size = int(each["num_samples"] - each["num_without_direction"])
+        is_pool = each["num_samples"] == pool["num_samples"]
+        told.append(f"{_named(name)} {_of_subset(each, None if is_pool else random[size])}")
+    rest = len(subsets) - MOST_TOLD
+    return " ".join([*told, *([f"{counted(rest, 'more subset')} in the table."] if rest > 0 else [])])
 
 
-def _random_table(random: Mapping[int, Mapping[str, Estimate | float]]) -> Table:
-    columns = {"num_samples": "samples", **MEASURES}
-    return Table(
-        title="Random subsets of the same size",
-        columns={name: _column(name, heading) for name, heading in columns.items()},
-        rows=tuple({"num_samples": count, **each} for count, each in random.items()),
-        about="The mean, and where nine in ten random subsets lie.",
-    )
-
-
-def _cluster_rows(
-    pool: VectorPool, clusters: Clusters, value: FloatArray, places: Sequence[IntArray]
-) -> list[dict[str, Cell]]:
-    """Return each cluster's samples, values and example, and how many of its samples each subset has.
-
-    The columns num_chosen_N and representation_N are of the subset N, from 1. The second is the cluster's share of the
-    subset over its share of the pool: 1 is as at random. example is the sample nearest to the cluster's centre.
-    """
-    num, label = clusters.num_clusters, clusters.label
-    finite = np.flatnonzero(np.isfinite(value) & (label >= 0))
-    total = np.bincount(label[finite], value[finite], minlength=num)
-    num_finite = np.bincount(label[finite], minlength=num)
-    mean = np.divide(total, num_finite, out=np.full(num, np.nan), where=num_finite > 0)
-    natural = clusters.size / clusters.size.sum()
-    # The nearest to the centre comes last in its cluster, the earlier sample where several are.
-    ordered = np.lexsort((-np.arange(len(label)), clusters.similarity, label))
-    central = ordered[np.searchsorted(label[ordered], np.arange(num), side="right") - 1]
-    ids = pool.store.column("sample_id")[pool.described.sample[central]]
-    sizes = clusters.size.tolist()
-    rows: list[dict[str, Cell]] = [
-        {"cluster": i, "num_samples": sizes[i], "mean_value": float(mean[i]), "example": str(ids[i])}
-        for i in range(num)
-    ]
-    for number, mine in enumerate(places, 1):
-        counts = np.bincount(label[mine[label[mine] >= 0]], minlength=num)
-        shares = counts / max(int(counts.sum()), 1) / natural
-        for row, count, share in zip(rows, counts.tolist(), shares.tolist(), strict=True):
-            row |= {f"num_chosen_{number}": count, f"representation_{number}": share}
-    return rows
-
-
-def _clusters_table(rows: Sequence[dict[str, Cell]]) -> Table:
-    return Table(columns={name: Column(heading=name) for name in rows[0]}, rows=tuple(rows), is_shown=False)
-
-
-def _represented_table(
-    clusters: Sequence[Mapping[str, Cell]], measured: Sequence[tuple[str, Mapping[str, float]]], show: int
-) -> Table:
-    """Return the clusters that each subset has the most too many samples of, and those it has the most too few of."""
-    rows: list[dict[str, Cell]] = []
-    for number, (name, each) in enumerate(measured[1:], 1):
-        share = each["num_samples"] / measured[0][1]["num_samples"]
-        numbers = np.array([[row[key] for key in (f"num_chosen_{number}", "num_samples")] for row in clusters])
-        represented = np.array([row[f"representation_{number}"] for row in clusters])
-        # Chosen beyond what would be as at random; a cluster without any lacks all it should have.
-        order = np.argsort(numbers[:, 0] - share * numbers[:, 1], kind="stable")
-        over = [i for i in order[::-1].tolist() if represented[i] > 1]
-        under = [i for i in order.tolist() if represented[i] < 1]
-        for amount, some in (("too much", over), ("too little", under)):
-            for row in (clusters[i] for i in some[:show]):
-                same = {key: row[key] for key in ("cluster", "num_samples", "mean_value", "example")}
-                rows.append({"subset": name, "amount": amount, "num_chosen": row[f"num_chosen_{number}"], **same})
-    columns = {
-        "subset": "subset",
-        "amount": "has",
-        "cluster": "of cluster",
-        "num_chosen": "chosen",
-        "num_samples": "samples",
-        "mean_value": "value",
-        "example": "like",
+def _of_subset(subset: Mapping[str, float], random: Mapping[str, Estimate | float] | None) -> str:
+    if random is None:
+        return f"is the whole pool. {_alike(subset, 'it')}".strip()
+    names = {
+        "clusters touched": "share_touched",
+        "evenness": "entropy",
+        "Vendi score": "vendi",
+        "distance to the nearest": "nearest_distance",
     }
-    return Table(
-        title="Clusters that subsets have too much or too little of",
-        columns={name: Column(heading=heading) for name, heading in columns.items()},
-        rows=tuple(rows),
-    )
+    beside = {words: (subset[name], random[name]) for words, name in names.items()}
+    known = {
+        words: (mine, others)
+        for words, (mine, others) in beside.items()
+        if mine == mine and isinstance(others, Estimate) and others.value == others.value
+    }
+    if not known:
+        return "is too small to be compared with random subsets."
+    below = {words: each for words, each in known.items() if each[0] < each[1].low}
+    above = {words: each for words, each in known.items() if each[0] > each[1].high}
+    return f"{_against_random(below, above)} {_alike(subset, 'it')}".strip()
+
+
+def _named(name: str) -> str:
+    name = Path(name).name
+    return name[:1].upper() + name[1:] if name.startswith("subset ") else f"The subset {name}"
+
+
+def _against_random(below: Mapping[str, Beside], above: Mapping[str, Beside]) -> str:
+    if below and above:
+        return f"is less varied than random subsets of its size by {_beside(below)}, but more by {_beside(above)}."
+    outside, word = (below, "less") if below else (above, "more")
+    if len(outside) >= FEWEST_MEASURES:
+        return f"is {word} varied than random subsets of its size: {_beside(outside)}."
+    but = f", but {'less' if below else 'more'} by {_beside(outside)}" if outside else ""
+    return f"is about as varied as random subsets of its size{but}."
+
+
+def _beside(outside: Mapping[str, Beside]) -> str:
+    """Return the first measures beside what random subsets have, and the names of others."""
+    told = []
+    for name, (value, random) in list(outside.items())[:NUMBERS_TOLD]:
+        told.append(f"{name} {_shown(value)} (random {_shown(random.low)} to {_shown(random.high)})")
+    return enumerated([*told, *list(outside)[NUMBERS_TOLD:]])
+
+
+def _shown(number: float) -> str:
+    """Return a measure as it stands in sentences.
+
+    >>> _shown(11.52), _shown(0.44)
+    ('11.5', '0.440')
+    """
+    return f"{number:.1f}" if abs(number) >= 10 else f"{number:.3f}"
+
+
+def _alike(subset: Mapping[str, float], where: str) -> str:
+    share = subset["share_alike"]
+    if share != share:
+        return ""
+    if not share:
+        return f"No two samples in {where} are near-duplicates."
+    return f"{percent(share)} of the samples in {where} have a near-duplicate there."

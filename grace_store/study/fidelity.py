@@ -19,7 +19,7 @@ from grace_store.pool.records import UnitLoader, image_folder, open_dataset
 from grace_store.pool.samples import samples_at
 from grace_store.run.extractor_protocol import PROXY, model_door
 from grace_store.run.open_signal import check_same
-from grace_store.study.study_kind import Study
+from grace_store.study import Study
 from grace_store.values.agreement import agreement, jaccard_by_chance, survival
 from grace_store.values.methods.grace import RaggedScores, score_grams
 from grace_store.values.methods.random import random_values
@@ -29,14 +29,14 @@ from grace_store.values.score_spec import ScoreSpec
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0
 TOO_WIDE = 0.25
-"""Half-width of a correlation's interval that says nothing of how well an order is kept."""
+"""Half-width from which on the interval of a correlation says nothing about the order."""
 KEPT_ORDER = {
     0.7: "the order of whole gradients",
     0.3: "much of the order of whole gradients, not all of it",
     0.0: "little of the order of whole gradients",
     -np.inf: "nothing of the order of whole gradients",
 }
-"""How the order that is kept is told, by what its correlation is surely above."""
+"""Words for how much of the order is kept, by the correlation that the interval lies above."""
 PROXY_SCORES = "proxy"
 """The name of the stored scores beside those of each set of parameters."""
 

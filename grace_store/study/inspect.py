@@ -1,14 +1,28 @@
-"""One sample for a person: its text segment by segment, with everything the store knows of each."""
+"""One sample for a person: its segments with all that the store knows of each, and the samples nearest to it."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.errors import DataError
+import numpy as np
+
+from grace_store.base.arrays import Float32Array
+from grace_store.base.errors import DataError, SettingError, Unfinished
+from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.finding import Cell, Column, Finding, Table
 from grace_store.base.states import flag_names
+from grace_store.base.text import counted, one_line
+from grace_store.choose.duplicates import scored_pool
+from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
+from grace_store.likeness.points import Descriptor, Nearest
+from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
+from grace_store.pool.samples import StoredSample, samples_at
 from grace_store.run.status import check_planned, why_set_aside
+from grace_store.scoring.notes import check_plan_of
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
@@ -95,3 +109,208 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
         )
     flags = flag_names(int(scores.flags[0]))
     return {"value": float(scores.value[0]), "flags": flags, "segments": segments, "gram": gram.tolist()}
+
+
+COUNT = 10
+"""Default number of neighbours."""
+
+
+def neighbours(
+    pool: PoolLike,
+    sample: str | Float32Array,
+    count: int = COUNT,
+    *,
+    least: bool = False,
+    descriptor: Descriptor | None = None,
+    dimension: int | None = None,
+    seed: int | None = None,
+    scores: ScoreTable | None = None,
+    listener: Listener = ignore,
+) -> Finding:
+    """Find the samples of a pool with the largest cosine to a sample (its id, or #ROW); least: with the smallest.
+
+    Instead of a sample, the vectors of any trace may be given: (K+1, d), the answer last, from the signal's own model.
+    Every done sample of the pool is compared, exactly; one whose descriptor is zero is left out. Values are those of
+    scores, whose step scores also serve the descriptor weighted; without them, values are GRACE's by its defaults.
+    """
+    if count < 1:
+        raise SettingError(f"{count} neighbours are below 1")
+    if seed is not None and descriptor != "projected":
+        raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
+    pool = Pool.of(pool)
+    if scores is not None:
+        check_plan_of(scores.note, pool.store, scores.what)
+    pool = scored_pool(pool, scores)
+    # All samples are read: the one asked for need not pass the filter itself.
+    weights = scores if descriptor == "weighted" else None
+    reader = DescriptionReader.of(
+        Pool.of(pool, where=None), descriptor, dimension=dimension, seed=seed or 0, scores=weights
+    )
+    if isinstance(sample, str):
+        place: int | None = (found_at := pool.store.find(sample))
+        query = _descriptor_of(reader, found_at)
+    else:
+        place, query = None, _descriptor_of_trace(reader, sample)
+    nearest = Nearest(query, count, least=least)
+    for block in reader.blocks():
+        some = ~block.is_zero if pool.wanted is None else ~block.is_zero & pool.wanted[block.sample]
+        nearest.add(block.sample[some], block.vector[some], np.array([-1 if place is None else place]))
+    points, cosines = (each[0] for each in nearest.found())
+    there = points >= 0
+    if not there.all() or len(points) < count:
+        listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with."))
+    places = [*([] if place is None else [place]), *points[there].tolist()]
+    rows, missing_text = _rows(samples_at(reader.view, places, pool.data), scores, has_steps=not reader.view.per_sample)
+    asked: Mapping[str, Cell] = rows.pop(0) if place is not None else {}
+    rows = [{"cosine": cosine, **row} for row, cosine in zip(rows, cosines[there].tolist(), strict=True)]
+    title = "Least aligned" if least else "Nearest"
+    by = str(reader.made_by["descriptor"])
+    return Finding(
+        study="neighbours",
+        pool=pool.note(reader.vectors),
+        settings={"count": count, "least": least, "descriptor": by},
+        conclusion=_conclusion(rows, asked, least=least),
+        numbers={"sample_id": asked.get("sample_id"), "value": asked.get("value"), "signal": reader.view.name},
+        tables={"neighbours": _table(rows, f"{title}, by {by} of {reader.view.name}")},
+        notes=() if missing_text is None else (f"Texts are not shown: {missing_text}",),
+    )
+
+
+def _rows(
+    samples: Sequence[StoredSample], scores: ScoreTable | None, *, has_steps: bool
+) -> tuple[list[dict[str, Cell]], str | None]:
+    """Return samples with values and texts, and why there are no texts if there are none."""
+    values = np.full(len(samples), np.nan)
+    if scores is not None:
+        values = scores.values_of(np.array([each.row for each in samples], dtype=np.int64))
+    elif has_steps and samples:
+        values = score_grams([each.gram for each in samples], [each.num_tokens for each in samples], ScoreSpec()).value
+    texts: list[tuple[str | None, str | None]] = [(None, None)] * len(samples)
+    missing_text = None
+    try:
+        texts = [(each.prompt, each.segments[-1].strip()) for each in samples]
+    except (DataError, OSError) as error:
+        missing_text = str(error)
+    known = zip(samples, values.tolist(), texts, strict=True)
+    return [
+        {
+            "value": value if math.isfinite(value) else None,
+            "sample_id": each.sample_id,
+            "row": each.row,
+            "prompt": prompt,
+            "answer": answer,
+            "text": "" if prompt is None else f"{one_line(prompt)} -> {one_line(answer)}",
+        }
+        for each, value, (prompt, answer) in known
+    ], missing_text
+
+
+def _table(rows: Sequence[dict[str, Cell]], title: str) -> Table:
+    columns = {
+        "cosine": Column(heading="cosine", digits=4),
+        "value": Column(heading="value", digits=4),
+        "sample_id": Column(heading="sample"),
+        "row": Column(heading="row"),
+        "text": Column(heading="prompt and answer"),
+    }
+    return Table(title=title, columns=columns, rows=tuple(rows))
+
+
+def read_vectors(path: str | Path) -> Float32Array:
+    """Read the vectors of one trace from a .npy file: (K+1, d) numbers, the answer last. No pickles."""
+    try:
+        vectors = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there; --vectors takes an array in the .npy format.") from None
+    except (OSError, ValueError, EOFError) as error:
+        # For a file that is not its own, numpy says how to read pickles, which nobody should.
+        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise DataError(
+            f"{path} cannot be read as an array of numbers in the .npy format{why}; `numpy.save` writes one."
+        ) from None
+    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "fiu":
+        raise DataError(f"{path} does not hold one array of numbers.")
+    return vectors.astype(np.float32)
+
+
+def _descriptor_of(reader: DescriptionReader, place: int) -> Float32Array:
+    unit = reader.store.plan.unit_of(place)
+    if unit not in reader.units:
+        raise Unfinished(
+            f"{reader.store.location}: the sample is in unit {unit} of {reader.view.name}, which is not done yet. "
+            "Run `grace-store extract` again to finish it."
+        )
+    block = reader.read(unit)
+    found = np.flatnonzero(block.sample == place)
+    if not len(found):
+        state = reader.view.state(place)
+        raise DataError(f"The sample has no vectors in signal {reader.view.name!r}: it was set aside ({state}).")
+    if block.is_zero[found[0]]:
+        raise DataError("The sample's descriptor is zero: no other sample is nearer to it than any other.")
+    return np.asarray(block.vector[found], dtype=np.float32)
+
+
+def _descriptor_of_trace(reader: DescriptionReader, vectors: Float32Array) -> Float32Array:
+    size, per_sample = reader.view.vector_size, reader.view.per_sample
+    wanted = f"(1, {size}), the trace's own" if per_sample else f"(K+1, {size}), the answer's last"
+    vectors = np.asarray(vectors, dtype=np.float32)
+    if vectors.ndim != 2 or vectors.shape[1] != size or (len(vectors) != 1 if per_sample else len(vectors) < 2):
+        raise DataError(
+            f"The vectors have shape {vectors.shape}; signal {reader.view.name!r} of {reader.store.location} has "
+            f"vectors {wanted}."
+        )
+    if not np.isfinite(vectors).all():
+        raise DataError("The vectors hold numbers that are not finite.")
+    vector, is_zero, _ = reader.describe_trace(vectors)
+    if is_zero[0]:
+        raise DataError("The vectors make a descriptor of zeros: no sample is nearer to it than any other.")
+    return vector
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def _conclusion(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], *, least: bool) -> str:
+    """Return what the neighbours say, in a sentence or two."""
+    if not found:
+        return "No other sample can be compared with it."
+    told = (_least(found) if least else _nearest(found), _questions(found, asked), _values(found, asked))
+    return " ".join(each for each in told if each)
+
+
+def _nearest(found: Sequence[Mapping[str, Any]]) -> str:
+    first = f"{found[0]['sample_id']} ({found[0]['cosine']:.4f})"
+    num_same = sum(each["cosine"] >= DEFAULT_THRESHOLD for each in found)
+    if not num_same:
+        return f"No trace is nearly the same ({DEFAULT_THRESHOLD} or more): the nearest is {first}."
+    are = "is" if num_same == 1 else f"and {counted(num_same - 1, 'other')} of the {len(found)} shown are"
+    return f"The nearest trace, {first}, {are} nearly the same: `grace-store duplicates` finds all such samples."
+
+
+def _least(found: Sequence[Mapping[str, Any]]) -> str:
+    first = f"{found[0]['sample_id']} ({found[0]['cosine']:.4f})"
+    num_against = sum(each["cosine"] < 0 for each in found)
+    if not num_against:
+        return f"No trace pulls the other way: the least aligned is {first}."
+    if num_against == 1:
+        return f"One trace pulls the other way: {first}."
+    many = f"All {len(found)}" if num_against == len(found) else f"{num_against} of the {len(found)}"
+    return f"{many} shown pull the other way, {first} the most."
+
+
+def _questions(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
+    if asked.get("prompt") is None:
+        return ""
+    num_same = sum(each["prompt"] == asked["prompt"] for each in found)
+    verb = "answers" if num_same == 1 else "answer"
+    return f"{num_same} of the {len(found)} {verb} the same question." if num_same else ""
+
+
+def _values(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
+    values = [each["value"] for each in found if each["value"] is not None]
+    if not values:
+        return ""
+    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
+    theirs = f"Values of those shown: {low} to {high}" if len(values) > 1 else f"Its value is {low}"
+    own = "" if asked.get("value") is None else f"; that of {asked['sample_id']} is {asked['value']:.4f}"
+    return f"{theirs}{own}."

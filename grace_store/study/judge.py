@@ -20,8 +20,8 @@ from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.segments import SegmentColumns, done_in_all, segment_columns
 from grace_store.store.opened import SignalView
+from grace_store.study import Study
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
-from grace_store.study.study_kind import Study
 from grace_store.values.first_errors import LabelledTraces, chance_of_first_errors, find_first_errors
 from grace_store.values.gram import offsets_of, sum_by_sample
 from grace_store.values.methods.grace import score_ragged
@@ -99,7 +99,7 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
         listener(Warned(f"{what} in {note.field!r} left out."))
     columns = {view.name: _read(view, labels.position, pool.threads, listener) for view in reader.views}
-    sizes = _Sizes.of(next(iter(columns.values())))
+    sizes = next(iter(columns.values()))  # steps and tokens, which all signals share
     row = pool.store.column("sample_row")[labels.position].astype(np.int64)
     measured = [each for name, found in columns.items() for each in _of_signal(name, found, settings.score)]
     measured += _without_model(sizes, row, settings.seed)
@@ -192,29 +192,14 @@ class Measured:
     trace: FloatArray | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """What is known of the labelled samples without a model's help."""
+def _response_tokens(sizes: SegmentColumns) -> FloatArray:
+    return sum_by_sample(sizes.num_steps + 1, sizes.num_tokens)
 
-    num_steps: IntArray
-    step_tokens: IntArray
-    """Flat, K to a sample."""
-    num_tokens: FloatArray
-    """Of whole responses."""
 
-    @classmethod
-    def of(cls, columns: SegmentColumns) -> "_Sizes":
-        tokens = columns.num_tokens
-        return cls(columns.num_steps, tokens[columns.is_step], sum_by_sample(columns.num_steps + 1, tokens))
-
-    @property
-    def offsets(self) -> IntArray:
-        return offsets_of(self.num_steps)
-
-    @property
-    def position(self) -> IntArray:
-        """Of each step in its trace, from 0, flat."""
-        return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.num_steps)
+def _step_positions(sizes: SegmentColumns) -> IntArray:
+    """Return the position of each step in its trace, from 0, flat."""
+    offsets = offsets_of(sizes.num_steps)
+    return np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes.num_steps)
 
 
 def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Listener) -> SegmentColumns:
@@ -243,11 +228,11 @@ def _of_signal(name: str, columns: SegmentColumns, spec: ScoreSpec) -> Iterator[
         yield Measured(title, "higher" if sign > 0 else "lower", name, sign * each[is_step], sign * mean)
 
 
-def _without_model(sizes: _Sizes, row: IntArray, seed: int) -> Iterator[Measured]:
-    position = sizes.position.astype(np.float64)
+def _without_model(sizes: SegmentColumns, row: IntArray, seed: int) -> Iterator[Measured]:
+    position = _step_positions(sizes).astype(np.float64)
     generator = np.random.Generator(np.random.Philox(seed))
     drawn = generator.random(len(position))
-    yield Measured("longest", "more", None, sizes.step_tokens.astype(np.float64), sizes.num_tokens)
+    yield Measured("longest", "more", None, sizes.num_tokens[sizes.is_step].astype(np.float64), _response_tokens(sizes))
     yield Measured("stepmax", "more", None, None, sizes.num_steps.astype(np.float64))
     yield Measured("earliest", "earlier", None, -position, None)
     yield Measured("random", "-", None, drawn, random_values(seed, row))
@@ -313,7 +298,7 @@ class _Bench:
         return area_across(score[chosen], self.items.taken(chosen), self.drawn, fixed=True)
 
 
-def _benches(labels: Labels, sizes: _Sizes, note: LabelsNote, settings: JudgeSettings) -> list[_Bench]:
+def _benches(labels: Labels, sizes: SegmentColumns, note: LabelsNote, settings: JudgeSettings) -> list[_Bench]:
     """Return what there is to judge: steps if they have labels, and traces if some are right and some are wrong."""
     drawn = question_draws(int(labels.question.max()) + 1, settings.draws, settings.seed)
     is_right = labels.is_right == RIGHT
@@ -323,7 +308,7 @@ def _benches(labels: Labels, sizes: _Sizes, note: LabelsNote, settings: JudgeSet
         found.append(_step_bench(labels, sizes, drawn, settings.seed, has_both=has_both))
         _check_labels(found[0].items, "steps", note.field)
     if labels.steps is None or has_both:
-        cell = cells_of(sizes.num_steps, sizes.num_tokens)
+        cell = cells_of(sizes.num_steps, _response_tokens(sizes))
         items = LabelledItems(is_right, labels.question, cell)
         _check_labels(items, "traces", note.field)
         kind = np.array(labels.kind, dtype=object)
@@ -331,15 +316,15 @@ def _benches(labels: Labels, sizes: _Sizes, note: LabelsNote, settings: JudgeSet
     return found
 
 
-def _step_bench(labels: Labels, sizes: _Sizes, drawn: FloatArray, seed: int, *, has_both: bool) -> _Bench:
+def _step_bench(labels: Labels, sizes: SegmentColumns, drawn: FloatArray, seed: int, *, has_both: bool) -> _Bench:
     assert labels.steps is not None
     label = np.concatenate(labels.steps)
     known = np.flatnonzero(label != UNKNOWN)
     sample = np.repeat(np.arange(len(sizes.num_steps)), sizes.num_steps)[known]
-    cell = cells_of(sizes.position[known], sizes.step_tokens[known])
+    cell = cells_of(_step_positions(sizes)[known], sizes.num_tokens[sizes.is_step][known])
     items = LabelledItems(label[known] == RIGHT, labels.question[sample], cell)
     kind = np.array(labels.kind, dtype=object)[sample]
-    traces = LabelledTraces(sizes.offsets, labels.first_wrong, labels.question) if has_both else None
+    traces = LabelledTraces(offsets_of(sizes.num_steps), labels.first_wrong, labels.question) if has_both else None
     return _Bench("steps", items, known, kind, drawn, seed, traces)
 
 

@@ -1,4 +1,4 @@
-"""What a judgement means, in a sentence or two: which signal sees what people know, or that too few labels can say."""
+"""The conclusion of a judgement: which signal agrees with the labels, or that there are too few labels to say."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,9 @@
-"""What was found of flaws that were planted: by flags, by the search for duplicates, by signals, and in subsets."""
+"""What the demo shows: which planted flaws were found, by what, and the samples from best to worst."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,9 @@ from grace_store.base.states import HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.choose.duplicate_table import read_duplicates
 from grace_store.choose.select import read_subset
-from grace_store.pool.records import read_fields
+from grace_store.pool.records import read_field, read_fields
 from grace_store.scoring.provenance import noted_pool, open_store_of
-from grace_store.scoring.score_table import read_scores
+from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.study.judge import FEWEST_LABELS, NUM_WRONG
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, GRACE, SURE
 from grace_store.values.roc import CHANCE
@@ -229,3 +230,16 @@ def _of_subsets(kinds: Mapping[str, Mapping[str, int]], flaws: Mapping[str, Mapp
     left = [name for name, each in flaws.items() if each["num_chosen_unflagged"]]
     rest = f" Those left are of kinds that flags miss: {', '.join(left)}." if left else ""
     return f"Chosen by value, {before} traces are flawed; with --exclude-flagged, {after}.{rest}"
+
+
+def ranked_records(scores: ScoreTable | str | Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return every sample with a value, the best first: its id, its value, and fields of its record by names given."""
+    table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
+    store = open_store_of(table, None)
+    positions = store.positions_of(table.row)
+    columns = {name: read_field(store, field, positions=positions) for name, field in fields.items()}
+    ids, value = table.sample_id, table.value
+    return [
+        {"sample_id": ids[i], "value": float(value[i])} | {name: column[i] for name, column in columns.items()}
+        for i in table.ranked(value).tolist()
+    ]

@@ -20,7 +20,7 @@ from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import SignalView
 from grace_store.store.storages import STORAGES, packed_grams, stored_form
-from grace_store.study.study_kind import Study
+from grace_store.study import Study
 from grace_store.values.agreement import jaccard_by_chance, share_kept, step_survival, survival
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.ranking import budget
@@ -29,9 +29,9 @@ from grace_store.values.score_spec import ScoreSpec
 MAX_DECODED = 20_000
 """Precision is tried on at most this many samples, in units spread evenly: their vectors have to be read."""
 ENOUGH_CHOSEN = 10
-"""Of fewer, each one that stays or goes changes the share by more than a tenth."""
+"""Fewest chosen samples: among fewer, one sample changes the share by more than a tenth."""
 SHARES = {0.9: "Nearly all", 0.7: "Most", 0.5: "More than half", 0.0: "Less than half"}
-"""How a share that survives is told, from which on."""
+"""Words for a surviving share, by the least share that they are used for."""
 STEPS = "steps drawn anew"
 
 
@@ -55,7 +55,7 @@ class StabilitySettings(Settings):
 
 
 def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, listener: Listener = ignore) -> Finding:
-    """Choose by one signal, then again with what might have come out otherwise, and compare the subsets."""
+    """Choose by one signal, then again under each change, and compare the subsets."""
     settings, pool = settings or StabilitySettings(), Pool.of(pool)
     view = pool.signal
     budget(settings.ratio, 0)  # raises SettingError for what is no ratio
@@ -136,7 +136,7 @@ def _others(pool: Pool, view: SignalView, against: Sequence[str]) -> tuple[list[
 
 
 def _against(table: ScoreTable, row: IntArray, value: FloatArray, settings: StabilitySettings) -> Estimate:
-    """Return what of the choice by a table survives other values of the samples in some rows."""
+    """Return how much of the choice by a table survives other values of the samples in some rows."""
     _, mine, theirs = np.intersect1d(table.row, row, assume_unique=True, return_indices=True)
     return survival(table.value[mine], value[theirs], settings.ratio, draws=settings.draws, seed=settings.seed)
 

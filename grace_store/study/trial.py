@@ -1,4 +1,4 @@
-"""Does a subset train better models than random ones? Small trainings of the model, and what they come to."""
+"""Does a subset train better models than random ones? Small trainings of the model, and their result."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from grace_store.base.events import Listener, Note, StepTaken, Warned, ignore
 from grace_store.base.finding import Finding
 from grace_store.base.text import counted, duration
 from grace_store.base.watch import die_with_parent
-from grace_store.study.trial_documents import FOUND, PLAN, TrialPlan, TrialRequest, TrialRun
+from grace_store.study.trial_conclusion import conclude_trial, say_held_out, standing
+from grace_store.study.trial_documents import FOUND, PLAN, PlannedRun, TrialJob, TrialPlan, TrialRequest, TrialRun
 from grace_store.study.trial_plan import check_same_trial, prepare_trial
-from grace_store.study.trial_runs import PlannedRun, TrialJob, all_seconds, say_cost
-from grace_store.study.trial_verdict import conclude_trial, say_held_out, standing
+from grace_store.study.trial_runs import TrialRunner, all_seconds, say_cost
 from grace_store.values.subset_trial import difference_text, is_clear
 
 
@@ -41,18 +41,18 @@ def trial(
     stop = stop or Event()
     if job.request.devices and progress_of(job).waiting:
         run_workers(job.out, job.request, listener, stop, lambda: not progress_of(job).waiting)
-    found = play(job, listener, stop)
+    found = run_rounds(job, listener, stop)
     write_document(job.out / FOUND, found)
     job.tidy()
     return found
 
 
 def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, listener: Listener = ignore) -> Finding:
-    """Return what a trial would cost, from an update that is timed; nothing is trained."""
+    """Return how long a trial would take, by timing one update; nothing is trained."""
     job = prepare_trial(Path(out), request or TrialRequest())
     progress, num_devices = progress_of(job), len(job.request.devices) or 1
     _say_beforehand(job, listener)
-    cost = job.runner(listener, Event()).cost(job.samples.arms["subset-1"])
+    cost = TrialRunner(job, listener, Event()).cost(job.samples.arms["subset-1"])
     return Finding(
         study="trial",
         settings=job.plan.spec.model_dump(mode="json"),
@@ -70,7 +70,7 @@ def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, list
 
 
 def _say_beforehand(job: TrialJob, listener: Listener) -> None:
-    """Say what a user should know before anything is trained."""
+    """Report the warnings, and how many samples are held out, before the first training."""
     for remark in job.remarks:
         listener(Warned(remark))
     listener(Note(say_held_out(job.plan)))
@@ -81,20 +81,20 @@ def _say_beforehand(job: TrialJob, listener: Listener) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a trial is, by the trainings that are over."""
+    """The progress of a trial: its finished trainings, and the ones left."""
 
     results: dict[tuple[int, str], TrialRun]
     """By round and arm."""
     looks: tuple[str, ...]
-    """What was seen after each round that is over, in sentences."""
+    """One sentence about each subset after each finished round."""
     waiting: tuple[PlannedRun, ...]
-    """What the round under way lacks; nothing if the trial is over."""
+    """Trainings that the current round lacks; none if the trial is over."""
     num_left: int
     """Trainings that are left, if no further answer is clear early."""
 
 
 def progress_of(job: TrialJob) -> Progress:
-    """Return how far a trial is."""
+    """Return the progress of a trial."""
     plan, num_seeds = job.plan, job.plan.spec.num_seeds
     results: dict[tuple[int, str], TrialRun] = {}
     looks: list[str] = []
@@ -116,9 +116,9 @@ def progress_of(job: TrialJob) -> Progress:
     return Progress(results, tuple(looks), (), 0)
 
 
-def play(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1, tells: bool = True) -> Finding:
+def run_rounds(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1, tells: bool = True) -> Finding:
     """Run the remaining trainings that no other process has claimed; return the result."""
-    runner, progress = job.runner(listener, stop), progress_of(job)
+    runner, progress = TrialRunner(job, listener, stop), progress_of(job)
     listener = listener if tells else ignore
     if tells and progress.waiting:
         _say_beforehand(job, listener)
@@ -136,7 +136,7 @@ def play(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1
 
 
 def _teller(job: TrialJob, listener: Listener, num_devices: int) -> Callable[[PlannedRun, TrialRun], None]:
-    """Return what says after each training how far the trial is."""
+    """Return a function that reports the progress after each training."""
     began, num_trained = time.monotonic(), 0
 
     def trained(run: PlannedRun, found: TrialRun) -> None:
@@ -196,7 +196,7 @@ def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Even
 
 
 def _hear(said: Any, listener: Listener, failures: list[str]) -> None:
-    """Pass on what workers have said so far."""
+    """Pass on the events of the workers so far."""
     while True:
         try:
             event = said.get(timeout=POLL_SECONDS)
@@ -210,7 +210,7 @@ def _hear(said: Any, listener: Listener, failures: list[str]) -> None:
 
 @contextmanager
 def _environment(device: str) -> Iterator[None]:
-    """Let what is started inside see one device only."""
+    """Let processes that are started inside see one device only."""
     from grace_store.model.devices import environment_of
 
     wanted = environment_of(device)
@@ -224,7 +224,7 @@ def _environment(device: str) -> Iterator[None]:
 
 
 def _work(out: Path, request: TrialRequest, device: str, number: int, parent: int, said: Any, stopping: Any) -> None:
-    """Be a worker: do rounds as the parent would, on one device. The first tells how far they all are."""
+    """Be a worker: run the rounds on one device. The first worker reports the progress of all."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which says when to stop
     die_with_parent(parent)
 
@@ -234,7 +234,7 @@ def _work(out: Path, request: TrialRequest, device: str, number: int, parent: in
 
     try:
         job = prepare_trial(out, for_device(request, "cpu" if device == "cpu" else "auto"))
-        play(job, tell, cast(Event, stopping), num_devices=len(request.devices), tells=number == 0)
+        run_rounds(job, tell, cast(Event, stopping), num_devices=len(request.devices), tells=number == 0)
     except Interrupted:
         return
     except GraceStoreError as error:

@@ -6,6 +6,7 @@ OUT/trial.json                 Finding, written last
 """
 
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.documents import Count, Document, SampleRef
+from grace_store.base.documents import Count, Document, SampleRef, read_document, write_document
+from grace_store.base.errors import DataError, ResumeMismatch
 from grace_store.base.settings import Frozen, Spec, Whole
 from grace_store.base.text import canonical_json
 from grace_store.base.training_settings import TrainingSpec, WarmupOptions
@@ -23,6 +25,10 @@ from grace_store.values.subset_trial import MIN_DRAWS
 
 PLAN, RUNS, FOUND = "plan.json", "runs", "trial.json"
 """Files and folders in OUT."""
+
+UNDER_WAY = "under-way"
+"""Folder in OUT with the state of trainings that are not over; gone in the end."""
+REPEAT = "Put the file back as it was, or delete it and run the same command again: only this training is repeated."
 
 OPTIONS = {"num_updates": "updates", "num_random": "random", "num_seeds": "seeds"}
 """What fields of a TrialSpec are called where people give them, if not as here."""
@@ -126,7 +132,7 @@ class TrialPlan(Document):
 
 
 class TrialItem(Frozen):
-    """What one model makes of one held-out item."""
+    """The loss and the answer of one model on one held-out item."""
 
     sample_id: str
     num_tokens: Count
@@ -153,9 +159,9 @@ class TrialRun(Document):
     """The subset or random subset that was trained on."""
     seed: Count
     num_samples: Count
-    """That it was trained on."""
+    """Samples that the model was trained on."""
     num_left_out: Count
-    """Whose turn came but that could not be trained on, for their length or images."""
+    """Samples skipped: too long, or an image is unusable."""
     loss: float
     """Mean over the tokens, as they count, of the last tenth of the updates."""
     items: tuple[TrialItem, ...]
@@ -185,7 +191,7 @@ class TrialRun(Document):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What one training is on."""
+    """The samples of one training."""
 
     key: str
     """Its name in files: subset-1, or random-1-3 for the third random subset of the first set of them."""
@@ -224,3 +230,96 @@ class TrialSamples:
         """Return a subset, numbered from 0, and then its random ones."""
         randoms = f"random-{self.subsets[subset].random}-"
         return [self.arms[f"subset-{subset + 1}"]] + [arm for key, arm in self.arms.items() if key.startswith(randoms)]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One training that a trial may need."""
+
+    round: int
+    """From 1."""
+    arm: Arm
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.round}-{self.arm.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialJob:
+    """A trial: all that decides its numbers, and the folder that the results of trainings are written to."""
+
+    out: Path
+    plan: TrialPlan
+    samples: TrialSamples
+    request: TrialRequest
+    is_begun: bool
+    remarks: tuple[str, ...] = ()
+    """Warnings about the files that were given."""
+
+    def arms(self, subsets: Sequence[int]) -> list[Arm]:
+        """Return the arms that some subsets, numbered from 0, need, each once."""
+        return list({arm.key: arm for subset in subsets for arm in self.samples.arms_of(subset)}.values())
+
+    @property
+    def num_most_runs(self) -> int:
+        return len(self.samples.arms) * self.plan.spec.num_seeds
+
+    def planned(self, arms: Sequence[Arm], round: int) -> list[PlannedRun]:
+        """Return the trainings of some arms in a round."""
+        return [PlannedRun(round, arm, self.plan.spec.training.seed + round - 1) for arm in arms]
+
+    def read(self, run: PlannedRun) -> TrialRun | None:
+        """Return the result of a training, or None if it is not over; raise if the file holds anything else."""
+        path = self._path(run)
+        if not path.is_file():
+            return None
+        found = read_document(path, TrialRun)
+        if found.sha256 != found.content_sha256():
+            raise DataError(
+                f"{path} does not match its own digest: it was damaged or edited since its training was over. {REPEAT}"
+            )
+        if found.plan_sha256 != self.plan.fingerprint():
+            raise ResumeMismatch(f"{path} belongs to another trial than the plan beside it. Choose a new --out.")
+        if (found.arm, found.round, found.seed) != (run.arm.name, run.round, run.seed):
+            raise DataError(
+                f"{path} holds another training, on {found.arm} in round {found.round} with seed {found.seed}; that on "
+                f"{run.arm.name} in round {run.round} with seed {run.seed} was expected, so the file was copied or "
+                f"renamed. {REPEAT}"
+            )
+        return found
+
+    def check_items(self, runs: Sequence[PlannedRun], results: Mapping[tuple[int, str], TrialRun]) -> None:
+        """Raise DataError unless trainings were measured on the same items, in the same order, as the first of all."""
+        (round, key), first = next(iter(results.items()))
+        expected = [(each.sample_id, each.num_tokens) for each in first.items]
+        for run in runs:
+            found = [(each.sample_id, each.num_tokens) for each in results[run.round, run.arm.key].items]
+            if found != expected:
+                raise DataError(
+                    f"{self._path(run)} was measured on other held-out items ({len(found)}) than {round}-{key}.json "
+                    f"({len(expected)}) beside it, so they cannot be compared. Were images missing for one of them? "
+                    "Put them in place, delete the one with fewer items, and run the same command again."
+                )
+
+    def finish(self, run: PlannedRun, found: TrialRun) -> None:
+        """Write the result of a training, then delete its files; other processes look for the result first."""
+        write_document(self._path(run), found)
+        shutil.rmtree(self.under_way(run), ignore_errors=True)
+        self.lock(run).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Delete the files of trainings that are over, also where a process was killed before it deleted them."""
+        shutil.rmtree(self.out / UNDER_WAY, ignore_errors=True)
+        for lock in (self.out / RUNS).glob(".*.lock"):
+            lock.unlink(missing_ok=True)
+
+    def _path(self, run: PlannedRun) -> Path:
+        return self.out / RUNS / f"{run.name}.json"
+
+    def lock(self, run: PlannedRun) -> Path:
+        return self.out / RUNS / f".{run.name}.lock"
+
+    def under_way(self, run: PlannedRun) -> Path:
+        return self.out / UNDER_WAY / run.name

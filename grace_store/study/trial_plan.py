@@ -1,4 +1,4 @@
-"""What a trial is before it begins: what is asked for, what was begun in its folder, and whether they are the same."""
+"""Plan a trial: resolve the request, and compare it with the trial that was begun in the same folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from grace_store.base.files import file_sha256, sidecar_of
 from grace_store.base.settings import DataSpec
 from grace_store.base.text import canonical_json, counted
 from grace_store.base.training_settings import TrainingSpec
-from grace_store.choose.selection import SubsetNote
-from grace_store.choose.subset_file import check_unchanged
+from grace_store.choose.selection import SubsetNote, check_unchanged
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
@@ -23,9 +22,8 @@ from grace_store.run.plan import plan
 from grace_store.scoring.provenance import check_outputs, open_made_from, sources_of
 from grace_store.store.backend import is_url
 from grace_store.store.opened import SignalView, Store
-from grace_store.study.benchmarks import as_store
-from grace_store.study.trial_documents import OPTIONS, PLAN, TrialPlan, TrialRequest, TrialSpec
-from grace_store.study.trial_runs import TrialJob
+from grace_store.study.contamination import as_store
+from grace_store.study.trial_documents import OPTIONS, PLAN, TrialJob, TrialPlan, TrialRequest, TrialSpec
 from grace_store.study.trial_samples import SubsetFile, gather_samples, is_amount
 
 PLANNED_IN = "held_out_store"
@@ -107,7 +105,7 @@ def _read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
 
 
 def _unused_weights(files: Sequence[SubsetFile], notes: Mapping[Path, SubsetNote]) -> Iterator[str]:
-    """Say of which subsets the step weights that they were written with are not tried."""
+    """Yield a warning for each subset that was written with step weights and is tried without them."""
     weighted = {path for path, weights in files if weights is not None}
     for path, note in notes.items():
         if note.weights is not None and path not in weighted:
@@ -177,7 +175,7 @@ def _plan_held_out(
 
 
 def _other_held_out(file: str, out: Path, error: DatasetChanged | ResumeMismatch) -> ResumeMismatch:
-    """Return what a user should know when the held-out file of a trial that was begun is not planned as it was."""
+    """Return the error for a held-out file that differs from the one that the trial was begun with."""
     what, remedy = "was read with another --format or --map", "Leave those options out"
     if isinstance(error, DatasetChanged):
         what, remedy = "had other records", "Put the file back as it was"
@@ -188,7 +186,7 @@ def _other_held_out(file: str, out: Path, error: DatasetChanged | ResumeMismatch
 
 
 def _name_held_out(file: str, wishes: Mapping[str, Any]) -> str:
-    """Return a name that other content, or another way to read it, never has: trials that begin at once may differ."""
+    """Return a name that is unique to the content and to how it is read: trials that begin at once may differ."""
     with Dataset.open([file]) as dataset:
         contents = [file_sha256(each.path) for each in dataset.files]
     digest = hashlib.sha256(canonical_json({**wishes, "contents": contents})).hexdigest()

@@ -1,19 +1,16 @@
-"""The trainings of a trial: each is done or not done, and any number of processes share what is not."""
+"""Run the trainings of a trial. Any number of processes share them by locks."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 from grace_store.base import events
-from grace_store.base.documents import read_document, write_document
-from grace_store.base.errors import DataError, Interrupted, NothingUsable, ResumeMismatch
+from grace_store.base.errors import Interrupted, NothingUsable
 from grace_store.base.events import Listener, Note, StepTaken
 from grace_store.base.files import try_lock
 from grace_store.base.states import SetAside
@@ -26,11 +23,10 @@ from grace_store.data.sample import Sample
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.store.opened import Store
 from grace_store.study.trial_documents import (
-    RUNS,
     Arm,
+    PlannedRun,
     TrialItem,
-    TrialPlan,
-    TrialRequest,
+    TrialJob,
     TrialRun,
     TrialSamples,
 )
@@ -40,123 +36,21 @@ from grace_store.values.subset_trial import FEWEST_ITEMS
 if TYPE_CHECKING:
     from grace_store.train.training import Training, TrainingSample
 
-UNDER_WAY = "under-way"
-"""Folder in OUT with the state of trainings that are not over; gone in the end."""
 POLL_SECONDS = 0.5
 """Between two looks at whether another process is done with its training."""
 TIMED_ITEMS = 8
-REPEAT = "Put the file back as it was, or delete it and run the same command again: only this training is repeated."
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """One training that a trial may need."""
-
-    round: int
-    """From 1."""
-    arm: Arm
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.round}-{self.arm.key}"
-
-
-@dataclass(frozen=True, slots=True)
-class TrialJob:
-    """A trial with all that decides its numbers, and the folder where trainings are written when they are over."""
-
-    out: Path
-    plan: TrialPlan
-    samples: TrialSamples
-    request: TrialRequest
-    is_begun: bool
-    remarks: tuple[str, ...] = ()
-    """What a user should know of the files that were given."""
-
-    def runner(self, listener: Listener, stop: Event) -> TrialRunner:
-        """Return what trains on this process's device."""
-        return TrialRunner(self, listener, stop)
-
-    def arms(self, subsets: Sequence[int]) -> list[Arm]:
-        """Return the arms that some subsets, numbered from 0, need, each once."""
-        return list({arm.key: arm for subset in subsets for arm in self.samples.arms_of(subset)}.values())
-
-    @property
-    def num_most_runs(self) -> int:
-        return len(self.samples.arms) * self.plan.spec.num_seeds
-
-    def planned(self, arms: Sequence[Arm], round: int) -> list[PlannedRun]:
-        """Return the trainings of some arms in a round."""
-        return [PlannedRun(round, arm, self.plan.spec.training.seed + round - 1) for arm in arms]
-
-    def read(self, run: PlannedRun) -> TrialRun | None:
-        """Return what a training came to, or None if it is not over; raise if the file holds anything else."""
-        path = self._path(run)
-        if not path.is_file():
-            return None
-        found = read_document(path, TrialRun)
-        if found.sha256 != found.content_sha256():
-            raise DataError(
-                f"{path} does not match its own digest: it was damaged or edited since its training was over. {REPEAT}"
-            )
-        if found.plan_sha256 != self.plan.fingerprint():
-            raise ResumeMismatch(f"{path} belongs to another trial than the plan beside it. Choose a new --out.")
-        if (found.arm, found.round, found.seed) != (run.arm.name, run.round, run.seed):
-            raise DataError(
-                f"{path} holds another training, on {found.arm} in round {found.round} with seed {found.seed}; that on "
-                f"{run.arm.name} in round {run.round} with seed {run.seed} was expected, so the file was copied or "
-                f"renamed. {REPEAT}"
-            )
-        return found
-
-    def check_items(self, runs: Sequence[PlannedRun], results: Mapping[tuple[int, str], TrialRun]) -> None:
-        """Raise DataError unless trainings were measured on the same items, in the same order, as the first of all."""
-        (round, key), first = next(iter(results.items()))
-        expected = [(each.sample_id, each.num_tokens) for each in first.items]
-        for run in runs:
-            found = [(each.sample_id, each.num_tokens) for each in results[run.round, run.arm.key].items]
-            if found != expected:
-                raise DataError(
-                    f"{self._path(run)} was measured on other held-out items ({len(found)}) than {round}-{key}.json "
-                    f"({len(expected)}) beside it, so they cannot be compared. Were images missing for one of them? "
-                    "Put them in place, delete the one with fewer items, and run the same command again."
-                )
-
-    def finish(self, run: PlannedRun, found: TrialRun) -> None:
-        """Write what a training came to, then take away what it left; who waits for its lock looks for this first."""
-        write_document(self._path(run), found)
-        shutil.rmtree(self.under_way(run), ignore_errors=True)
-        self.lock(run).unlink(missing_ok=True)
-
-    def tidy(self) -> None:
-        """Take away what trainings that are over left, also where a kill came between result and tidying up."""
-        shutil.rmtree(self.out / UNDER_WAY, ignore_errors=True)
-        for lock in (self.out / RUNS).glob(".*.lock"):
-            lock.unlink(missing_ok=True)
-
-    def _path(self, run: PlannedRun) -> Path:
-        return self.out / RUNS / f"{run.name}.json"
-
-    def lock(self, run: PlannedRun) -> Path:
-        return self.out / RUNS / f".{run.name}.lock"
-
-    def under_way(self, run: PlannedRun) -> Path:
-        return self.out / UNDER_WAY / run.name
-
-
-@dataclass(slots=True)
 class TrialRunner:
-    """Does trainings that nobody else does, one after the other, with one model on one device."""
+    """Runs the trainings that no other process has claimed, one after the other, with one model on one device."""
 
-    job: TrialJob
-    listener: Listener
-    stop: Event
-    _training: Training | None = None
-    _items: list[TrainingSample] = field(default_factory=list)
-    _item_ids: list[str] = field(default_factory=list)
-    _item_answers: list[str] = field(default_factory=list)
-    _encoded: dict[int, TrainingSample | SetAside] = field(default_factory=dict)
+    def __init__(self, job: TrialJob, listener: Listener, stop: Event) -> None:
+        self.job, self.listener, self.stop = job, listener, stop
+        self._training: Training | None = None
+        self._items: list[TrainingSample] = []
+        self._item_samples: list[Sample] = []
+        """The held-out samples that the items were made from."""
+        self._encoded: dict[int, TrainingSample | SetAside] = {}
 
     @property
     def samples(self) -> TrialSamples:
@@ -191,7 +85,7 @@ class TrialRunner:
                 raise Interrupted("Stopped while other processes train; run the same command again to go on.")
 
     def _take(self, run: PlannedRun, tell: Callable[[PlannedRun, TrialRun], None]) -> tuple[bool, bool]:
-        """Do a training unless it is over or somebody else's; return whether it is over, and was done here."""
+        """Run a training unless it is over or claimed; return whether it is over, and whether it ran here."""
         if self.job.read(run) is not None:
             return True, False
         with try_lock(self.job.lock(run)) as is_mine:
@@ -238,8 +132,7 @@ class TrialRunner:
         for sample, made in zip(samples, training.encode(samples, images), strict=True):
             if not isinstance(made, SetAside):
                 self._items.append(made)
-                self._item_ids.append(sample.sample_id)
-                self._item_answers.append(sample.segments[-1])
+                self._item_samples.append(sample)
         if len(self._items) < FEWEST_ITEMS:
             raise NothingUsable(
                 f"{len(self._items)} of the {len(samples)} held-out items can be read by the model as asked; at least "
@@ -292,8 +185,13 @@ class TrialRunner:
             sums = training.losses(self._items)
         rights = self._answer(training) if spec.generate else [None] * len(self._items)
         items = [
-            TrialItem(sample_id=name, num_tokens=len(item.learnt), loss=total / len(item.learnt), is_right=right)
-            for name, item, total, right in zip(self._item_ids, self._items, sums.tolist(), rights, strict=True)
+            TrialItem(
+                sample_id=sample.sample_id,
+                num_tokens=len(item.learnt),
+                loss=total / len(item.learnt),
+                is_right=right,
+            )
+            for sample, item, total, right in zip(self._item_samples, self._items, sums.tolist(), rights, strict=True)
         ]
         return TrialRun.sealed(
             plan_sha256=sha256,
@@ -310,10 +208,12 @@ class TrialRunner:
         """Return whether the model's own answer to each item is right; None where what is right is not clear."""
         with Watch(self.options.patience, self.listener) as watch, watch.over("the answers"):
             answers = training.answers(self._items, self.job.plan.spec.max_new_tokens)
-        return [_is_right(answer, meant) for answer, meant in zip(answers, self._item_answers, strict=True)]
+        return [
+            _is_right(answer, sample.segments[-1]) for answer, sample in zip(answers, self._item_samples, strict=True)
+        ]
 
     def _hear(self, event: events.Event) -> None:
-        """Pass on what a training says but for its sentences, which are those of a warm-up."""
+        """Pass on the updates and warnings of a training; its other messages are those of a warm-up."""
         if isinstance(event, StepTaken | events.Warned):
             self.listener(event)
 
@@ -346,7 +246,7 @@ def all_seconds(run_seconds: float, num_runs: int, num_devices: int) -> float:
 
 
 def say_cost(cost: tuple[float, float], num_updates: int, num_runs: int, num_devices: int) -> str:
-    """Return what is to be done and how long it takes, in a sentence; cost is that of an update and of a training."""
+    """Return in a sentence how long the trainings take; cost is the seconds of an update and of a training."""
     update_seconds, run_seconds = cost
     on = f" on {counted(num_devices, 'device')}" if num_devices > 1 else ""
     return (

@@ -1,4 +1,4 @@
-"""Who is trained on what in a trial: the subsets, random ones like them, and the held-out items. Knows no model.
+"""The samples of a trial: the subsets, random subsets like them, and the held-out items. Knows no model.
 
 Held-out questions are drawn from the whole pool, chosen or not, and then all their traces are taken out of every
 subset, given or random. So the items are no worse for one way of choosing than for another, and a subset that was drawn
@@ -22,7 +22,7 @@ from grace_store.base.arrays import BoolArray, FloatArray, IntArray, find_rows
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.text import counted
-from grace_store.choose.subset_file import samples_named
+from grace_store.choose.selection import samples_named
 from grace_store.pool.records import question_digests, wording_digests
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.weight_table import read_weights
@@ -50,7 +50,7 @@ SubsetFile = tuple[Path, Path | None]
 def gather_samples(
     store: Store, files: Sequence[SubsetFile], spec: TrialSpec, other: Store | None, data: Sequence[str] | None
 ) -> TrialSamples:
-    """Return who is trained on what: a function of the files, the seed and the rows alone.
+    """Return the samples of every training: a function of the files, the seed and the rows alone.
 
     other holds the traces that models are measured on, if these are not to be of the pool.
     """
@@ -198,7 +198,7 @@ class _Draws:
         self._known: dict[bytes, int] = {}
 
     def like(self, source: DrawSource, name: str) -> tuple[int, list[BoolArray]]:
-        """Return the number of the set of random subsets of a subset's rules and make-up, and who is in each."""
+        """Return the number of the set of random subsets that are like a subset, and which samples are in each."""
         is_chosen = np.isin(self._pool, source.positions)
         group = source.stratum_of(self._pool)
         counts = np.bincount(group[is_chosen], minlength=int(group.max()) + 1)

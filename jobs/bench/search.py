@@ -31,7 +31,7 @@ from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
-from grace_store.study.neighbours import neighbours
+from grace_store.study.inspect import neighbours
 from jobs.bench.findings import Curve, Findings, Ratio
 from jobs.bench.measuring import measured_apart
 from jobs.bench.synthetic_store import make_plan

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grace_store.choose.exports.conversations import write_weighted
-from grace_store.choose.exports.export_kind import Export
-from grace_store.choose.exports.weighted_parts import Part
+from grace_store.choose.exports.export_kind import Export, Part
 
 
 def axolotl_messages(messages: list[dict[str, Any]], parts: Sequence[Part]) -> list[dict[str, Any]]:

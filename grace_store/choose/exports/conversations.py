@@ -12,15 +12,14 @@ from typing import Any
 from grace_store.base.errors import DataError
 from grace_store.base.files import whole_file, write_records
 from grace_store.base.text import counted
-from grace_store.choose.exports.export_kind import ChosenRecords, Exported
-from grace_store.choose.exports.weighted_parts import Part
+from grace_store.choose.exports.export_kind import ChosenRecords, Exported, Part
 from grace_store.data.images import PLACEHOLDER
 from grace_store.data.sample import ImageRef, Sample
 
 ImageName = Callable[[ImageRef], str]
-"""What a trainer is to call an image: a path or URL."""
+"""From an image to its name for a trainer: a path or URL."""
 Conversations = Callable[[ChosenRecords, ImageName], Iterator[dict[str, Any]]]
-"""What makes records with messages and images of the chosen samples."""
+"""From the chosen samples to records with messages and images."""
 InParts = Callable[[list[dict[str, Any]], Sequence[Part]], list[dict[str, Any]]]
 """From the messages of a conversation, and the last one's parts, to what a trainer is given."""
 

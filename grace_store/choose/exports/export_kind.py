@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from grace_store.base.arrays import IntArray
+import numpy as np
+
+from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.files import JSON, JSON_LINES
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
-from grace_store.choose.exports.weighted_parts import Part, cut_by_spaces, weighted_parts
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
 from grace_store.data.parse_records import parse_record
@@ -29,6 +30,49 @@ if TYPE_CHECKING:
     from grace_store.choose.selection import Subset
     from grace_store.model.inputs.encode_samples import TokenCuts
 
+Cut = Callable[[Sample], Sequence[int]]
+"""From a sample to where the parts of its response begin, one for each segment, and where the last one ends."""
+DIGITS = 6
+"""Of a weight, after the point: enough for a mean of 1, few enough to read."""
+
+
+class Part(NamedTuple):
+    """Some of a response, and how much each of its tokens counts."""
+
+    text: str
+    weight: float
+
+
+def weighted_parts(sample: Sample, weights: FloatArray | None, cut: Cut) -> list[Part]:
+    """Return the response in parts, neighbours of one weight together; without weights, all of it with weight 1."""
+    if weights is None:
+        return [Part(sample.response, 1.0)]
+    rounded = np.round(weights, DIGITS).tolist()
+    parts: list[Part] = []
+    for (start, stop), weight in zip(pairwise(cut(sample)), rounded, strict=True):
+        text = sample.response[start:stop]
+        if parts and parts[-1].weight == weight:
+            parts[-1] = Part(parts[-1].text + text, weight)
+        else:
+            parts.append(Part(text, weight))
+    return parts
+
+
+def cut_by_spaces(sample: Sample) -> list[int]:
+    """Cut where byte-level tokenizers do: line ends stay with the step before, the space before a word goes with it.
+
+    >>> sample = Sample("a", (), "One. Two.\\nThree.", (0, 5, 10, 16))
+    >>> [part.text for part in weighted_parts(sample, np.arange(3.0), cut_by_spaces)]
+    ['One.', ' Two.\\n', 'Three.']
+    """
+    return [0, *_moved(sample.response, sample.bounds), len(sample.response)]
+
+
+def _moved(response: str, bounds: Sequence[int]) -> Iterator[int]:
+    for before, bound in pairwise(bounds[:-1]):
+        takes_space = bound - before > 1 and response[bound - 1] == " " and not response[bound].isspace()
+        yield bound - takes_space
+
 
 @dataclass(slots=True)
 class Exported:
@@ -38,7 +82,7 @@ class Exported:
     as_format: str
     num_samples: int
     files: list[Path] = field(default_factory=list)
-    """Everything that was written, the subset itself first."""
+    """All files that were written, the subset first."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
 
@@ -51,7 +95,7 @@ class Export:
     formats: Sequence[str] = (JSON_LINES, JSON)
     """Of base.files, what it writes under a name that says so."""
     needs_dataset: bool = True
-    """Whether records are read; what does without is written from the table alone."""
+    """Whether records are read; an export without records is written from the table alone."""
     also_writes: Sequence[str] = ()
     """Names of files beside the subset that are written too."""
     is_of_pairs: bool = False

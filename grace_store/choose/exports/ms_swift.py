@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grace_store.choose.exports.conversations import write_weighted
-from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported
-from grace_store.choose.exports.weighted_parts import Part
+from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported, Part
 
 BINARY = (
     "train with --is_binary_loss_scale false (ms-swift from 4.4 on, its default template backend): without it every "

@@ -12,7 +12,7 @@ from grace_store.data.sample import Sample, Turn
 
 
 class TrlRecords(Protocol):
-    """What makes records of the chosen samples."""
+    """From the chosen samples to records."""
 
     def __call__(
         self, chosen: ChosenRecords, image_name: ImageName, *, has_images: bool

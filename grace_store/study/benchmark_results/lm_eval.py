@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import DataError
-from grace_store.study.benchmark_results.run_results import UNDERSTOOD, Entry, Results, listed
-from grace_store.study.benchmark_results.table_files import read_json
+from grace_store.study.benchmark_results.run_results import UNDERSTOOD, Entry, Results, listed, read_json
 
 FILE = re.compile(r".+_(?P<time>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.json")
 ALREADY_PERCENT = ("bleu", "chrf", "ter", "rouge")

@@ -4,8 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grace_store.base.errors import DataError
-from grace_store.study.benchmark_results.run_results import UNDERSTOOD, Entry, Results, parse_count, parse_score
-from grace_store.study.benchmark_results.table_files import read_rows
+from grace_store.study.benchmark_results.run_results import (
+    UNDERSTOOD,
+    Entry,
+    Results,
+    parse_count,
+    parse_score,
+    read_rows,
+)
 
 ITEMS = "items"
 

@@ -1,9 +1,12 @@
-"""What one trained model reached in benchmarks, and numbers as tables write them."""
+"""What one trained model reached in benchmarks, and the small .csv and .json files that say so."""
 
+import csv
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from grace_store.base.errors import DataError
 
@@ -61,3 +64,66 @@ def listed(names: list[str], at_most: int = 4) -> str:
     """Return names one after the other, the last of many as a number."""
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
+
+
+Row = Mapping[str, str]
+
+MAX_TABLE_BYTES = 16 * 2**20
+_ZIP = b"PK\x03\x04"
+"""What the files of spreadsheets start with, whatever their names end in."""
+
+
+def read_rows(path: Path) -> tuple[list[str], list[Row]]:
+    """Return the header and the rows of a table, cells stripped."""
+    content = read_small(path)
+    return _json_rows(path, content) if path.suffix.lower() == ".json" else _csv_rows(path, content)
+
+
+def read_small(path: Path) -> str:
+    """Return the text of a file of results."""
+    if path.stat().st_size > MAX_TABLE_BYTES:
+        raise DataError(f"{path} has {path.stat().st_size} bytes; a table of results has at most {MAX_TABLE_BYTES}.")
+    content = path.read_bytes()
+    if path.suffix.lower() in (".xlsx", ".xls") or content.startswith(_ZIP):
+        raise DataError(f"{path} is a spreadsheet. Save it as .csv: understood is {UNDERSTOOD}.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} cannot be read as CSV or JSON ({error}). Understood is {UNDERSTOOD}.") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return what a .json file of results holds."""
+    return _parse_json(path, read_small(path))
+
+
+def _parse_json(path: Path, content: str) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read as JSON ({error}).") from error
+
+
+def _json_rows(path: Path, content: str) -> tuple[list[str], list[Row]]:
+    """Return a list of objects as rows; an object alone is a table of one row."""
+    found = _parse_json(path, content)
+    objects = found if isinstance(found, list) else [found]
+    if not objects or not all(isinstance(each, dict) for each in objects):
+        raise DataError(f"{path} is no table: a list of objects, or one object, was expected.")
+    return list(objects[0]), [{key: str(cell).strip() for key, cell in each.items()} for each in objects]
+
+
+def _csv_rows(path: Path, content: str) -> tuple[list[str], list[Row]]:
+    try:
+        lines = list(csv.reader(content.splitlines(keepends=True)))
+    except csv.Error as error:
+        raise DataError(f"{path} cannot be read as CSV ({error}). Understood is {UNDERSTOOD}.") from error
+    cells = [[cell.strip() for cell in line] for line in lines if any(line)]
+    if not cells:
+        raise DataError(f"{path} is empty.")
+    header = cells[0]
+    if repeated := sorted({column for column in header if header.count(column) > 1}):
+        raise DataError(f"{path} has several columns named {', '.join(map(repr, repeated))}.")
+    if longer := [number for number, line in enumerate(cells[1:], 1) if len(line) > len(header)]:
+        raise DataError(f"{path}: row {longer[0]} below the header has more cells than the header.")
+    return header, [dict(zip(header, line, strict=False)) for line in cells[1:]]

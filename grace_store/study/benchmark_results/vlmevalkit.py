@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grace_store.base.errors import DataError
-from grace_store.study.benchmark_results.run_results import Entry, Results, listed, parse_count, parse_score
-from grace_store.study.benchmark_results.table_files import read_rows
+from grace_store.study.benchmark_results.run_results import Entry, Results, listed, parse_count, parse_score, read_rows
 
 KNOWN = (
     "HallusionBench, ScienceQA, MMBench, MME, MMT-Bench, MathVista, MathVision, MMStar, AI2D, MMMU, MathVerse, "

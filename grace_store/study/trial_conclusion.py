@@ -1,4 +1,4 @@
-"""What the trainings of a trial come to: each subset against its random ones, after each round, as a finding."""
+"""The result of a trial: each subset against its random subsets, after each round, as a finding."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -34,7 +34,7 @@ ABOUT_PAIRS = (
 )
 
 Results = Mapping[tuple[int, str], TrialRun]
-"""What is over, by round and the arm's key."""
+"""Finished trainings, by round and the arm's key."""
 Row = dict[str, Cell]
 
 
@@ -103,7 +103,7 @@ def conclude_trial(plan: TrialPlan, samples: TrialSamples, results: Results, num
 
 
 def _tried(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int) -> tuple[Row, list[Row]]:
-    """Return what a subset came to when its answer was clear, or after all its rounds; and each arm of it."""
+    """Return the row of a subset, after the round in which its answer was clear or the last one; and its arms."""
     for num_rounds in range(1, num_rounds_of(results, subset) + 1):
         values, (difference, detectable) = standing(plan, samples, results, subset, num_rounds)
         if is_clear(difference):
@@ -204,7 +204,7 @@ def _subsets_table(plan: TrialPlan, rows: Sequence[Row], numbers: Row) -> Table:
 
 
 def _arms_table(arms: Sequence[Row]) -> Table:
-    """Return what every subset and random subset came to, for pictures and programs."""
+    """Return the loss of every subset and random subset, for plots and programs."""
     columns = {"subset": Column(heading="subset"), "arm": Column(heading="trained on")}
     columns |= {"heldout_loss": Column(heading="loss", digits=4), "num_questions": Column(heading="questions")}
     if any("share_right" in arm for arm in arms):

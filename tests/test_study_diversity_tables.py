@@ -7,7 +7,7 @@ import pytest
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.study.diversity import DiversitySettings, diversity
-from grace_store.study.trade_curve import curve_choices
+from grace_store.study.diversity_tables import curve_choices
 from tests.clustered_scores import ANSWER, scored_clusters, spec
 
 NUM_CLUSTERS = 12

@@ -1,4 +1,4 @@
-"""Choosing within questions: at most some traces of each, or pairs of its best and its worst trace.
+"""Which samples of a table may be chosen: none with excluded flags or benchmark items, and only some of each question.
 
 The two responses of a pair are never the same text: where the worst trace is a copy of the best one, the worst of the
 others takes its place.
@@ -7,21 +7,66 @@ others takes its place.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned
+from grace_store.base.states import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted
+from grace_store.choose.contamination_table import AgainstLike, AgainstTable, read_against
+from grace_store.choose.selection import Excluded, Selection
+from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.ranking import rank
 from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
 
-if TYPE_CHECKING:
-    from grace_store.choose.selection import Selection
+
+def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | AgainstNote | None) -> Excluded | None:
+    """Return which samples of a table may not be chosen; None if nothing is to be excluded."""
+    if not flags and against is None:
+        return None
+    has_value = np.isfinite(table.value)
+    names = _known(table, flags) if flags else ()
+    is_flagged = table.is_flagged(names) if names else np.zeros(len(table), dtype=np.bool_)
+    counts = {name: int((table.is_flagged([name]) & has_value).sum()) for name in names}
+    num_flagged = int((is_flagged & has_value).sum())
+    if isinstance(against, AgainstNote):
+        raise DataError(
+            "The note of the subset does not say which samples were left out as contaminated, so its rules cannot be "
+            "followed. Select the subset again."
+        )
+    if against is None:
+        return Excluded(is_flagged, names, num_flagged, counts)
+    found = against if isinstance(against, AgainstTable) else read_against(against)
+    _check_made_from(table, found)
+    is_contaminated = np.isin(table.row, found.contaminated)
+    num_contaminated = int((is_contaminated & has_value).sum())
+    rows = tuple(found.contaminated.tolist())
+    return Excluded(is_flagged | is_contaminated, names, num_flagged, counts, found.note, num_contaminated, rows)
+
+
+def _check_made_from(table: ScoreTable, found: AgainstTable) -> None:
+    if found.note.plan_sha256 != table.note.plan_sha256:
+        raise DataError(
+            f"The table of benchmark items{f' {found.path}' if found.path else ''} was made from another plan than the "
+            f"scores: it belongs to {found.note.store}. Run `grace-store contamination {table.note.store}` to compare "
+            "what was scored."
+        )
+
+
+def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the flags of that name; raise SettingError if it is not known which samples of the table have them."""
+    flags = named_flags(names)
+    if missing := [name for name in flags if name not in table.known_flags]:
+        known = ", ".join(name for name in HYGIENE_FLAGS if name in table.known_flags)
+        raise SettingError(
+            f"the {table.what} does not know which samples are flagged {', '.join(missing)}: that is found while "
+            f"scoring by the method grace. It does know {known}, which can be named."
+        )
+    return flags
 
 
 def questions_of(
@@ -49,7 +94,7 @@ def questions_of(
 
 
 Responses = Callable[[IntArray], BitArray]
-"""From some rows of a table to a number for each row of it, which those share whose responses are the same text."""
+"""From some rows of a table to a number for each row; rows whose responses are the same text share a number."""
 
 
 def choose_in_questions(
