@@ -20,9 +20,9 @@ from grace_store.data.sample_digests import prompt_digest
 from grace_store.pages.plain_text import shortened
 from grace_store.pages.shown_fields import ShownField, shown_fields
 from grace_store.pages.thumbnails import Thumbnails
-from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import parse_names, stepwise_signals
 from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
+from grace_store.pool.walk import SignalReader
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
@@ -122,7 +122,7 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
     name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
     if name is None:
         return details
-    reader = BlockReader(store, (name,), loss=True)
+    reader = SignalReader(store, (name,), reads=("gram", "loss"))
     alignments = {}
     if shown.has_step_scores:
         alignments = {key: shown.flat(f"{key}_alignment") for key in ("answer", "history")}
@@ -139,7 +139,7 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
                 mine = slice(int(segments[at]), int(segments[at + 1]))
                 details[i] |= {
                     "tokens": found.num_tokens[mine].tolist(),
-                    "loss": _numbers(found.loss[mine]),
+                    "loss": _numbers(found.statistic["loss"][mine]),
                     "cosines": _cosines(found.gram[entries[at] : entries[at + 1]]),
                 }
     return details

@@ -20,10 +20,9 @@ from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.finding import PoolNote, SignalNote, WhereNote
 from grace_store.base.text import one_line
 from grace_store.data.record import value_of
-from grace_store.pool.blocks import CommittedSignals
 from grace_store.pool.filter_expression import FilterExpression
-from grace_store.pool.parallel import Threads
 from grace_store.pool.records import SampleRecords, question_groups
+from grace_store.pool.walk import SignalReader, Threads
 from grace_store.store.opened import SignalView, Store, StoreLike
 
 ROWS_AT_ONCE = 512
@@ -316,7 +315,7 @@ class Pool:
 
     # ------------------------------------------------------------ what is said of it
 
-    def note(self, signals: CommittedSignals | None = None) -> PoolNote:
+    def note(self, signals: SignalReader | None = None) -> PoolNote:
         """Return what a document says of the pool, and of the signals that were read."""
         plan, kept = self.store.plan, self.kept
         found = {} if signals is None else dict(zip(signals.views, signals.committed, strict=True))

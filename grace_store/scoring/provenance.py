@@ -14,9 +14,9 @@ import numpy as np
 from grace_store.base.errors import NotAStore, ResumeMismatch, SettingError
 from grace_store.base.files import overlaps
 from grace_store.base.finding import PoolNote, SignalNote, WhereNote
-from grace_store.pool.blocks import CommittedSignals
 from grace_store.pool.pool import Kept, KnownColumns, SignalWeights, keep, keep_planned, read_groups
 from grace_store.pool.records import SampleRecords
+from grace_store.pool.walk import SignalReader
 from grace_store.scoring.notes import (
     NamedSignal,
     ScoredSignal,
@@ -33,14 +33,14 @@ from grace_store.store.opened import Store, StoreLike
 from grace_store.values.methods.method import MethodSpec
 
 
-def store_note(signals: CommittedSignals) -> dict[str, Any]:
+def store_note(signals: SignalReader) -> dict[str, Any]:
     """Return the fields of a StoreNote for what is made from some signals of a store."""
     place, plan = signals.store.location, signals.store.plan
     of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
     return {"store": place, "partial": signals.is_partial, **of_plan}
 
 
-def scores_note(signals: CommittedSignals, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
+def scores_note(signals: SignalReader, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
     """Return the note of a table of scores; more are fields that only some methods have."""
     return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **store_note(signals), **more)
 
@@ -58,7 +58,7 @@ def noted_pool(note: ScoresNote | SweepNote, where: WhereNote | None = None) -> 
     )
 
 
-def weighted_signals(signals: CommittedSignals, weights: SignalWeights) -> dict[str, ScoredSignal]:
+def weighted_signals(signals: SignalReader, weights: SignalWeights) -> dict[str, ScoredSignal]:
     """Return each of some signals as a note says it, with its weight."""
     return {
         view.name: ScoredSignal(sha256=view.signal.identity(), num_units=len(units), weight=weights.weights[view.name])

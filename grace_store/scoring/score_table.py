@@ -23,6 +23,7 @@ from grace_store.base.files import whole_file
 from grace_store.base.row_index import ascend, find_rows
 from grace_store.base.states import ABOUT, flag_names
 from grace_store.base.text import counted
+from grace_store.pool.walk import SampleBlock, SignalReader
 from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.parquet_columns import (
     arrow_flags,
@@ -256,6 +257,22 @@ class ScoreRows:
     """Flat; None where only the tokens of whole responses are known."""
     more: Mapping[str, Array] = field(default_factory=dict)
     """Columns of the method's own; influences are (n, J)."""
+
+    @classmethod
+    def of(
+        cls, reader: SignalReader, block: SampleBlock, value: FloatArray, flags: FlagArray, **more: Any
+    ) -> ScoreRows:
+        """Return the rows of a block's samples; more are fields that only some methods have."""
+        return cls(
+            sample_id=reader.ids(block),
+            row=block.row,
+            num_steps=block.num_steps,
+            num_tokens=block.num_tokens,
+            value=value,
+            flags=flags,
+            text_flags=reader.text_flags(block),
+            **more,
+        )
 
     @property
     def all_flags(self) -> Array:

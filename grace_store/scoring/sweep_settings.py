@@ -11,8 +11,8 @@ import numpy as np
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.pool.blocks import SampleBlock, SampleGrams
 from grace_store.pool.pool import Signals, SignalWeights, resolve_signals
+from grace_store.pool.walk import SampleBlock, SignalSamples
 from grace_store.store.opened import Store
 from grace_store.values.alignment import Target
 from grace_store.values.grid import SweepSpec
@@ -190,5 +190,5 @@ class SettingValues:
             out[index] = parts[0] if len(parts) == 1 else combine_signals(np.stack(parts), weights)
         return out
 
-    def _means(self, found: SampleGrams, key: tuple[str, Target]) -> AlignmentMeans:
+    def _means(self, found: SignalSamples, key: tuple[str, Target]) -> AlignmentMeans:
         return alignment_means(found.num_steps, found.gram, found.num_tokens, self._histories[key], key[1])

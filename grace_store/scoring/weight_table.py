@@ -18,7 +18,7 @@ from grace_store.base.file_formats import PARQUET
 from grace_store.base.files import whole_file
 from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
-from grace_store.pool.blocks import SampleBlock
+from grace_store.pool.walk import SampleBlock
 from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import (
     arrow_floats,
@@ -30,6 +30,7 @@ from grace_store.scoring.parquet_columns import (
     read_header,
 )
 from grace_store.scoring.score_table import flag_lists
+from grace_store.values.gram import is_step
 from grace_store.values.ragged_weights import RaggedWeights
 from grace_store.values.weightings import WEIGHTINGS
 
@@ -93,15 +94,14 @@ class WeightTable:
 def weight_rows(block: SampleBlock, sample_id: Array, found: RaggedWeights) -> pa.Table:
     """Return the rows of a block's samples."""
     has_none = np.isnan(found.cosine)
-    is_step = np.ones(len(block.segment_tokens), dtype=np.bool_)
-    is_step[np.cumsum(block.num_steps + 1) - 1] = False
+    step_tokens = block.segment_tokens[is_step(block.num_steps)]
     columns = {
         "sample_id": arrow_texts(sample_id.tolist()),
         "row": arrow_numbers(block.row, pa.int64()),
         "num_steps": arrow_numbers(block.num_steps, pa.int32()),
         "num_tokens": arrow_numbers(block.num_tokens, pa.int64()),
         "weight": arrow_lists(found.offsets, arrow_numbers(found.weight, pa.float64()), has_none),
-        "step_num_tokens": arrow_lists(found.offsets, arrow_numbers(block.segment_tokens[is_step], pa.int32())),
+        "step_num_tokens": arrow_lists(found.offsets, arrow_numbers(step_tokens, pa.int32())),
         "equal_cosine": arrow_floats(found.equal_cosine, pa.float64()),
         "cosine": arrow_floats(found.cosine, pa.float64()),
         "flags": flag_lists(found.flags.astype(np.uint32)),

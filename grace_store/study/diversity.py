@@ -28,8 +28,8 @@ from grace_store.likeness.coverage import (
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.likeness.points import descriptor_named
 from grace_store.likeness.vendi import MAX_VENDI, drawn, mean_distance, nearest_cosines, nearest_distance, vendi_score
-from grace_store.pool.parallel import Mapper
 from grace_store.pool.pool import Pool, PoolLike
+from grace_store.pool.walk import Mapper
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.provenance import keep_samples
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores

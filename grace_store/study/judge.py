@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -10,20 +11,18 @@ from pydantic import Field
 
 from grace_store.base.arrays import Array, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.events import Listener, Note, Progressed, Warned, ignore
+from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, one_line
-from grace_store.pool.blocks import BlockReader
 from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
-from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.pool.segments import SegmentColumns, done_in_all, segment_columns
+from grace_store.pool.walk import STATISTICS, SampleBlock, SignalReader, SignalSamples, Threads
 from grace_store.store.opened import SignalView
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
 from grace_store.study.study_kind import Study
 from grace_store.values.first_errors import LabelledTraces, chance_of_first_errors, find_first_errors
-from grace_store.values.gram import offsets_of, sum_by_sample
+from grace_store.values.gram import is_step, offsets_of, sum_by_sample
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.methods.loss import loss_values
 from grace_store.values.methods.random import random_values
@@ -92,7 +91,7 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     settings, pool = settings or JudgeSettings(), Pool.of(pool)
     note = resolve_labels(pool.store, settings.labels(), settings.kind, settings.question)
     names, skipped = pool.stepwise()
-    reader = BlockReader(pool.store, tuple(names), gram=False)
+    reader = SignalReader(pool.store, tuple(names), pool.wanted, reads=())
     reader.check_complete(partial=pool.partial)
     labels = read_labels(pool.store, note, _chosen(reader, pool, settings), pool.data)
     if labels.num_left_out:
@@ -159,10 +158,10 @@ AREAS = (
 )
 
 
-def _chosen(reader: BlockReader, pool: Pool, settings: JudgeSettings) -> IntArray:
+def _chosen(reader: SignalReader, pool: Pool, settings: JudgeSettings) -> IntArray:
     """Return positions of samples that all signals have, ascending; a seeded draw of them if there are many."""
-    done = done_in_all(reader, pool.threads)
-    done = done if pool.wanted is None else done[pool.wanted[done]]
+    shared = reader.map(_in_all, pool.threads)
+    done = np.concatenate([np.zeros(0, np.int64), *shared])
     if not len(done):
         names = ", ".join(reader.names)
         raise SettingError(
@@ -174,6 +173,12 @@ def _chosen(reader: BlockReader, pool: Pool, settings: JudgeSettings) -> IntArra
     unit = done // reader.store.plan.samples_per_unit
     turn = np.argsort(rank(random_values(settings.seed, np.arange(unit[-1] + 1))))
     return np.sort(done[np.argsort(turn[unit], kind="stable")[: settings.samples]])
+
+
+def _in_all(block: SampleBlock) -> IntArray:
+    """Return the positions of a block's samples that every signal has."""
+    samples: list[IntArray] = [each.sample for each in block.signals]
+    return reduce(np.intersect1d, samples)
 
 
 # ---------------------------------------------------------------- measures
@@ -203,9 +208,10 @@ class _Sizes:
     """Of whole responses."""
 
     @classmethod
-    def of(cls, columns: SegmentColumns) -> "_Sizes":
+    def of(cls, columns: SignalSamples) -> "_Sizes":
         tokens = columns.num_tokens
-        return cls(columns.num_steps, tokens[columns.is_step], sum_by_sample(columns.num_steps + 1, tokens))
+        steps = tokens[is_step(columns.num_steps)].astype(np.int64)
+        return cls(columns.num_steps, steps, sum_by_sample(columns.num_steps + 1, tokens))
 
     @property
     def offsets(self) -> IntArray:
@@ -217,30 +223,30 @@ class _Sizes:
         return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.num_steps)
 
 
-def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Listener) -> SegmentColumns:
+def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Listener) -> SignalSamples:
     """Return what a signal has of some samples."""
     listener(Note(f"Reading signal {view.name}."))
-    parts, num_read = [], 0
-    for each in segment_columns(view, positions, threads):
-        parts.append(each)
-        num_read += len(each.num_steps)
-        listener(Progressed(f"Scoring: {num_read} of {len(positions)} samples.", num_read, len(positions)))
-    return SegmentColumns.joined(parts)
+    wanted = np.zeros(view.store.plan.num_samples, dtype=np.bool_)
+    wanted[positions] = True
+    reader = SignalReader(view.store, (view.name,), wanted, reads=("gram", *STATISTICS))
+    return SignalSamples.joined(list(reader.map(lambda block: block.signals[0], threads, listener)))
 
 
-def _of_signal(name: str, columns: SegmentColumns, spec: ScoreSpec) -> Iterator[Measured]:
+def _of_signal(name: str, columns: SignalSamples, spec: ScoreSpec) -> Iterator[Measured]:
     scores = score_ragged(columns.num_steps, columns.gram, columns.num_tokens, spec)
-    starts, is_step = scores.offsets[:-1], columns.is_step
+    starts, of_steps = scores.offsets[:-1], is_step(columns.num_steps)
     answer, history = scores.answer_alignment, scores.history_alignment
     yield Measured("grace", "higher", name, scores.step_score, scores.value)
     yield Measured("grace, worst step", "higher", name, None, np.fmin.reduceat(scores.step_score, starts))
     yield Measured("answer alignment", "higher", name, answer, _means(answer, starts))
     yield Measured("history alignment", "higher", name, history, _means(history, starts))
-    for statistic, title in (("loss", "loss"), ("entropy", "entropy"), ("hit_rate", "hit rate")):
-        each = columns.statistic[statistic]
+    for statistic in STATISTICS:
+        each = columns.statistic[statistic].astype(np.float64)
         mean = loss_values(columns.num_steps + 1, columns.num_tokens, each)
         sign = 1 if statistic == "hit_rate" else -1
-        yield Measured(title, "higher" if sign > 0 else "lower", name, sign * each[is_step], sign * mean)
+        yield Measured(
+            statistic.replace("_", " "), "higher" if sign > 0 else "lower", name, sign * each[of_steps], sign * mean
+        )
 
 
 def _without_model(sizes: _Sizes, row: IntArray, seed: int) -> Iterator[Measured]:

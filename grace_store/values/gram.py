@@ -77,6 +77,17 @@ def offsets_of(counts: Numbers) -> IntArray:
     return offsets
 
 
+def is_step(num_steps: Numbers) -> BoolArray:
+    """Return which of the samples' segments, flat, are steps; the last segment of each sample is its answer.
+
+    >>> is_step(np.array([2, 1]))
+    array([ True,  True, False,  True, False])
+    """
+    found = np.ones(int((num_steps + 1).sum()), dtype=np.bool_)
+    found[np.cumsum(num_steps + 1) - 1] = False
+    return found
+
+
 def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
     """Return the sum of each sample's parts, which lie flat.
 

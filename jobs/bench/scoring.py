@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import Pool
+from grace_store.pool.walk import SignalReader
 from grace_store.scoring.score import score
 from grace_store.scoring.sweep import sweep
 from grace_store.scoring.sweep_settings import SettingValues, resolve_settings
@@ -61,7 +61,7 @@ def values(location: str, threads: int) -> None:
     store = Store.open(location)
     settings = resolve_settings(store, PAPER)
     names = settings[0].weights.names
-    for _ in BlockReader(store, names).map(SettingValues(settings, names), threads):
+    for _ in SignalReader(store, names).map(SettingValues(settings, names), threads):
         pass
 
 

@@ -15,11 +15,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from grace_store.base.settings import DataSpec, ExtractSpec
 from grace_store.curate.score import ScoreRequest, score
+from grace_store.store.copies import write_copy
+
+from grace_store.base.settings import DataSpec, ExtractSpec
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
-from grace_store.store.copies import write_copy
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import rewrite_signal_metadata
 from tests.fake_model import make_fake_model
