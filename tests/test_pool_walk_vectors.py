@@ -69,11 +69,17 @@ def test_vectors_of_samples(tmp_path: Path, storage: Storage) -> None:
         np.testing.assert_array_equal(found.decoded(found.done), stored_form(written.sample_vector, storage)[:1])
         np.testing.assert_array_equal(found.length, written.sample_norm)
         np.testing.assert_array_equal(found.num_tokens, written.sample_num_tokens)
-        truth = found.done, written.sample_num_tokens, written.sample_loss
-        for column, expected in zip(reader.response(0, unit), truth, strict=True):
-            np.testing.assert_array_equal(column, expected)
     assert reader.vectors(0, 2) is None
-    assert reader.done(0, 2).tolist() == reader.response(0, 2)[0].tolist() == [False, False]
+    assert reader.done(0, 2).tolist() == [False, False]
+
+
+def test_blocks_of_whole_responses_have_one_part_a_sample(tmp_path: Path) -> None:
+    reader = SignalReader(sample_store(tmp_path / "s", "int8", (0, 1, 3)), (SIGNAL,), reads=("responses", "loss"))
+    written = [random_vectors(reader.views[0], unit, [1] if unit < 3 else []) for unit in (0, 1, 3)]
+    block = reader.read(0)
+    assert block.sample.tolist() == [0, 2, 6]  # unit 2 is missing
+    np.testing.assert_array_equal(block.num_tokens, [each.sample_num_tokens[0] for each in written])
+    np.testing.assert_array_equal(block.signals[0].statistic["loss"], [each.sample_loss[0] for each in written])
 
 
 @pytest.mark.parametrize("key", ["segment_vector/c/1/0", "segment_scale/c/1", "sample_state/c/1"])

@@ -17,8 +17,7 @@ from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.store.opened import Store
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.step_rules import history_weights
+from grace_store.values.score_spec import ScoreSpec, history_weights
 from tests.brute_force import HISTORIES, TARGETS, brute_force
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
 

@@ -32,8 +32,7 @@ from grace_store.scoring.notes import DuplicatesNote, GroupSpec, SearchNote, che
 from grace_store.scoring.provenance import keep_samples, open_store_of, where_note
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.store.opened import Store
-from grace_store.values.diverse_orders import distinct_first
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diverse_orders import DiversitySpec, distinct_first
 
 if TYPE_CHECKING:
     from grace_store.choose.select import Ranking

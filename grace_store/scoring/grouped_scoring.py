@@ -5,9 +5,8 @@ All values come first, then the rows again: what is held are a few numbers a sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,7 @@ from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, F
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
-from grace_store.pool.pool import Kept
-from grace_store.pool.records import question_groups
+from grace_store.pool.pool import Pool
 from grace_store.pool.walk import Mapper, SignalReader, Threads, UnitVectors
 from grace_store.scoring.notes import GroupsNote, ScoresNote
 from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, numpy_numbers
@@ -42,12 +40,10 @@ class Scoring:
     """Yields rows of the table in order, with the samples' flags as numbers."""
 
 
-def planned_groups(store: Store, by: str | None, data: Sequence[str | Path] | None, kept: Kept | None) -> IntArray:
-    """Return the question of every sample of a plan, -1 for those that a filter leaves out."""
-    if kept is None:
-        return question_groups(store, by, data)
-    group = np.full(store.plan.num_samples, -1)
-    group[kept.places] = question_groups(store, by, data, kept.places)
+def planned_groups(pool: Pool) -> IntArray:
+    """Return the question of every sample of a plan, -1 for samples outside the pool."""
+    group = np.full(pool.store.plan.num_samples, -1)
+    group[pool.positions] = pool.questions()
     return group
 
 

@@ -51,8 +51,7 @@ from grace_store.values.gram import is_step
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, combine_scores, combine_signals, placed, score_ragged
 from grace_store.values.methods.method import Heuristic, InfluenceMethod, InfluenceSpec, MethodSpec, Responses
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.step_rules import History
+from grace_store.values.score_spec import History, ScoreSpec
 from grace_store.values.within_groups import Within
 
 
@@ -159,7 +158,7 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
         if request.group_by is not None:
             raise SettingError("--group-by says what a question is: give --within group or --target group with it")
         return _prepare_method(pool, request, None, listener)
-    group = planned_groups(store, request.group_by, request.data, pool.kept)
+    group = planned_groups(pool)
     scoring = _prepare_method(pool, request, group, listener)
     return score_in_groups(scoring, store, group, request.group_by, request.within, threads)
 

@@ -20,11 +20,17 @@ from grace_store.base.row_index import ascend
 from grace_store.base.text import counted
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import Mapper, SampleBlock, SignalReader, Threads, map_ordered
-from grace_store.scoring.notes import SweepNote, check_plan_of
+from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.parquet_columns import arrow_numbers, arrow_texts
 from grace_store.scoring.provenance import noted_pool
-from grace_store.scoring.setting_changes import WITH_DEFAULT, conclude_sweep
-from grace_store.scoring.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
+from grace_store.scoring.sweep_settings import (
+    WITH_DEFAULT,
+    Setting,
+    SettingValues,
+    conclude_sweep,
+    resolve_settings,
+    short_labels,
+)
 from grace_store.scoring.sweep_table import (
     OVERLAP,
     SUMMARY,
@@ -32,6 +38,7 @@ from grace_store.scoring.sweep_table import (
     SWEEP_NOTE,
     FolderTables,
     HeldTables,
+    SweepNote,
     SweepTables,
     SweepWriter,
     is_sweep,
@@ -44,8 +51,7 @@ from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
-from grace_store.values.order_statistics import OrderStatistics
-from grace_store.values.ranking import budget, top_mask
+from grace_store.values.ranking import OrderStatistics, budget, top_mask
 from grace_store.values.score_spec import ScoreSpec
 
 MAX_RANKED = 1 << 17

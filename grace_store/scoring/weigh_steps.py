@@ -19,14 +19,12 @@ from grace_store.base.states import Flag, flag_counts
 from grace_store.base.text import counted, percent
 from grace_store.pool.pool import Pool, PoolLike, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, SignalSamples
-from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals, where_note
 from grace_store.scoring.score import score_signals
-from grace_store.scoring.weight_table import WeightTable, weight_rows, weights_schema, write_weights
+from grace_store.scoring.weight_table import WeightsNote, WeightTable, weight_rows, weights_schema, write_weights
 from grace_store.store.storages import num_packed
 from grace_store.values.length_bias import z_for
-from grace_store.values.ragged_weights import RaggedWeights
-from grace_store.values.step_weights import SignalGrams, weigh_ragged
+from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
 from grace_store.values.weightings import WEIGHTINGS
 from grace_store.values.weightings.weighting import WeightsSpec
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from grace_store.base.arrays import Array, FloatArray, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
@@ -19,7 +21,7 @@ from grace_store.base.files import whole_file
 from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
 from grace_store.pool.walk import SampleBlock
-from grace_store.scoring.notes import WeightsNote
+from grace_store.scoring.notes import ScoredSignal, StoreNote
 from grace_store.scoring.parquet_columns import (
     arrow_floats,
     arrow_lists,
@@ -31,8 +33,9 @@ from grace_store.scoring.parquet_columns import (
 )
 from grace_store.scoring.score_table import flag_lists
 from grace_store.values.gram import is_step
-from grace_store.values.ragged_weights import RaggedWeights
+from grace_store.values.step_weights import RaggedWeights
 from grace_store.values.weightings import WEIGHTINGS
+from grace_store.values.weightings.weighting import WeightsSpec
 
 COLUMNS = {
     "sample_id": pa.string(),
@@ -45,6 +48,17 @@ COLUMNS = {
     "cosine": pa.float64(),
     "flags": pa.list_(pa.string()),
 }
+
+
+class WeightsNote(StoreNote):
+    """What made a table of step weights."""
+
+    words: ClassVar[str] = "a table of weights"
+    maker: ClassVar[str] = "weights"
+
+    kind: Literal["weights"] = "weights"
+    spec: WeightsSpec
+    signals: dict[str, ScoredSignal] = Field(min_length=1)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -35,7 +35,7 @@ from grace_store.scoring.provenance import keep_samples
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.study.diversity_conclusion import conclude_diversity
 from grace_store.study.trade_curve import trade_curve
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diverse_orders import DiversitySpec
 from grace_store.values.ranking import Ratio
 
 NUM_RANDOM = 200

@@ -21,13 +21,22 @@ from grace_store.pool.walk import STATISTICS, SampleBlock, SignalReader, SignalS
 from grace_store.store.opened import SignalView
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
 from grace_store.study.study_kind import Study
-from grace_store.values.first_errors import LabelledTraces, chance_of_first_errors, find_first_errors
 from grace_store.values.gram import is_step, offsets_of, sum_by_sample
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.methods.loss import loss_values
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import rank
-from grace_store.values.roc import CHANCE, LabelledItems, area_across, area_within, cells_of, question_draws
+from grace_store.values.roc import (
+    CHANCE,
+    LabelledItems,
+    LabelledTraces,
+    area_across,
+    area_within,
+    cells_of,
+    chance_of_first_errors,
+    find_first_errors,
+    question_draws,
+)
 from grace_store.values.score_spec import ScoreSpec
 
 FEWEST_LABELS = 5

@@ -14,8 +14,7 @@ from grace_store.base.text import counted
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched
 from grace_store.likeness.greedy import pool_orders
-from grace_store.values.diverse_orders import check_weight
-from grace_store.values.diversity_spec import DiversitySpec, Traded
+from grace_store.values.diverse_orders import DiversitySpec, Traded, check_weight
 from grace_store.values.ranking import Ratio, budget
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.values.gram import TINY, GramColumns
-from grace_store.values.step_rules import History, history_weights, parse_history
+from grace_store.values.score_spec import History, history_weights, parse_history
 
 Target = Literal["answer", "trace", "suffix", "group"]
 
