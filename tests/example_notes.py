@@ -25,9 +25,9 @@ from grace_store.scoring.notes import (
     SearchNote,
     Subtask,
     TargetsNote,
+    WeightsNote,
 )
 from grace_store.scoring.sweep_table import SweepNote
-from grace_store.scoring.weight_table import WeightsNote
 from grace_store.study.trial_documents import (
     TrialItem,
     TrialPlan,

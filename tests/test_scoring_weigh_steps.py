@@ -15,10 +15,10 @@ from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.states import Flag
 from grace_store.pool import walk
 from grace_store.pool.pool import Pool
-from grace_store.scoring.notes import ScoredSignal
+from grace_store.scoring.notes import ScoredSignal, WeightsNote
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.weigh_steps import WeightSummary, weights
-from grace_store.scoring.weight_table import WeightsNote, read_weights
+from grace_store.scoring.weight_table import read_weights
 from grace_store.values.step_weights import RaggedWeights
 from grace_store.values.weightings.weighting import WeightsSpec
 from tests.scored_stores import known_store

@@ -22,10 +22,9 @@ from grace_store.base.settings import Settings
 from grace_store.base.text import counted, last_name, one_line
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.group_counts import GroupCount
-from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote
+from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote, WeightsNote
 from grace_store.scoring.parquet_columns import arrow_numbers
 from grace_store.scoring.score_table import ScoreTable
-from grace_store.scoring.weight_table import WeightsNote
 from grace_store.values.diverse_orders import DiversitySpec
 
 if TYPE_CHECKING:

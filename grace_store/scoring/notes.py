@@ -13,6 +13,7 @@ from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import InfluenceMethod, Method, MethodSpec, parse_spec
+from grace_store.values.weightings.weighting import WeightsSpec
 from grace_store.values.within_groups import Within
 
 if TYPE_CHECKING:
@@ -148,6 +149,17 @@ class ScoresNote(StoreNote):
             if name not in self.signals or name not in (self.targets.signals if self.targets else {}):
                 raise SettingError(f"checkpoint {name!r} is not among the signals")
         return self
+
+
+class WeightsNote(StoreNote):
+    """What made a table of step weights."""
+
+    words: ClassVar[str] = "a table of weights"
+    maker: ClassVar[str] = "weights"
+
+    kind: Literal["weights"] = "weights"
+    spec: WeightsSpec
+    signals: dict[str, ScoredSignal] = Field(min_length=1)
 
 
 # ---------------------------------------------------------------- duplicates, diversity

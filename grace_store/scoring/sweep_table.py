@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pydantic import BeforeValidator, Field
 
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.documents import document_metadata, find_document, metadata_document
+from grace_store.base.documents import document_metadata, find_document
 from grace_store.base.errors import DataError
 from grace_store.base.finding import SignalNote
 from grace_store.scoring.notes import StoreNote
@@ -22,7 +22,7 @@ from grace_store.scoring.parquet_columns import (
     arrow_words,
     numpy_numbers,
     read_columns,
-    read_header,
+    read_note,
 )
 from grace_store.values.grid import SweepSpec
 
@@ -202,8 +202,7 @@ class FolderTables:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        header = read_header(folder / VALUES, SweepNote.maker)
-        self._settings = metadata_document(header.metadata, SweepNote, str(folder / VALUES)).settings
+        self._settings = read_note(folder / VALUES, SweepNote).settings
         self._metadata = pq.read_metadata(folder / VALUES)
 
     def values(self, index: int) -> FloatArray:

@@ -11,7 +11,6 @@ from grace_store.base.errors import Corrupt, SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import first_few, one_line
 from grace_store.data.folders import name_files
-from grace_store.pool.records import read_field
 from grace_store.pool.walk import SignalReader
 from grace_store.scoring.notes import NamedSignal, Subtask, TargetsNote
 from grace_store.store.opened import Store
@@ -89,6 +88,8 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
         if targets.data:
             raise SettingError("--target-data is read only for --subtasks: files are subtasks by their names alone")
         return _by_file(store)
+    from grace_store.pool.records import read_field  # the dataset's modules, which only a field needs
+
     values = read_field(store, targets.subtasks, targets.data or None)
     empty = [place for place, value in enumerate(values) if value is None or value == ""]
     if len(empty) == len(values):

@@ -19,9 +19,11 @@ from grace_store.base.states import Flag, flag_counts
 from grace_store.base.text import counted, percent
 from grace_store.pool.pool import Pool, PoolLike, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, SignalSamples
+from grace_store.scoring.notes import WeightsNote
+from grace_store.scoring.parquet_columns import write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals, where_note
 from grace_store.scoring.score import score_signals
-from grace_store.scoring.weight_table import WeightsNote, WeightTable, weight_rows, weights_schema, write_weights
+from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
 from grace_store.values.length_bias import z_for
 from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
@@ -68,7 +70,7 @@ def weights(
         return WeightTable(pa.concat_tables([weights_schema(note).empty_table(), *tables()]), note)
     out = Path(out)
     check_outputs([out], sources_of(pool.store))
-    with write_weights(out, note) as writer:
+    with write_blocks(out, COLUMNS, note) as writer:
         for table in tables():
             writer.write_table(table)
     return summary.finding(pool.note(reader), note, out)

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pydantic import Field
 
 from grace_store.base.arrays import Array, FloatArray, IntArray
-from grace_store.base.documents import document_metadata, metadata_document
-from grace_store.base.file_formats import PARQUET
-from grace_store.base.files import whole_file
+from grace_store.base.documents import document_metadata
 from grace_store.base.row_index import find_rows
 from grace_store.base.text import counted
-from grace_store.pool.walk import SampleBlock
-from grace_store.scoring.notes import ScoredSignal, StoreNote
+from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import (
+    NotedTable,
     arrow_floats,
     arrow_lists,
     arrow_numbers,
     arrow_texts,
     not_made_by,
     read_columns,
-    read_header,
+    read_note,
 )
 from grace_store.scoring.score_table import flag_lists
 from grace_store.values.gram import is_step
 from grace_store.values.step_weights import RaggedWeights
 from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import WeightsSpec
+
+if TYPE_CHECKING:
+    from grace_store.pool.walk import SampleBlock
 
 COLUMNS = {
     "sample_id": pa.string(),
@@ -50,47 +47,18 @@ COLUMNS = {
 }
 
 
-class WeightsNote(StoreNote):
-    """What made a table of step weights."""
-
-    words: ClassVar[str] = "a table of weights"
-    maker: ClassVar[str] = "weights"
-
-    kind: Literal["weights"] = "weights"
-    spec: WeightsSpec
-    signals: dict[str, ScoredSignal] = Field(min_length=1)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class WeightTable:
+class WeightTable(NotedTable[WeightsNote]):
     """A table of weights in memory: its columns as Arrow, and what made it."""
-
-    table: pa.Table
-    note: WeightsNote
-    path: Path | None = None
-    """Where it was read from."""
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
 
     def __repr__(self) -> str:
         place = f", {self.path}" if self.path else ""
         return f"<WeightTable: {counted(len(self), 'sample')} by {self.note.spec.method}{place}>"
 
     @property
-    def what(self) -> str:
-        """What it is and where, for a sentence."""
-        return "table of weights" if self.path is None else f"table of weights {self.path}"
-
-    @property
     def is_mask(self) -> bool:
         """Whether all weights, also the answer's, are 0 or 1."""
         return WEIGHTINGS[self.note.spec.method].is_mask and self.note.spec.answer_weight in (0.0, 1.0)
-
-    @property
-    def row(self) -> IntArray:
-        """Where every sample's record stands in the dataset."""
-        return np.asarray(self.table["row"].to_numpy(), dtype=np.int64)
 
     def segment_weights(self, rows: IntArray) -> Iterator[FloatArray | None]:
         """Yield the weights of each of some records' segments, the answer last; None for one whose steps have none."""
@@ -128,20 +96,10 @@ def weights_schema(note: WeightsNote) -> pa.Schema:
     return pa.schema(list(COLUMNS.items()), metadata=document_metadata(note))
 
 
-@contextmanager
-def write_weights(path: Path, note: WeightsNote) -> Iterator[pq.ParquetWriter]:
-    """Open a table for writing, block by block; it appears under its name only when all of it is there."""
-    with (
-        whole_file(path, PARQUET) as partial,
-        pq.ParquetWriter(partial, weights_schema(note), compression="zstd", use_dictionary=False) as writer,
-    ):
-        yield writer
-
-
 def read_weights(path: str | Path) -> WeightTable:
     """Read a table of weights, or say why the file is none."""
     path = Path(path)
-    note = metadata_document(read_header(path, WeightsNote.maker).metadata, WeightsNote, str(path))
+    note = read_note(path, WeightsNote)
     table = read_columns(path, COLUMNS, note.maker)
     if nulls := [name for name in ("sample_id", "row", "num_steps") if table[name].null_count]:
         raise not_made_by(path, note.maker, f"{nulls[0]} is empty in some rows")
