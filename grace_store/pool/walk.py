@@ -332,7 +332,7 @@ class SignalReader:
             return None
         view = self.views[signal]
         names = ["sample_state", f"{view.vectors_of}_num_tokens", *view.vector_arrays, *more]
-        names += ["sample_norm"] if view.per_sample else []
+        names += ["sample_loss", "sample_norm"] if view.per_sample else []
         return UnitVectors(view, view.unit_arrays(unit, list(dict.fromkeys(names))))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +16,7 @@ from grace_store.base.documents import Document, document_metadata, metadata_doc
 from grace_store.base.errors import DataError
 from grace_store.base.file_formats import PARQUET
 from grace_store.base.files import whole_file
+from grace_store.base.states import flag_names
 from grace_store.values.gram import offsets_of
 
 NoteT = TypeVar("NoteT", bound=Document)
@@ -150,6 +152,16 @@ def arrow_texts(texts: Sequence[str]) -> pa.Array:
         lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
     offsets = _fitting(offsets_of(lengths), np.dtype(np.int32))
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(whole))
+
+
+def flag_lists(flags: Array) -> pa.Array:
+    """Return the column of flags for samples that have these bits of Flag."""
+    if not flags.any():
+        return arrow_lists(np.zeros(len(flags) + 1, dtype=np.int32), arrow_texts([]))
+    found, place = np.unique(flags, return_inverse=True)
+    names = [flag_names(each) for each in found.tolist()]
+    offsets = offsets_of(np.array([len(each) for each in names], dtype=np.int64))
+    return arrow_lists(offsets, arrow_texts(list(chain.from_iterable(names)))).take(arrow_numbers(place, pa.int64()))
 
 
 def _fitting(values: Array, dtype: np.dtype[Any]) -> Array:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, F
 from grace_store.base.documents import document_metadata
 from grace_store.base.errors import SettingError
 from grace_store.base.row_index import ascend, find_rows
-from grace_store.base.states import ABOUT, flag_names
+from grace_store.base.states import ABOUT
 from grace_store.base.text import counted
 from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.parquet_columns import (
@@ -29,6 +28,7 @@ from grace_store.scoring.parquet_columns import (
     arrow_lists,
     arrow_numbers,
     arrow_texts,
+    flag_lists,
     not_made_by,
     numpy_numbers,
     read_columns,
@@ -303,16 +303,6 @@ def scores_schema(note: ScoresNote) -> pa.Schema:
 def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
     more = {name: METHOD_TYPES[kind] for name, kind in note.method.columns.items()}
     return COLUMNS | more | ({} if note.groups is None else GROUP_COLUMNS)
-
-
-def flag_lists(flags: Array) -> pa.Array:
-    """Return the column of flags for samples that have these bits of Flag."""
-    if not flags.any():
-        return arrow_lists(np.zeros(len(flags) + 1, dtype=np.int32), arrow_texts([]))
-    found, place = np.unique(flags, return_inverse=True)
-    names = [flag_names(each) for each in found.tolist()]
-    offsets = offsets_of(np.array([len(each) for each in names], dtype=np.int64))
-    return arrow_lists(offsets, arrow_texts(list(chain.from_iterable(names)))).take(arrow_numbers(place, pa.int64()))
 
 
 def write_scores(path: Path, note: ScoresNote) -> AbstractContextManager[pq.ParquetWriter]:

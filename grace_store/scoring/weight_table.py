@@ -22,11 +22,11 @@ from grace_store.scoring.parquet_columns import (
     arrow_lists,
     arrow_numbers,
     arrow_texts,
+    flag_lists,
     not_made_by,
     read_columns,
     read_note,
 )
-from grace_store.scoring.score_table import flag_lists
 from grace_store.values.gram import is_step
 from grace_store.values.step_weights import RaggedWeights
 from grace_store.values.weightings import WEIGHTINGS
