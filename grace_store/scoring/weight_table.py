@@ -28,11 +28,11 @@ from grace_store.scoring.parquet_columns import (
     read_note,
 )
 from grace_store.values.gram import is_step
-from grace_store.values.step_weights import RaggedWeights
 from grace_store.values.weightings import WEIGHTINGS
 
 if TYPE_CHECKING:
     from grace_store.pool.walk import SampleBlock
+    from grace_store.values.step_weights import RaggedWeights
 
 COLUMNS = {
     "sample_id": pa.string(),
