@@ -22,9 +22,9 @@ from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, fla
 from grace_store.scoring.provenance import Source
 from grace_store.scoring.score_table import GROUP_COLUMNS
 from grace_store.store.opened import Store
-from grace_store.values.alignment import RESOLUTION, ROUGH
+from grace_store.values.alignment import ROUGH
 from grace_store.values.directions import unit_vectors
-from grace_store.values.gram import offsets_of
+from grace_store.values.gram import RESOLUTION, offsets_of
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.within_groups import Within, compare_within
 

@@ -106,6 +106,9 @@ def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
 TINY = float(np.finfo(np.float32).tiny)
 """Least squared length that float32 keeps all its digits of; a shorter vector counts as zero."""
 
+RESOLUTION = 2.0**-22
+"""Four times the rounding of a float32 Gram: the least r.r, against (sum of w |g|)^2, that means anything."""
+
 CHUNK_ENTRIES = 1 << 18
 """Gram entries in a chunk, so that it stays in the processor's cache. Changes the speed, never a bit."""
 
