@@ -48,7 +48,6 @@ from grace_store.run.verify import repair as repair
 from grace_store.run.verify import verify as verify
 from grace_store.scoring.notes import DuplicatesNote as DuplicatesNote
 from grace_store.scoring.notes import ScoresNote as ScoresNote
-from grace_store.scoring.notes import SweepNote as SweepNote
 from grace_store.scoring.score import ScoreRequest as ScoreRequest
 from grace_store.scoring.score import ScoreRun as ScoreRun
 from grace_store.scoring.score import replay as replay
@@ -58,6 +57,7 @@ from grace_store.scoring.score_table import read_scores as read_scores
 from grace_store.scoring.sweep import Sweep as Sweep
 from grace_store.scoring.sweep import read_sweep as read_sweep
 from grace_store.scoring.sweep import sweep as sweep
+from grace_store.scoring.sweep_table import SweepNote as SweepNote
 from grace_store.scoring.targets import Targets as Targets
 from grace_store.scoring.weigh_steps import weights as weights
 from grace_store.scoring.weight_table import read_weights as read_weights
@@ -81,7 +81,7 @@ from grace_store.study.trial_documents import TrialRequest as TrialRequest
 from grace_store.study.trial_documents import TrialSpec as TrialSpec
 from grace_store.train.warmup import WarmupJob as WarmupJob
 from grace_store.train.warmup import warmup as warmup
-from grace_store.values.diversity_spec import DiversitySpec as DiversitySpec
+from grace_store.values.diverse_orders import DiversitySpec as DiversitySpec
 from grace_store.values.grid import Grid as Grid
 from grace_store.values.grid import SweepSpec as SweepSpec
 from grace_store.values.methods.method import HeuristicSpec as HeuristicSpec

@@ -16,7 +16,8 @@ from grace_store.base.metadata import Commit, Completion, Plan, SharingDocument,
 from grace_store.base.settings import Frozen
 from grace_store.choose.selection import SubsetNote
 from grace_store.model.load.adapter_folder import CheckpointState
-from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote, SweepNote, WeightsNote
+from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote, WeightsNote
+from grace_store.scoring.sweep_table import SweepNote
 from grace_store.store.digested_json import BODY, SEAL
 from grace_store.study.trial_documents import TrialPlan, TrialRun
 from grace_store.train.recipe import Recipe, WarmupDone, WarmupSubset

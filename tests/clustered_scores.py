@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from grace_store.scoring.score import score
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diverse_orders import DiversitySpec
 from tests.planted_stores import PlantedStore, planted_store
 
 ANSWER = "answer"

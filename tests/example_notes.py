@@ -24,10 +24,10 @@ from grace_store.scoring.notes import (
     ScoresNote,
     SearchNote,
     Subtask,
-    SweepNote,
     TargetsNote,
     WeightsNote,
 )
+from grace_store.scoring.sweep_table import SweepNote
 from grace_store.study.trial_documents import (
     TrialItem,
     TrialPlan,
@@ -36,7 +36,7 @@ from grace_store.study.trial_documents import (
     TrialSubset,
 )
 from grace_store.train.recipe import LeftOut, Recipe, WarmupDone, WarmupSubset
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diverse_orders import DiversitySpec
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec

@@ -20,7 +20,7 @@ from grace_store.likeness.clusters import cluster_vectors
 from grace_store.pool.descriptors import describe_samples
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.store.opened import Store
-from grace_store.values.diversity_spec import METHODS, DiversitySpec
+from grace_store.values.diverse_orders import METHODS, DiversitySpec
 from tests.clustered_scores import ANSWER, scored_clusters, spec
 from tests.scored_stores import known_store
 

@@ -13,7 +13,7 @@ from grace_store.base.errors import how_to_install
 from grace_store.choose.duplicates import duplicates
 from grace_store.cli import main
 from grace_store.scoring.score import score
-from grace_store.values.diversity_spec import METHODS
+from grace_store.values.diverse_orders import METHODS
 from tests.clustered_scores import ANSWER, scored_clusters
 from tests.planted_stores import planted_store
 

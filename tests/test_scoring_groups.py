@@ -23,7 +23,7 @@ from grace_store.choose.selection import SubsetNote
 from grace_store.data.sample import Sample
 from grace_store.data.sample_digests import response_digest
 from grace_store.pool.records import question_groups
-from grace_store.pool.vectors import VectorReader
+from grace_store.pool.walk import SignalReader
 from grace_store.run.extract import extract
 from grace_store.scoring.grouped_scoring import align_with_groups
 from grace_store.scoring.score import replay
@@ -173,7 +173,7 @@ def test_ranges_and_threads_change_no_bit(tmp_path: Path, sum_bytes: int, thread
     samples[3][-1], samples[0][1] = 0.0, 0.0
     samples[12][-1], samples[13][-1] = 1.0, 0.0
     store = vector_store(tmp_path / "s.zarr", samples, set_aside=[8])
-    reader = VectorReader(store, ("base",))
+    reader = SignalReader(store, ("base",), reads=("vectors",))
     left_out = np.where(np.arange(14) == 11, -1, group)
     found = align_with_groups(reader, 0, left_out, threads, sum_bytes)
     whole = align_with_groups(reader, 0, left_out, 1)
@@ -202,7 +202,9 @@ def test_answers_that_cancel_leave_no_direction(tmp_path: Path) -> None:
         np.array([[1, 1, 0], direction], np.float32) for direction in ([1, 0, 0], [-1, 0, 0], [0, 1, 0])
     )
     found = align_with_groups(
-        VectorReader(vector_store(tmp_path / "s.zarr", [one, other, mine]), ("base",)), 0, np.zeros(3, int)
+        SignalReader(vector_store(tmp_path / "s.zarr", [one, other, mine]), ("base",), reads=("vectors",)),
+        0,
+        np.zeros(3, int),
     )
     assert found.cosine[2] == 0
     assert flag_names(int(found.flags[2])) == ["zero_vector"]

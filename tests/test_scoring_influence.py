@@ -22,8 +22,8 @@ from grace_store.base.events import Progressed
 from grace_store.choose.compare import compare
 from grace_store.choose.select import rank_samples, select
 from grace_store.choose.selection import Selection
-from grace_store.pool import vectors as vector_blocks
-from grace_store.pool.vectors import VectorReader
+from grace_store.pool import walk
+from grace_store.pool.walk import SignalReader
 from grace_store.scoring import influence
 from grace_store.scoring.score import ScoreRequest, replay, score
 from grace_store.scoring.score_table import read_scores
@@ -189,7 +189,7 @@ def test_a_chunk_of_another_unit_is_not_scored(tmp_path, array):
 def test_the_table_is_the_same_with_any_number_of_threads(tmp_path, folder, monkeypatch):
     pool, targets = stores(folder, "int8")
     # Blocks of one unit each, so that there is something to share.
-    monkeypatch.setattr("grace_store.pool.blocks.SAMPLES_PER_CHUNK", UNIT)
+    monkeypatch.setattr("grace_store.pool.walk.SAMPLES_PER_CHUNK", UNIT)
     for spec, signals in ((LESS, CHECKPOINTS), (ICONS, "ck1"), (CADC, CHECKPOINTS)):
         written = []
         for threads in (1, 2, 5):
@@ -216,14 +216,14 @@ def test_scores_do_not_depend_on_the_units(tmp_path, folder, samples_per_unit):
 def test_one_unit_of_one_signal_is_in_memory_at_a_time(folder, monkeypatch):
     pool, targets = stores(folder)
     alive: list[int] = []
-    real = VectorReader.read
+    real = SignalReader.vectors
 
     def counted(self, signal, unit):
         found = real(self, signal, unit)
         alive.append(found.decoded().nbytes)
         return found
 
-    monkeypatch.setattr(VectorReader, "read", counted)
+    monkeypatch.setattr(SignalReader, "vectors", counted)
     score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS, targets=targets), threads=1)
     assert max(alive) == UNIT * DIMENSION * 4
     num_reads = len(CHECKPOINTS) * (pool.plan.num_units + targets.open().plan.num_units)
@@ -231,11 +231,11 @@ def test_one_unit_of_one_signal_is_in_memory_at_a_time(folder, monkeypatch):
 
 
 def test_large_units_leave_room_for_fewer_threads(folder, monkeypatch):
-    reader = VectorReader(stores(folder)[0], ("ck1",))
+    reader = SignalReader(stores(folder)[0], ("ck1",), reads=("vectors",))
     assert reader.threads(6) == 6
-    monkeypatch.setattr(vector_blocks, "MAX_BYTES_AT_ONCE", UNIT * DIMENSION * 8 * 3)
+    monkeypatch.setattr(walk, "MAX_BYTES_AT_ONCE", UNIT * DIMENSION * 8 * 3)
     assert reader.threads(6) == 3
-    monkeypatch.setattr(vector_blocks, "MAX_BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(walk, "MAX_BYTES_AT_ONCE", 1)
     assert reader.threads(6) == 1
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import Corrupt, DataError, NotAStore, ResumeMismatch, SettingError, Unfinished, UnknownName
-from grace_store.pool import blocks
+from grace_store.pool import walk
 from grace_store.pool.pool import Pool
 from grace_store.pool.samples import iter_samples
 from grace_store.scoring.score import ScoreRequest, replay, score
@@ -17,8 +17,7 @@ from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.store.opened import Store
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.step_rules import history_weights
+from grace_store.values.score_spec import ScoreSpec, history_weights
 from tests.brute_force import HISTORIES, TARGETS, brute_force
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
 
@@ -145,7 +144,7 @@ def test_a_heuristic_over_two_signals_flags_what_one_of_them_lacks(known):
 def test_neither_blocks_nor_threads_change_a_bit(known, monkeypatch, threads):
     spec = ScoreSpec(history="ema:0.7", target="suffix")
     whole = score(known.store, ScoreRequest(spec=spec, signals=["early", "late"]), threads=1)
-    monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
+    monkeypatch.setattr(walk, "SAMPLES_PER_CHUNK", 4)
     parts = score(known.store, ScoreRequest(spec=spec, signals=["early", "late"]), threads=threads)
     assert parts.table.equals(whole.table)
 

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
-from grace_store.pool import blocks
+from grace_store.pool import walk
 from grace_store.pool.pool import Pool
 from grace_store.scoring import sweep as sweeping
 from grace_store.scoring import sweep_table
@@ -120,7 +120,7 @@ def test_xarray_takes_it(swept):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_neither_blocks_nor_groups_nor_threads_change_a_value(store, swept, tmp_path, monkeypatch, threads):
-    monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
+    monkeypatch.setattr(walk, "SAMPLES_PER_CHUNK", 4)
     monkeypatch.setattr(sweep_table, "GROUP_ROWS", 6)
     again = sweep(Pool(store, threads=threads), EVERYTHING, out=tmp_path / "sweep")
     np.testing.assert_array_equal(again.values(), swept.values())
@@ -190,7 +190,7 @@ def same(found, expected):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_sweep_in_memory_is_the_sweep_in_a_folder(store, swept, monkeypatch, threads):
-    monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
+    monkeypatch.setattr(walk, "SAMPLES_PER_CHUNK", 4)
     held = sweep(Pool(store, threads=threads), EVERYTHING)
     assert held.folder is None
     same(held, swept)

@@ -13,13 +13,13 @@ import pytest
 from grace_store.base.documents import METADATA_KEY
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.states import Flag
-from grace_store.pool import blocks
+from grace_store.pool import walk
 from grace_store.pool.pool import Pool
 from grace_store.scoring.notes import ScoredSignal, WeightsNote
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.weigh_steps import WeightSummary, weights
 from grace_store.scoring.weight_table import read_weights
-from grace_store.values.ragged_weights import RaggedWeights
+from grace_store.values.step_weights import RaggedWeights
 from grace_store.values.weightings.weighting import WeightsSpec
 from tests.scored_stores import known_store
 from tests.test_values_nnls import best_by_trying_all
@@ -95,7 +95,7 @@ def test_signals_together_weigh_what_both_have(known):
 
 def test_blocks_and_threads_change_no_bit(known, monkeypatch):
     whole = weights(Pool(known.store, "late", threads=1)).table
-    monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
+    monkeypatch.setattr(walk, "SAMPLES_PER_CHUNK", 4)
     assert weights(Pool(known.store, "late", threads=3)).table.equals(whole)
 
 

@@ -17,7 +17,7 @@ from grace_store.pool.pool import Pool
 from grace_store.scoring.score import score
 from grace_store.study.diversity import DiversitySettings, diversity
 from grace_store.study.diversity_tables import curve_choices
-from grace_store.values.diversity_spec import METHODS
+from grace_store.values.diverse_orders import METHODS
 from grace_store.values.methods.method import HeuristicSpec
 from tests.clustered_scores import ANSWER, scored_clusters, spec
 from tests.planted_stores import planted_store

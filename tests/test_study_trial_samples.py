@@ -21,7 +21,7 @@ from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
 from grace_store.study.trial_documents import TrialSamples, TrialSpec
 from grace_store.study.trial_samples import DrawSource, _Draws, gather_samples
-from grace_store.values.diversity_spec import METHODS
+from grace_store.values.diverse_orders import METHODS
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values
 from tests.benchmark_stores import extracted, planned, write_records

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from grace_store.base.errors import SettingError
 from grace_store.values.diverse_orders import (
     GREEDY,
+    METHODS,
+    DiversitySpec,
     blended_order,
     distinct_first,
     facility_order,
@@ -20,7 +22,6 @@ from grace_store.values.diverse_orders import (
     mmr_order,
     rank_utility,
 )
-from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from grace_store.values.ranking import balanced_order, stratified_rank
 from tests.naive_orders import NAIVE
 

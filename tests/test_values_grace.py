@@ -15,8 +15,7 @@ from grace_store.values import gram as columns_module
 from grace_store.values.alignment import FEWEST_SAME, SAME
 from grace_store.values.gram import TINY, pack, unpack
 from grace_store.values.methods.grace import alignment_means, combine_signals, score_grams, score_ragged
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.step_rules import history_weights
+from grace_store.values.score_spec import ScoreSpec, history_weights
 from tests.brute_force import AGGREGATIONS, HISTORIES, TARGETS, brute_force
 
 # ---------------------------------------------------------------- samples

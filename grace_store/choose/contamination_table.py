@@ -10,15 +10,17 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from grace_store.base.arrays import IntArray
-from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError
-from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.text import counted, enumerated, last_name, percent
 from grace_store.scoring.notes import AgainstNote, BenchmarkNote
-from grace_store.scoring.parquet_columns import read_columns, read_header
+from grace_store.scoring.parquet_columns import (
+    NotedTable,
+    read_columns,
+    read_note,
+    write_whole,
+)
 
 TEMPLATE = "template"
 """The kind that is no copy: the same words with other numbers."""
@@ -43,13 +45,8 @@ NEVER_NULL = ("sample_id", "row", "benchmark", "item_row", "kind", "strength")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AgainstTable:
+class AgainstTable(NotedTable[AgainstNote]):
     """Matches of samples with items of benchmarks, in the order of the samples' records."""
-
-    table: pa.Table
-    """As it is written: the columns of SCHEMA."""
-    note: AgainstNote
-    path: Path | None = None
 
     @classmethod
     def of_rows(cls, rows: Sequence[int], note: AgainstNote) -> Self:
@@ -93,16 +90,7 @@ class AgainstTable:
 
     def write(self, path: str | Path) -> None:
         """Write the table; it appears under its name only when all of it is there."""
-        with whole_file(Path(path), PARQUET) as partial:
-            metadata = document_metadata(self.note)
-            pq.write_table(self.table.replace_schema_metadata(metadata), partial, compression="zstd")
-
-    def to_pandas(self) -> Any:
-        """Return a pandas DataFrame; pandas must be installed."""
-        return self.table.to_pandas()
-
-    def __len__(self) -> int:
-        return len(self.table)
+        write_whole(Path(path), self.table, self.note)
 
     def __repr__(self) -> str:
         contaminated = f"{self.note.num_contaminated} of {counted(self.note.num_samples, 'sample')} contaminated"
@@ -112,8 +100,7 @@ class AgainstTable:
 def read_against(path: str | Path) -> AgainstTable:
     """Read a table of benchmark items in samples, or say why the file is none."""
     path = Path(path)
-    header = read_header(path, AgainstNote.maker)
-    note = metadata_document(header.metadata, AgainstNote, str(path))
+    note = read_note(path, AgainstNote)
     kinds = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
     table = read_columns(path, kinds, AgainstNote.maker)
     if any(table[name].null_count for name in NEVER_NULL):

@@ -19,8 +19,7 @@ from grace_store.pool.descriptors import Descriptions, describe_samples
 from grace_store.pool.pool import Pool
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import Store
-from grace_store.values.diverse_orders import distinct_first
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diverse_orders import DiversitySpec, distinct_first
 
 DiverseOrder = tuple[IntArray, dict[str, Any], int | None]
 """Places in a ranking, in a diverse order. Then the fields of the selection that say what made the order. Then, of

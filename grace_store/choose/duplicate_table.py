@@ -7,12 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
-from grace_store.base.documents import document_metadata, metadata_document
+from grace_store.base.documents import document_metadata
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.text import counted, percent
 from grace_store.likeness.duplicate_groups import (
     SHOWN_THRESHOLDS,
@@ -24,7 +22,11 @@ from grace_store.likeness.duplicate_groups import (
     group_samples,
 )
 from grace_store.scoring.notes import DuplicatesNote, GroupSpec
-from grace_store.scoring.parquet_columns import read_columns, read_header
+from grace_store.scoring.parquet_columns import (
+    read_columns,
+    read_note,
+    write_whole,
+)
 
 SCHEMA = pa.schema(
     [
@@ -165,8 +167,7 @@ class DuplicateTable:
 
     def write(self, path: str | Path) -> None:
         """Write the table; it appears under its name only when all of it is there."""
-        with whole_file(Path(path), PARQUET) as partial:
-            pq.write_table(self.table, partial, compression="zstd")
+        write_whole(Path(path), self.table, self.note)
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame; pandas must be installed."""
@@ -183,8 +184,7 @@ class DuplicateTable:
 def read_duplicates(path: str | Path) -> DuplicateTable:
     """Read a table of duplicates, or say why the file is none."""
     path = Path(path)
-    header = read_header(path, DuplicatesNote.maker)
-    note = metadata_document(header.metadata, DuplicatesNote, str(path))
+    note = read_note(path, DuplicatesNote)
     table = read_columns(path, dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), note.maker)
     row = _ints(table, "row")
     if len(row) != note.num_samples or (np.diff(row) <= 0).any():

@@ -19,11 +19,10 @@ from grace_store.data.sample_digests import text_digest
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
 from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, spanning_forest
 from grace_store.likeness.points import Descriptor
-from grace_store.pool.blocks import BlockReader
 from grace_store.pool.descriptors import DescriptionReader, tell_oddities
-from grace_store.pool.parallel import Mapper, Threads, map_ordered
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
+from grace_store.pool.walk import Mapper, SignalReader, Threads
 from grace_store.scoring.notes import DuplicatesNote, GroupSpec, SearchNote, check_plan_of
 from grace_store.scoring.provenance import keep_samples, where_note
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
@@ -234,17 +233,8 @@ def _num_tokens(pool: Pool) -> IntArray:
     """Return the tokens in the response of every planned sample; 0 where it is not done."""
     view = pool.signal
     out = np.zeros(view.store.plan.num_samples, dtype=np.int64)
-    if view.per_sample:
-        size = view.store.plan.samples_per_unit
-        units = view.committed_units()
-        found = map_ordered(lambda unit: view.unit_array("sample_num_tokens", unit), units, pool.threads)
-        for unit, counts in zip(units, found, strict=True):
-            here = out[unit * size : (unit + 1) * size]
-            here[:] = counts[: len(here)]
-        return out
-    for sample, num_tokens in BlockReader(view.store, (view.name,), gram=False).map(
-        lambda block: (block.sample, block.num_tokens), pool.threads
-    ):
+    reader = SignalReader(view.store, (view.name,), reads=("responses",))
+    for sample, num_tokens in reader.map(lambda block: (block.sample, block.num_tokens), pool.threads):
         out[sample] = num_tokens
     return out
 

@@ -27,7 +27,7 @@ from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote, W
 from grace_store.scoring.parquet_columns import arrow_numbers
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.store.opened import Store
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diverse_orders import DiversitySpec
 
 DEFAULT_RATIO = "0.2"
 SIZES = ("ratio", "count", "threshold")

@@ -11,7 +11,7 @@ from grace_store.cli import shared
 from grace_store.cli.console import show
 from grace_store.cli.options import COUNT, NATURAL, PATH, TEXT, choice, command, flag, option, parsed, said
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.values.diversity_spec import Traded
+from grace_store.values.diverse_orders import Traded
 
 
 @command(

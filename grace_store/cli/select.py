@@ -19,7 +19,7 @@ from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, print_rows, where_line
 from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.values.diversity_spec import METHODS, DiversitySpec
+from grace_store.values.diverse_orders import METHODS, DiversitySpec
 from grace_store.values.length_bias import LENGTHS
 
 GROUPS_SHOWN = 20

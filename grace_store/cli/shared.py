@@ -43,8 +43,8 @@ from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 from grace_store.data.mapping import ANY_PARTS, TRACE_PARTS
 from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
-from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool
+from grace_store.pool.walk import Threads
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.study import STUDIES
 from grace_store.values.score_spec import ScoreSpec

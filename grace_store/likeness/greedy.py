@@ -14,13 +14,13 @@ from grace_store.base.arrays import Float32Array, FloatArray, IntArray
 from grace_store.likeness.clusters import cluster_vectors, make_cells
 from grace_store.values.diverse_orders import (
     GREEDY,
+    DiversitySpec,
     Greedy,
     GreedyOrder,
     blended_order,
     merge_cells,
     rank_utility,
 )
-from grace_store.values.diversity_spec import DiversitySpec
 from grace_store.values.ranking import balanced_order
 
 Trade = tuple[Greedy, float]

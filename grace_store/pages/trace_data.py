@@ -24,9 +24,9 @@ from grace_store.data.record import fields_in, value_of
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.sample_digests import prompt_digest
 from grace_store.pages.sections import shortened
-from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import parse_names, stepwise_signals
 from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
+from grace_store.pool.walk import SignalReader
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
@@ -136,7 +136,7 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
     name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
     if name is None:
         return details
-    reader = BlockReader(store, (name,), loss=True)
+    reader = SignalReader(store, (name,), reads=("gram", "loss"))
     alignments = {}
     if shown.has_step_scores:
         alignments = {key: shown.flat(f"{key}_alignment") for key in ("answer", "history")}
@@ -153,7 +153,7 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
                 mine = slice(int(segments[at]), int(segments[at + 1]))
                 details[i] |= {
                     "tokens": found.num_tokens[mine].tolist(),
-                    "loss": _numbers(found.loss[mine]),
+                    "loss": _numbers(found.statistic["loss"][mine]),
                     "cosines": _cosines(found.gram[entries[at] : entries[at + 1]]),
                 }
     return details

@@ -15,9 +15,8 @@ from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
 from grace_store.likeness import points
 from grace_store.likeness.points import Described, Descriptor
-from grace_store.pool.parallel import Threads, map_ordered
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.pool.vectors import UnitVectors, VectorReader
+from grace_store.pool.walk import SignalReader, Threads, UnitVectors, map_ordered
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.gram import offsets_of
 
@@ -94,7 +93,7 @@ def describe_samples(
 class DescriptionReader:
     """Reads the descriptors of one signal, as often as asked. Threads may share it."""
 
-    vectors: VectorReader
+    vectors: SignalReader
     """Of the one signal."""
     descriptor: Descriptor | None
     """None for a signal that keeps one vector a sample."""
@@ -131,7 +130,7 @@ class DescriptionReader:
         view = pool.signal
         chosen = _resolved(view, descriptor, dimension, scores)
         wanted = _wanted(pool, samples)
-        vectors = VectorReader(pool.store, (view.name,))
+        vectors = SignalReader(pool.store, (view.name,), reads=("vectors",))
         units, made_by = _units(vectors, wanted, partial=pool.partial), _made_by(vectors, chosen)
         projection = None
         if chosen == "projected":
@@ -184,7 +183,7 @@ class DescriptionReader:
     def read(self, unit: int) -> Descriptions:
         """Return the descriptors of one unit's done samples that are asked for."""
         start, _ = self.store.plan.unit_range(unit)
-        found = self.vectors.read(0, unit)
+        found = self.vectors.vectors(0, unit)
         assert found is not None  # only committed units are asked for
         asked = self._asked(unit)
         sample = asked[found.done[asked - start]]
@@ -289,7 +288,7 @@ def _wanted(pool: Pool, samples: Positions | None) -> BoolArray | None:
     return wanted if pool.wanted is None else wanted & pool.wanted
 
 
-def _units(vectors: VectorReader, wanted: BoolArray | None, *, partial: bool) -> list[int]:
+def _units(vectors: SignalReader, wanted: BoolArray | None, *, partial: bool) -> list[int]:
     plan, view = vectors.store.plan, vectors.views[0]
     asked = plan.units if wanted is None else np.unique(np.flatnonzero(wanted) // plan.samples_per_unit).tolist()
     units = [unit for unit in asked if unit in vectors.committed[0]]
@@ -301,7 +300,7 @@ def _units(vectors: VectorReader, wanted: BoolArray | None, *, partial: bool) ->
     return units
 
 
-def _made_by(vectors: VectorReader, descriptor: Descriptor | None) -> dict[str, Any]:
+def _made_by(vectors: SignalReader, descriptor: Descriptor | None) -> dict[str, Any]:
     """Return the fields of a PointsNote."""
     view, num_units = vectors.views[0], len(vectors.committed[0])
     return {

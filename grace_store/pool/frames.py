@@ -9,11 +9,10 @@ import numpy as np
 
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import MissingExtra, SettingError
-from grace_store.pool.parallel import map_ordered
 from grace_store.pool.pool import Pool
 from grace_store.pool.records import columns_of_rows
 from grace_store.pool.samples import iter_samples
-from grace_store.pool.vectors import VectorReader
+from grace_store.pool.walk import SignalReader
 from grace_store.store.opened import SignalView, Store
 
 SEGMENT_COLUMNS = ("segment_num_tokens", "segment_loss", "segment_entropy", "segment_hit_rate", "segment_span")
@@ -64,7 +63,7 @@ def to_xarray(
     """
     xarray = _imported("xarray", "to_xarray")
     opened = store if isinstance(store, Store) else Store.open(store)
-    reader = VectorReader(opened, (opened.signal(signal).name,))
+    reader = SignalReader(opened, (opened.signal(signal).name,), reads=("vectors",))
     reader.check_complete(partial=partial)
     view = reader.views[0]
     sample, arrays = _columns(reader, _positions(opened, samples))
@@ -96,20 +95,19 @@ def _positions(store: Store, samples: Sequence[str] | IntArray | None) -> IntArr
     return np.unique(np.array(found, dtype=np.int64))
 
 
-def _columns(reader: VectorReader, asked: IntArray) -> tuple[IntArray, dict[str, Array]]:
+def _columns(reader: SignalReader, asked: IntArray) -> tuple[IntArray, dict[str, Array]]:
     """Return the done samples among those asked for, and the columns of the signal for them, vectors decoded."""
-    units = np.unique(asked // reader.store.plan.samples_per_unit).tolist()
-    there = [unit for unit in units if unit in reader.committed[0]]
-    if not (parts := list(map_ordered(lambda unit: _unit_columns(reader, unit, asked), there, reader.threads(None)))):
+    walk = reader.walk_units(lambda unit: _unit_columns(reader, unit, asked), asked, reader.threads(None))
+    if not (parts := list(walk)):
         raise SettingError(f"signal {reader.names[0]!r} has done none of the samples that were asked for")
     samples, columns = zip(*parts, strict=True)
     return np.concatenate(samples), {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
 
 
-def _unit_columns(reader: VectorReader, unit: int, asked: IntArray) -> tuple[IntArray, dict[str, Array]]:
+def _unit_columns(reader: SignalReader, unit: int, asked: IntArray) -> tuple[IntArray, dict[str, Array]]:
     view = reader.views[0]
     names = SAMPLE_COLUMNS if view.per_sample else SEGMENT_COLUMNS
-    found = reader.read(0, unit, names)
+    found = reader.vectors(0, unit, names)
     assert found is not None  # only committed units are asked for
     start, stop = reader.store.plan.unit_range(unit)
     chosen = found.done & np.isin(np.arange(start, stop), asked)

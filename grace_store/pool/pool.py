@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.finding import PoolNote, SignalNote, WhereNote
 from grace_store.base.text import one_line
 from grace_store.data.record import value_of
-from grace_store.pool.blocks import CommittedSignals
-from grace_store.pool.filter_expression import FilterExpression
-from grace_store.pool.parallel import Threads
-from grace_store.pool.records import SampleRecords, question_groups
+from grace_store.pool.walk import SignalReader, Threads
 from grace_store.store.opened import SignalView, Store, StoreLike
+
+if TYPE_CHECKING:
+    from grace_store.pool.filter_expression import FilterExpression
+    from grace_store.pool.records import SampleRecords
 
 ROWS_AT_ONCE = 512
 """Samples that are filtered together: few, because a field may hold a whole trace."""
@@ -64,6 +65,8 @@ class Kept:
 
 def keep_planned(store: Store, where: str, data: Sequence[str | Path] | None = None) -> Kept:
     """Return which samples of a plan a filter keeps, by position."""
+    from grace_store.pool.records import SampleRecords  # the dataset's modules, which only filters need
+
     return keep(where, planned_columns(store), store.plan.num_samples, lambda: SampleRecords(store, data))
 
 
@@ -79,6 +82,8 @@ def planned_columns(store: Store) -> KnownColumns:
 
 def keep(where: str, known: KnownColumns, num_samples: int, records: Callable[[], SampleRecords]) -> Kept:
     """Return which samples a filter keeps, in blocks; records are opened if the filter reads a field of theirs."""
+    from grace_store.pool.filter_expression import FilterExpression
+
     expression = FilterExpression(where, list(known))
     is_kept = np.zeros(num_samples, dtype=np.bool_)
     seen = _Seen({name: [] for name in expression.names})
@@ -289,6 +294,8 @@ class Pool:
 
     def questions(self, positions: Positions | None = None) -> IntArray:
         """Return the question of each of the pool's samples, or of those at some positions, numbered from 0."""
+        from grace_store.pool.records import question_groups
+
         return question_groups(self.store, self.group_by, self.data, self.positions if positions is None else positions)
 
     # ------------------------------------------------------------ signals
@@ -316,7 +323,7 @@ class Pool:
 
     # ------------------------------------------------------------ what is said of it
 
-    def note(self, signals: CommittedSignals | None = None) -> PoolNote:
+    def note(self, signals: SignalReader | None = None) -> PoolNote:
         """Return what a document says of the pool, and of the signals that were read."""
         plan, kept = self.store.plan, self.kept
         found = {} if signals is None else dict(zip(signals.views, signals.committed, strict=True))

@@ -15,10 +15,9 @@ from grace_store.base.errors import DataError
 from grace_store.base.states import STATE_DONE
 from grace_store.base.text import counted
 from grace_store.data.sample import Sample
-from grace_store.pool.blocks import CommittedSignals
-from grace_store.pool.parallel import map_ordered
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
+from grace_store.pool.walk import SignalReader, map_ordered
 from grace_store.store.opened import SignalView, Store
 
 READ_AHEAD_THREADS = 2
@@ -33,7 +32,7 @@ def iter_samples(pool: PoolLike) -> Iterator[StoredSample]:
     """Yield a pool's done samples by its one signal, in the order of the plan."""
     pool = Pool.of(pool)
     opened = pool.store
-    committed = CommittedSignals(opened, (pool.signal.name,))
+    committed = SignalReader(opened, (pool.signal.name,), reads=("responses",))
     committed.check_complete(partial=pool.partial)
     view, texts = _WalkedSignal(opened, committed.names[0]), _Texts(opened, pool.data)
     names = ["sample_state", f"{view.vectors_of}_num_tokens", *(() if view.per_sample else ("sample_gram",))]

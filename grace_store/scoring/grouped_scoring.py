@@ -5,33 +5,26 @@ All values come first, then the rows again: what is held are a few numbers a sam
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import SettingError
-from grace_store.base.events import Listener
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
-from grace_store.pool.parallel import Mapper, Threads, map_ordered
-from grace_store.pool.pool import Kept, SignalWeights
-from grace_store.pool.records import question_groups
-from grace_store.pool.vectors import UnitVectors, VectorReader
+from grace_store.pool.pool import Pool
+from grace_store.pool.walk import Mapper, SignalReader, Threads, UnitVectors
 from grace_store.scoring.notes import GroupsNote, ScoresNote
-from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, numpy_numbers
-from grace_store.scoring.provenance import Source, scores_note, sources_of, where_note
-from grace_store.scoring.score_table import GROUP_COLUMNS, ScoreRows, flag_lists
+from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, flag_lists, numpy_numbers
+from grace_store.scoring.provenance import Source
+from grace_store.scoring.score_table import GROUP_COLUMNS
 from grace_store.store.opened import Store
-from grace_store.values.alignment import RESOLUTION, ROUGH
+from grace_store.values.alignment import ROUGH
 from grace_store.values.directions import unit_vectors
-from grace_store.values.gram import offsets_of
-from grace_store.values.methods.grace import combine_signals
-from grace_store.values.methods.method import Heuristic, MethodSpec, Responses
+from grace_store.values.gram import RESOLUTION, offsets_of
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.within_groups import Within, compare_within
 
@@ -47,12 +40,10 @@ class Scoring:
     """Yields rows of the table in order, with the samples' flags as numbers."""
 
 
-def planned_groups(store: Store, by: str | None, data: Sequence[str | Path] | None, kept: Kept | None) -> IntArray:
-    """Return the question of every sample of a plan, -1 for those that a filter leaves out."""
-    if kept is None:
-        return question_groups(store, by, data)
-    group = np.full(store.plan.num_samples, -1)
-    group[kept.places] = question_groups(store, by, data, kept.places)
+def planned_groups(pool: Pool) -> IntArray:
+    """Return the question of every sample of a plan, -1 for samples outside the pool."""
+    group = np.full(pool.store.plan.num_samples, -1)
+    group[pool.positions] = pool.questions()
     return group
 
 
@@ -173,7 +164,7 @@ class GroupAlignment:
 
 
 def align_with_groups(
-    reader: VectorReader, signal: int, group: IntArray, threads: Threads = None, sum_bytes: int = SUM_BYTES
+    reader: SignalReader, signal: int, group: IntArray, threads: Threads = None, sum_bytes: int = SUM_BYTES
 ) -> GroupAlignment:
     """Return the cosines by a signal, given by its number; group is (N,), -1 for samples that take no part."""
     store = reader.store
@@ -203,36 +194,37 @@ _Sums = tuple[Float32Array, IntArray]
 class _Range:
     """Some questions of a store. Threads may share it."""
 
-    reader: VectorReader
+    reader: SignalReader
     signal: int
     offsets: IntArray
     number: IntArray
     """(N,) that of each sample's question, from 0; below 0 for others."""
 
     @property
-    def units(self) -> list[int]:
-        units: list[int] = np.unique(
-            np.flatnonzero(self.number >= 0) // self.reader.store.plan.samples_per_unit
-        ).tolist()
-        return units
+    def positions(self) -> IntArray:
+        """Positions of the samples of these questions in the plan."""
+        return np.flatnonzero(self.number >= 0)
 
     def sums(self, threads: Threads) -> _Sums:
         """Return the sums of the answers' directions, added in the order of the plan."""
         shape = (int(self.number.max()) + 1, self.reader.views[self.signal].vector_size)
         total, num = np.zeros(shape, dtype=np.float32), np.zeros(shape[0], dtype=np.int64)
-        for numbers, direction, count in map_ordered(self._unit_sums, self.units, threads):
+        for numbers, direction, count in self.reader.walk_units(self._unit_sums, self.positions, threads, self.signal):
             total[numbers] += direction
             num[numbers] += count
         return total, num
 
     def cosines(self, sums: _Sums, threads: Threads) -> Iterator[tuple[IntArray, Float32Array, FlagArray]]:
         """Yield samples of the range, the cosines of their steps, and their flags."""
-        for blocks in map_ordered(lambda unit: list(self._unit_cosines(unit, sums)), self.units, threads):
-            yield from blocks
+        walk = self.reader.walk_units(
+            lambda unit: list(self._unit_cosines(unit, sums)), self.positions, threads, self.signal
+        )
+        for found in walk:
+            yield from found
 
     def _read(self, unit: int) -> tuple[UnitVectors, IntArray, IntArray]:
         """Return a unit, the positions of its samples in the range, and where in the unit their answers are."""
-        found = self.reader.read(self.signal, unit)
+        found = self.reader.vectors(self.signal, unit)
         assert found is not None  # only done samples have a number
         start, stop = self.reader.store.plan.unit_range(unit)
         samples = start + np.flatnonzero(self.number[start:stop] >= 0)
@@ -289,72 +281,3 @@ def _cosines(vectors: Float32Array, owner: IntArray, others: _Sums) -> tuple[Flo
     flags = is_rough * np.uint8(Flag.CANCELLING)
     flags[np.unique(owner[has_none])] |= np.uint8(Flag.ZERO_VECTOR)
     return np.clip(cosine, -1.0, 1.0).astype(np.float32), flags
-
-
-# ---------------------------------------------------------------- heuristics on signals with one vector a sample
-# They score by the tokens and losses of whole responses, and read no vector.
-
-
-def are_whole_responses(store: Store, weights: SignalWeights) -> bool:
-    """Return whether signals have one vector a sample; raise if some have and others have one a segment."""
-    whole = [name for name in weights.names if store.signal(name).per_sample]
-    if whole and len(whole) < len(weights.names):
-        others = ", ".join(name for name in weights.names if name not in whole)
-        raise SettingError(
-            f"signal {', '.join(whole)} has one vector a sample and {others} one a segment: score either kind alone"
-        )
-    return bool(whole)
-
-
-def heuristic_flags(value: FloatArray, missing: BoolArray) -> FlagArray:
-    """Return the flags of samples with these values, some of which one of the signals lacks."""
-    flags = missing * np.uint8(Flag.MISSING_SIGNAL) | (~missing & np.isnan(value)) * np.uint8(Flag.NO_VALUE)
-    return flags.astype(np.uint8)
-
-
-def score_responses(
-    store: Store, spec: MethodSpec, weights: SignalWeights, kept: Kept | None, listener: Listener, *, partial: bool
-) -> Scoring:
-    """Return the scoring of samples by the tokens and losses of their whole responses."""
-    reader = VectorReader(store, weights.names, wanted=None if kept is None else kept.is_kept)
-    reader.check_complete(partial=partial)
-    note = scores_note(reader, spec, weights, where=where_note(kept))
-    work = functools.partial(_table, reader, weights, note)
-    return Scoring(note, sources_of(store), lambda threads: reader.walk(work, threads, listener))
-
-
-def _table(reader: VectorReader, weights: SignalWeights, note: ScoresNote, start: int) -> tuple[pa.Table, Array]:
-    """Return the rows of the block that begins at a sample, and the samples' flags."""
-    store, stop = reader.store, reader.stop(start)
-    row, num_steps = (store.column(name, start, stop).astype(np.int64) for name in ("sample_row", "sample_num_steps"))
-    found = [_of_signal(reader, number, note, start, row, num_steps) for number in range(len(reader.names))]
-    has, values, tokens = (np.stack(each) for each in zip(*found, strict=True))
-    wanted = True if reader.wanted is None else reader.wanted[start:stop]
-    kept = np.flatnonzero(has.any(axis=0) & wanted)
-    value = combine_signals(values, list(weights.weights.values()))[kept]
-    text_flags = store.text_flags(start, stop)
-    rows = ScoreRows(
-        sample_id=store.column("sample_id", start, stop)[kept],
-        row=row[kept],
-        num_steps=num_steps[kept],
-        # Where signals tokenise differently, of the first one that has the sample.
-        num_tokens=tokens[has.argmax(axis=0), np.arange(stop - start)][kept],
-        value=value,
-        flags=heuristic_flags(value, ~np.asarray(has[:, kept].all(axis=0))),
-        text_flags=None if text_flags is None else text_flags[kept],
-    )
-    return rows.to_table(note), rows.all_flags
-
-
-def _of_signal(
-    reader: VectorReader, number: int, note: ScoresNote, start: int, row: IntArray, num_steps: IntArray
-) -> tuple[BoolArray, FloatArray, IntArray]:
-    """Return of all samples of a block, by one signal: is it done, its value (NaN if not), its tokens."""
-    parts = [reader.response(number, unit) for unit in reader.units(start)]
-    done, tokens, loss = (np.concatenate(each) for each in zip(*parts, strict=True))
-    parts_of = np.ones(len(row), np.int64)
-    samples = Responses(row=row, num_steps=num_steps, num_parts=parts_of, num_tokens=tokens, loss=loss)
-    method = note.method
-    assert isinstance(method, Heuristic)
-    value = method.values(note.spec, samples)
-    return done, np.where(done, value, np.nan), tokens.astype(np.int64)

@@ -5,21 +5,20 @@ on the whole pool also holds its influences, 4 bytes for each sample and subtask
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, Positions, Rows
+from grace_store.base.arrays import Array, FlagArray, Float32Array, FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
 from grace_store.likeness.communities import find_communities
-from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool
-from grace_store.pool.vectors import UnitVectors, VectorReader
+from grace_store.pool.walk import SampleBlock, SignalReader, Threads, UnitVectors
 from grace_store.scoring.grouped_scoring import Scoring
 from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.provenance import Source, scores_note, sources_of, where_note
@@ -32,30 +31,17 @@ from grace_store.values.methods.cadc import capability_directions, joined_pairs,
 from grace_store.values.methods.grace import combine_signals
 from grace_store.values.methods.method import InfluenceMethod, InfluenceSpec
 
+InfluenceBlock = tuple[SampleBlock, Float32Array, FloatArray, FlagArray]
+"""One block of samples: their influences (n, J), the slopes of their squared norms across checkpoints, their flags.
 
-@dataclass(frozen=True, slots=True)
-class InfluenceBlock:
-    """Influences of the samples of one block that at least one checkpoint has, in the order of the plan."""
-
-    sample: Positions
-    row: Rows
-    num_steps: IntArray
-    num_tokens: IntArray
-    influence: Float32Array
-    """(n, J). Values follow from it as it is kept, so that a table agrees with itself."""
-    slope: FloatArray
-    """Of the squared norm across checkpoints."""
-    flags: FlagArray
-
-    def __len__(self) -> int:
-        return len(self.sample)
+Values follow from the influences as they are stored, in float32, so that a table agrees with itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolProducts:
     """What is read of a pool and what it is multiplied with. Threads may share it, and it may be sent elsewhere."""
 
-    reader: VectorReader
+    reader: SignalReader
     restores_length: bool
     """Whether gradients count as long as they are."""
     shares: Sequence[float]
@@ -64,49 +50,35 @@ class PoolProducts:
     """(checkpoints, J, D): what every gradient of the pool is multiplied with, for subtasks or capabilities."""
 
     def block(self, start: int) -> InfluenceBlock:
-        """Return the influences of the samples of one block."""
-        store = self.reader.store
-        stop = self.reader.stop(start)
+        """Return the influences of the samples of one block that at least one checkpoint has."""
+        block = self.reader.read(start).without_signals()
         found = [self._unit(unit) for unit in self.reader.units(start)]
-        kept, tokens, influence, slope, flags = (np.concatenate(each) for each in zip(*found, strict=True))
-        if self.reader.wanted is not None:
-            kept &= self.reader.wanted[start:stop]
-        return InfluenceBlock(
-            sample=Positions(np.arange(start, stop)[kept]),
-            row=Rows(store.column("sample_row", start, stop)[kept].astype(np.int64)),
-            num_steps=store.column("sample_num_steps", start, stop)[kept].astype(np.int64),
-            num_tokens=tokens[kept],
-            influence=influence[kept],
-            slope=slope[kept],
-            flags=flags[kept],
-        )
+        influence, slope, flags = (np.concatenate(each)[block.sample - start] for each in zip(*found, strict=True))
+        return block, influence, slope, flags
 
     def blocks(self, threads: Threads, listener: Listener) -> Iterator[InfluenceBlock]:
         """Yield the influences of all samples, block by block."""
         return self.reader.walk(self.block, self.reader.threads(threads), listener)
 
     def _unit(self, unit: int) -> tuple[Array, ...]:
-        """Return of all samples of a unit: is it done anywhere, tokens, influences, slope, flags."""
+        """Return three arrays over all samples of a unit: influences, slopes of the squared norm, and flags."""
         start, stop = self.reader.store.plan.unit_range(unit)
         num, num_directions = stop - start, self.directions.shape[1]
         parts = np.full((len(self.reader.names), num, num_directions), np.nan)
         squared = np.full((len(self.reader.names), num), np.nan)
         has = np.zeros((len(self.reader.names), num), dtype=np.bool_)
         flags = np.zeros(num, dtype=np.uint8)
-        tokens = np.zeros(num, dtype=np.int64)
         for number in range(len(self.reader.names)):
-            found = self.reader.read(number, unit)
+            found = self.reader.vectors(number, unit)
             if found is None:
                 continue
             done = has[number] = found.done
             parts[number, done], mine = self._products(found, number)
             flags[done] |= mine
             squared[number, done] = found.length[done].astype(np.float64) ** 2
-            tokens = np.where(tokens == 0, found.num_tokens, tokens)
         flags[has.any(axis=0) & ~np.asarray(has.all(axis=0))] |= np.uint8(Flag.MISSING_SIGNAL)
         influence = combine_signals(parts, self.shares).astype(np.float32)
-        anywhere: BoolArray = np.asarray(has.any(axis=0))
-        return anywhere, tokens, influence, self_influence_slopes(squared), flags
+        return influence, self_influence_slopes(squared), flags
 
     def _products(self, found: UnitVectors, number: int) -> tuple[FloatArray, FlagArray]:
         vectors = found.decoded(slice(None) if found.done.all() else found.done)
@@ -115,19 +87,11 @@ class PoolProducts:
 
 
 def _rows(
-    reader: VectorReader, note: ScoresNote, block: InfluenceBlock, value: FloatArray, columns: Mapping[str, Array]
+    reader: SignalReader, note: ScoresNote, found: InfluenceBlock, value: FloatArray, columns: Mapping[str, Array]
 ) -> tuple[pa.Table, Array]:
     """Return the rows of one block, and the samples' flags."""
-    rows = ScoreRows(
-        sample_id=reader.ids(block),
-        row=block.row,
-        num_steps=block.num_steps,
-        num_tokens=block.num_tokens,
-        value=value,
-        flags=block.flags,
-        text_flags=reader.text_flags(block),
-        more={"influence": block.influence, **columns},
-    )
+    block, influence, _, flags = found
+    rows = ScoreRows.of(reader, block, value, flags, more={"influence": influence, **columns})
     return rows.to_table(note), rows.all_flags
 
 
@@ -137,9 +101,9 @@ def _scoring_by_block(
     """Return a scoring whose values depend on nothing but the sample."""
 
     def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
-        for block in compared.blocks(threads, listener):
-            valued = method.values(note.spec, block.influence, block.slope)
-            yield _rows(compared.reader, note, block, valued.value, valued.columns)
+        for found in compared.blocks(threads, listener):
+            valued = method.values(note.spec, found[1], found[2])
+            yield _rows(compared.reader, note, found, valued.value, valued.columns)
 
     return Scoring(note, sources, tables)
 
@@ -152,25 +116,25 @@ def _scoring_of_all(
     listener: Listener,
     threads: Threads,
 ) -> Scoring:
-    """Read all of the pool and value it, since values depend on one another; then the rows follow."""
+    """Read all of the pool and value it, since values depend on one another; then return the scoring."""
     whole = np.empty((compared.reader.store.plan.num_samples, compared.directions.shape[1]), np.float32)
     held: list[InfluenceBlock] = []
     stop = 0
-    for block in compared.blocks(threads, listener):
+    for block, influence, slope, flags in compared.blocks(threads, listener):
         mine = slice(stop, stop := stop + len(block))
-        whole[mine] = block.influence
-        held.append(replace(block, influence=whole[mine]))
-    slopes = np.concatenate([np.zeros(0), *(block.slope for block in held)])
+        whole[mine] = influence
+        held.append((block, whole[mine], slope, flags))
+    slopes = np.concatenate([np.zeros(0), *(slope for _, _, slope, _ in held)])
     valued = method.values(note.spec, whole[:stop], slopes)
     if valued.thresholds is not None:
         note = note.model_copy(update={"thresholds": tuple(valued.thresholds.tolist())})
 
     def tables(_: Threads) -> Iterator[tuple[pa.Table, Array]]:
         start = 0
-        for block in held:
-            mine = slice(start, start := start + len(block))
+        for found in held:
+            mine = slice(start, start := start + len(found[0]))
             columns = {name: column[mine] for name, column in valued.columns.items()}
-            yield _rows(compared.reader, note, block, valued.value[mine], columns)
+            yield _rows(compared.reader, note, found, valued.value[mine], columns)
 
     return Scoring(note, sources, tables)
 
@@ -183,7 +147,7 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
         raise SettingError(f"--method {spec.method} scores by the influence on a target set: give its store, --targets")
     store = targets.open()
     pairs = pair_signals(pool.store, store, method, pool.signals, targets.signals)
-    reader = VectorReader(pool.store, pairs.weights.names, wanted=pool.wanted)
+    reader = SignalReader(pool.store, pairs.weights.names, pool.wanted, reads=("vectors",))
     reader.check_complete(partial=pool.partial)
     found = read_targets(store, pairs.targets, find_subtasks(targets, store), restore_length=method.restores_length)
     directions, joined = found.means, {"influence_of": found.subtasks.names}

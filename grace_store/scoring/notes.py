@@ -11,7 +11,6 @@ from grace_store.base.finding import PoolNote, SignalNote, WhereNote
 from grace_store.base.settings import Frozen
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
-from grace_store.values.grid import SweepSpec
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import InfluenceMethod, Method, MethodSpec, parse_spec
 from grace_store.values.weightings.weighting import WeightsSpec
@@ -29,9 +28,6 @@ def _as_spec(given: Any) -> Any:
 
 AnyMethodSpec = Annotated[SerializeAsAny[MethodSpec], BeforeValidator(_as_spec)]
 """The settings of whichever method they name."""
-AnySweepSpec = Annotated[
-    SweepSpec, BeforeValidator(lambda given: SweepSpec.parse(**given) if isinstance(given, dict) else given)
-]
 
 
 class ScoredSignal(SignalNote):
@@ -65,7 +61,7 @@ class StoreNote(Document):
     """Which samples were looked at, if not all."""
 
 
-# ---------------------------------------------------------------- scores and sweeps
+# ---------------------------------------------------------------- scores
 
 
 class Subtask(Frozen):
@@ -153,18 +149,6 @@ class ScoresNote(StoreNote):
             if name not in self.signals or name not in (self.targets.signals if self.targets else {}):
                 raise SettingError(f"checkpoint {name!r} is not among the signals")
         return self
-
-
-class SweepNote(StoreNote):
-    """What made a sweep."""
-
-    words: ClassVar[str] = "a sweep"
-    maker: ClassVar[str] = "sweep"
-
-    kind: Literal["sweep"] = "sweep"
-    spec: AnySweepSpec
-    settings: tuple[str, ...] = Field(min_length=1)
-    signals: dict[str, SignalNote]
 
 
 class WeightsNote(StoreNote):

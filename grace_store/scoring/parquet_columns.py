@@ -1,16 +1,75 @@
-"""Columns of Parquet files that commands wrote; a file may come from another program."""
+"""Parquet tables that commands write, each with its note in the metadata; a file may come from another program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import Array, BoolArray, Numbers
+from grace_store.base.arrays import Array, BoolArray, IntArray, Numbers
+from grace_store.base.documents import Document, document_metadata, metadata_document
 from grace_store.base.errors import DataError
+from grace_store.base.files import PARQUET, whole_file
+from grace_store.base.states import flag_names
 from grace_store.values.gram import offsets_of
+
+NoteT = TypeVar("NoteT", bound=Document)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class NotedTable(Generic[NoteT]):
+    """A table in memory: its columns as Arrow, and the note that says what made it."""
+
+    table: pa.Table
+    note: NoteT
+    path: Path | None = None
+    """The file that it was read from."""
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def what(self) -> str:
+        """The kind and file of the table, for a sentence."""
+        kind = self.note.words.partition(" ")[2]
+        return kind if self.path is None else f"{kind} {self.path}"
+
+    @property
+    def row(self) -> IntArray:
+        """The row of every sample's record in the dataset."""
+        return np.asarray(numpy_numbers(self.table["row"]), dtype=np.int64)
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame; pandas must be installed."""
+        return self.table.to_pandas()
+
+
+def read_note(path: Path, kind: type[NoteT]) -> NoteT:
+    """Return the note in a table's metadata without reading the table, or raise DataError."""
+    return metadata_document(read_header(path, kind.maker).metadata, kind, str(path))
+
+
+def write_whole(path: Path, table: pa.Table, note: Document) -> None:
+    """Write a table with its note; the file appears under its name only when all of it is there."""
+    with whole_file(path, PARQUET) as partial:
+        pq.write_table(table.replace_schema_metadata(document_metadata(note)), partial, compression="zstd")
+
+
+@contextmanager
+def write_blocks(path: Path, columns: Mapping[str, pa.DataType], note: Document) -> Iterator[pq.ParquetWriter]:
+    """Open a table for writing block by block; the file appears under its name only when all of it is there."""
+    schema = pa.schema(list(columns.items()), metadata=document_metadata(note))
+    # Hardly two numbers are equal: looking for a dictionary of them takes longer than all the rest.
+    with (
+        whole_file(path, PARQUET) as partial,
+        pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=False) as writer,
+    ):
+        yield writer
 
 
 def read_header(path: Path, maker: str) -> pa.Schema:
@@ -92,6 +151,16 @@ def arrow_texts(texts: Sequence[str]) -> pa.Array:
         lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
     offsets = _fitting(offsets_of(lengths), np.dtype(np.int32))
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(whole))
+
+
+def flag_lists(flags: Array) -> pa.Array:
+    """Return the column of flags for samples that have these bits of Flag."""
+    if not flags.any():
+        return arrow_lists(np.zeros(len(flags) + 1, dtype=np.int32), arrow_texts([]))
+    found, place = np.unique(flags, return_inverse=True)
+    names = [flag_names(each) for each in found.tolist()]
+    offsets = offsets_of(np.array([len(each) for each in names], dtype=np.int64))
+    return arrow_lists(offsets, arrow_texts(list(chain.from_iterable(names)))).take(arrow_numbers(place, pa.int64()))
 
 
 def _fitting(values: Array, dtype: np.dtype[Any]) -> Array:

@@ -4,43 +4,40 @@ Also the rows of a scores table that a filter keeps, which may need the records 
 written over what it is made from.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grace_store.base.errors import NotAStore, ResumeMismatch, SettingError
 from grace_store.base.files import overlaps
 from grace_store.base.finding import PoolNote, SignalNote, WhereNote
-from grace_store.pool.blocks import CommittedSignals
 from grace_store.pool.pool import Kept, KnownColumns, SignalWeights, keep, keep_planned, read_groups
-from grace_store.pool.records import SampleRecords
-from grace_store.scoring.notes import (
-    NamedSignal,
-    ScoredSignal,
-    ScoresNote,
-    StoreNote,
-    SweepNote,
-    TargetsNote,
-    check_plan_of,
-)
+from grace_store.pool.walk import SignalReader
+from grace_store.scoring.notes import NamedSignal, ScoredSignal, ScoresNote, StoreNote, TargetsNote, check_plan_of
 from grace_store.scoring.parquet_columns import arrow_flags
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.backend import is_url
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.methods.method import MethodSpec
 
+if TYPE_CHECKING:
+    from grace_store.pool.records import SampleRecords
+    from grace_store.scoring.sweep_table import SweepNote
 
-def store_note(signals: CommittedSignals) -> dict[str, Any]:
+
+def store_note(signals: SignalReader) -> dict[str, Any]:
     """Return the fields of a StoreNote for what is made from some signals of a store."""
     place, plan = signals.store.location, signals.store.plan
     of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
     return {"store": place, "partial": signals.is_partial, **of_plan}
 
 
-def scores_note(signals: CommittedSignals, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
+def scores_note(signals: SignalReader, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
     """Return the note of a table of scores; more are fields that only some methods have."""
     return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **store_note(signals), **more)
 
@@ -58,7 +55,7 @@ def noted_pool(note: ScoresNote | SweepNote, where: WhereNote | None = None) -> 
     )
 
 
-def weighted_signals(signals: CommittedSignals, weights: SignalWeights) -> dict[str, ScoredSignal]:
+def weighted_signals(signals: SignalReader, weights: SignalWeights) -> dict[str, ScoredSignal]:
     """Return each of some signals as a note says it, with its weight."""
     return {
         view.name: ScoredSignal(sha256=view.signal.identity(), num_units=len(units), weight=weights.weights[view.name])
@@ -135,6 +132,8 @@ def keep_samples(
         return where
     if table is None:
         return keep_planned(store, where, data)
+    from grace_store.pool.records import SampleRecords
+
     positions = store.positions_of(table.row)
     found = keep(where, scored_columns(table), len(table), lambda: SampleRecords(store, data, positions))
     is_kept = np.zeros(store.plan.num_samples, dtype=np.bool_)
@@ -151,6 +150,8 @@ def groups_of(
 
 def records_of(table: ScoreTable, store: str | None = None, data: Sequence[str | Path] | None = None) -> SampleRecords:
     """Return the records of the samples of a table."""
+    from grace_store.pool.records import SampleRecords  # the dataset's modules, which few tables need
+
     opened = open_store_of(table, store)
     return SampleRecords(opened, data, opened.positions_of(table.row))
 

@@ -15,21 +15,16 @@ import pyarrow as pa
 from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
-from grace_store.base.states import ABOUT, flag_counts
-from grace_store.pool.blocks import BlockReader, SampleBlock
-from grace_store.pool.parallel import Threads
+from grace_store.base.states import ABOUT, Flag, flag_counts
 from grace_store.pool.pool import Pool, Signals, SignalWeights
-from grace_store.pool.vectors import VectorReader
+from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads
 from grace_store.scoring.conclusions import conclude_scores
 from grace_store.scoring.grouped_scoring import (
     GroupAlignment,
     Scoring,
     align_with_groups,
-    are_whole_responses,
-    heuristic_flags,
     planned_groups,
     score_in_groups,
-    score_responses,
 )
 from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
 from grace_store.scoring.parquet_columns import numpy_numbers
@@ -52,11 +47,11 @@ from grace_store.scoring.score_table import (
 )
 from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
+from grace_store.values.gram import is_step
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, combine_scores, combine_signals, placed, score_ragged
 from grace_store.values.methods.method import Heuristic, InfluenceMethod, InfluenceSpec, MethodSpec, Responses
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.step_rules import History
+from grace_store.values.score_spec import History, ScoreSpec
 from grace_store.values.within_groups import Within
 
 
@@ -163,7 +158,7 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
         if request.group_by is not None:
             raise SettingError("--group-by says what a question is: give --within group or --target group with it")
         return _prepare_method(pool, request, None, listener)
-    group = planned_groups(store, request.group_by, request.data, pool.kept)
+    group = planned_groups(pool)
     scoring = _prepare_method(pool, request, group, listener)
     return score_in_groups(scoring, store, group, request.group_by, request.within, threads)
 
@@ -183,9 +178,7 @@ def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, l
     if request.targets is not None:
         takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
         raise SettingError(f"a target set is for the methods {', '.join(takers)}: leave it out")
-    if isinstance(method, Heuristic) and are_whole_responses(pool.store, pool.weights):
-        return score_responses(pool.store, spec, pool.weights, pool.kept, listener, partial=pool.partial)
-    return _score_steps(pool, spec, request.custom_history, group, listener)
+    return _score_blocks(pool, spec, request.custom_history, group, listener)
 
 
 def replay(
@@ -245,18 +238,25 @@ def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
     return Targets(store, names, then.subtasks_by, data)
 
 
-def _score_steps(
+READS: dict[str, tuple[Reads, ...]] = {"grams": ("gram",), "losses": ("loss", "responses")}
+"""What is read of signals for methods that look at Grams or at losses; the others look at token counts alone."""
+
+
+def _score_blocks(
     pool: Pool, spec: MethodSpec, history: History | None, group: IntArray | None, listener: Listener
 ) -> Scoring:
-    """Return the scoring of signals that have steps: from their Grams, or from token counts and losses."""
-    reads, weights = METHODS[spec.method].reads, pool.weights
-    reader = BlockReader(pool.store, weights.names, wanted=pool.wanted, gram=reads == "grams", loss=reads == "losses")
+    """Return a scoring from Grams, or from the token counts and losses of segments or of whole responses."""
+    weights = pool.weights
+    reads = READS.get(METHODS[spec.method].reads, ("responses",))
+    if "responses" in reads:
+        _check_one_kind(pool.store, weights)
+    reader = SignalReader(pool.store, weights.names, pool.wanted, reads)
     reader.check_complete(partial=pool.partial)
     described = None if history is None else _described(history)
     note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept))
     others = None
     if group is not None and isinstance(spec, ScoreSpec) and spec.target == "group":
-        vectors = VectorReader(pool.store, weights.names)
+        vectors = SignalReader(pool.store, weights.names, reads=("vectors",))
         others = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
@@ -267,7 +267,7 @@ def _score_steps(
 
 
 def _block_rows(
-    reader: BlockReader,
+    reader: SignalReader,
     block: SampleBlock,
     note: ScoresNote,
     weights: SignalWeights,
@@ -282,19 +282,9 @@ def _block_rows(
         scores = score_signals(block, cast(ScoreSpec, note.spec), weights, history, others)
         steps = (scores.step_score, scores.answer_alignment, scores.history_alignment)
         value, flags = scores.value, scores.flags
-    is_answer = np.zeros(len(block.segment_tokens), dtype=np.bool_)
-    is_answer[np.cumsum(block.num_steps + 1) - 1] = True
-    return ScoreRows(
-        sample_id=reader.ids(block),
-        row=block.row,
-        num_steps=block.num_steps,
-        num_tokens=block.num_tokens,
-        value=value,
-        flags=flags,
-        text_flags=reader.text_flags(block),
-        steps=steps,
-        step_tokens=block.segment_tokens[~is_answer],
-    )
+    is_whole = reader.views[0].per_sample
+    step_tokens = None if is_whole else block.segment_tokens[is_step(block.num_steps)]
+    return ScoreRows.of(reader, block, value, flags, steps=steps, step_tokens=step_tokens)
 
 
 def score_signals(
@@ -324,15 +314,28 @@ def _heuristic(
     for found, place in zip(block.signals, block.places, strict=True):
         row = block.row if place is None else block.row[place]
         # Only methods that look at losses have them.
-        loss = found.loss if len(found.loss) else np.zeros(len(found.num_tokens), np.float32)
-        steps = found.num_steps
-        samples = Responses(row=row, num_steps=steps, num_parts=steps + 1, num_tokens=found.num_tokens, loss=loss)
+        loss = found.statistic.get("loss", np.zeros(len(found.num_tokens), np.float32))
+        is_whole = len(found.num_tokens) == len(found.num_steps)
+        num_parts = np.ones_like(found.num_steps) if is_whole else found.num_steps + 1
+        steps, tokens = found.num_steps, found.num_tokens
+        samples = Responses(row=row, num_steps=steps, num_parts=num_parts, num_tokens=tokens, loss=loss)
         each = method.values(spec, samples)
         values.append(placed(each, place, len(block)))
         if place is not None:
             missing |= ~np.isin(np.arange(len(block)), place)
     value = combine_signals(np.stack(values), list(weights.weights.values()))
-    return value, heuristic_flags(value, missing)
+    flags = missing * np.uint8(Flag.MISSING_SIGNAL) | (~missing & np.isnan(value)) * np.uint8(Flag.NO_VALUE)
+    return value, flags.astype(np.uint8)
+
+
+def _check_one_kind(store: Store, weights: SignalWeights) -> None:
+    """Raise if some signals have one vector per sample and others one per segment."""
+    whole = [name for name in weights.names if store.signal(name).per_sample]
+    if whole and len(whole) < len(weights.names):
+        others = ", ".join(name for name in weights.names if name not in whole)
+        raise SettingError(
+            f"signal {', '.join(whole)} has one vector a sample and {others} one a segment: score either kind alone"
+        )
 
 
 def _described(history: History) -> CustomHistory:

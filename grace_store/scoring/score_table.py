@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,27 +25,32 @@ from grace_store.base.arrays import (
     ascend,
     find_rows,
 )
-from grace_store.base.documents import document_metadata, metadata_document
+from grace_store.base.documents import document_metadata
 from grace_store.base.errors import SettingError
-from grace_store.base.files import PARQUET, whole_file
-from grace_store.base.states import ABOUT, flag_names
+from grace_store.base.states import ABOUT
 from grace_store.base.text import counted
 from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.parquet_columns import (
+    NotedTable,
     arrow_flags,
     arrow_floats,
     arrow_lists,
     arrow_numbers,
     arrow_texts,
+    flag_lists,
     not_made_by,
     numpy_numbers,
     read_columns,
-    read_header,
+    read_note,
+    write_blocks,
 )
 from grace_store.store.opened import Store
 from grace_store.values.gram import offsets_of, sum_by_sample
 from grace_store.values.length_bias import lengths_of
 from grace_store.values.ranking import Length, balanced_order, rank
+
+if TYPE_CHECKING:
+    from grace_store.pool.walk import SampleBlock, SignalReader
 
 COLUMNS = {
     "sample_id": pa.string(),
@@ -72,16 +76,8 @@ METHOD_TYPES = {"int32": pa.int32(), "float64": pa.float64(), "list<float32>": p
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScoreTable:
+class ScoreTable(NotedTable[ScoresNote]):
     """A scores table in memory: its columns as Arrow or NumPy, and what made it."""
-
-    table: pa.Table
-    note: ScoresNote
-    path: Path | None = None
-    """Where it was read from."""
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
 
     def __repr__(self) -> str:
         place = f", {self.path}" if self.path else ""
@@ -91,11 +87,6 @@ class ScoreTable:
     def value(self) -> FloatArray:
         """V of every sample; NaN where there is none."""
         return np.asarray(numpy_numbers(self.table["value"]), dtype=np.float64)
-
-    @property
-    def row(self) -> IntArray:
-        """Where every sample's record stands in the dataset."""
-        return self._ints("row")
 
     @property
     def num_steps(self) -> IntArray:
@@ -166,11 +157,6 @@ class ScoreTable:
         return self.note.plan_sha256
 
     @property
-    def what(self) -> str:
-        """What it is and where, for a sentence."""
-        return "table of scores" if self.path is None else f"table of scores {self.path}"
-
-    @property
     def has_step_scores(self) -> bool:
         """Whether steps have scores; those of a heuristic have none."""
         return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
@@ -237,7 +223,7 @@ class ScoreTable:
         """
         from grace_store.pool.records import columns_of_rows  # all of the dataset's modules, for this alone
 
-        frame = self.table.to_pandas()
+        frame = NotedTable.to_pandas(self)
         more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
         return frame.assign(**more)
 
@@ -264,6 +250,22 @@ class ScoreRows:
     """Flat; None where only the tokens of whole responses are known."""
     more: Mapping[str, Array] = field(default_factory=dict)
     """Columns of the method's own; influences are (n, J)."""
+
+    @classmethod
+    def of(
+        cls, reader: SignalReader, block: SampleBlock, value: FloatArray, flags: FlagArray, **more: Any
+    ) -> ScoreRows:
+        """Return the rows of a block's samples; more are fields that only some methods have."""
+        return cls(
+            sample_id=reader.ids(block),
+            row=block.row,
+            num_steps=block.num_steps,
+            num_tokens=block.num_tokens,
+            value=value,
+            flags=flags,
+            text_flags=reader.text_flags(block),
+            **more,
+        )
 
     @property
     def all_flags(self) -> Array:
@@ -312,25 +314,9 @@ def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
     return COLUMNS | more | ({} if note.groups is None else GROUP_COLUMNS)
 
 
-def flag_lists(flags: Array) -> pa.Array:
-    """Return the column of flags for samples that have these bits of Flag."""
-    if not flags.any():
-        return arrow_lists(np.zeros(len(flags) + 1, dtype=np.int32), arrow_texts([]))
-    found, place = np.unique(flags, return_inverse=True)
-    names = [flag_names(each) for each in found.tolist()]
-    offsets = offsets_of(np.array([len(each) for each in names], dtype=np.int64))
-    return arrow_lists(offsets, arrow_texts(list(chain.from_iterable(names)))).take(arrow_numbers(place, pa.int64()))
-
-
-@contextmanager
-def write_scores(path: Path, note: ScoresNote) -> Iterator[pq.ParquetWriter]:
-    """Open a table for writing, block by block; it appears under its name only when all of it is there."""
-    # Hardly two scores are equal: looking for a dictionary of them takes longer than all the rest.
-    with (
-        whole_file(path, PARQUET) as partial,
-        pq.ParquetWriter(partial, scores_schema(note), compression="zstd", use_dictionary=False) as writer,
-    ):
-        yield writer
+def write_scores(path: Path, note: ScoresNote) -> AbstractContextManager[pq.ParquetWriter]:
+    """Open a table for writing, as write_blocks does."""
+    return write_blocks(path, _columns_of(note), note)
 
 
 # ---------------------------------------------------------------- reading, also what others wrote
@@ -353,8 +339,7 @@ def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> Sc
 
 def read_scores_note(path: str | Path) -> ScoresNote:
     """Return what made a scores table, without reading the table."""
-    header = read_header(Path(path), ScoresNote.maker)
-    return metadata_document(header.metadata, ScoresNote, str(path))
+    return read_note(Path(path), ScoresNote)
 
 
 def _check_rows(table: pa.Table, path: Path) -> None:

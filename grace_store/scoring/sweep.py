@@ -17,14 +17,19 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.files import whole_folder
 from grace_store.base.finding import Column, Finding, PoolNote, Table
 from grace_store.base.text import counted
-from grace_store.pool.blocks import BlockReader, SampleBlock
-from grace_store.pool.parallel import Mapper, Threads, map_ordered
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.scoring.notes import SweepNote, check_plan_of
+from grace_store.pool.walk import Mapper, SampleBlock, SignalReader, Threads, map_ordered
+from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.parquet_columns import arrow_numbers, arrow_texts
 from grace_store.scoring.provenance import noted_pool
-from grace_store.scoring.setting_changes import WITH_DEFAULT, conclude_sweep
-from grace_store.scoring.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
+from grace_store.scoring.sweep_settings import (
+    WITH_DEFAULT,
+    Setting,
+    SettingValues,
+    conclude_sweep,
+    resolve_settings,
+    short_labels,
+)
 from grace_store.scoring.sweep_table import (
     OVERLAP,
     SUMMARY,
@@ -32,6 +37,7 @@ from grace_store.scoring.sweep_table import (
     SWEEP_NOTE,
     FolderTables,
     HeldTables,
+    SweepNote,
     SweepTables,
     SweepWriter,
     is_sweep,
@@ -44,8 +50,7 @@ from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
-from grace_store.values.order_statistics import OrderStatistics
-from grace_store.values.ranking import budget, top_mask
+from grace_store.values.ranking import OrderStatistics, budget, top_mask
 from grace_store.values.score_spec import ScoreSpec
 
 MAX_RANKED = 1 << 17
@@ -159,7 +164,7 @@ def sweep(pool: PoolLike, spec: SweepSpec, *, out: str | Path | None = None, lis
     for ratio in spec.ratio:
         budget(ratio, 0)
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
-    reader = BlockReader(pool.store, names, wanted=pool.wanted)
+    reader = SignalReader(pool.store, names, wanted=pool.wanted)
     reader.check_complete(partial=pool.partial)
     made_from = pool.note(reader)
     note = SweepNote(
@@ -230,7 +235,7 @@ Beside = tuple[Int32Array, Int32Array, FloatArray, IntArray]
 
 
 def _add_values(
-    reader: BlockReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
+    reader: SignalReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
 ) -> Beside:
     """Add the values of all settings, and return what they are compared with; the default may be none of them."""
     default = Setting(ScoreSpec(), settings[0].weights)
@@ -241,9 +246,7 @@ def _add_values(
 
     def work(block: SampleBlock) -> tuple[pa.Table, SampleBlock, FloatArray]:
         samples = samples_table(reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens)
-        # Without its Grams: it may come from elsewhere.
-        about = replace(block, segment_tokens=block.segment_tokens[:0], signals=(), places=())
-        return samples, about, values(block)
+        return samples, block.without_signals(), values(block)
 
     for samples, block, found in reader.map(work, threads):
         out.add(samples, block.row, found[: len(names)])

@@ -3,16 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import BeforeValidator, Field
 
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.documents import document_metadata, find_document, metadata_document
+from grace_store.base.documents import document_metadata, find_document
 from grace_store.base.errors import DataError
-from grace_store.scoring.notes import SweepNote
+from grace_store.base.finding import SignalNote
+from grace_store.scoring.notes import StoreNote
 from grace_store.scoring.parquet_columns import (
     arrow_floats,
     arrow_numbers,
@@ -20,8 +22,9 @@ from grace_store.scoring.parquet_columns import (
     arrow_words,
     numpy_numbers,
     read_columns,
-    read_header,
+    read_note,
 )
+from grace_store.values.grid import SweepSpec
 
 SAMPLES_SCHEMA = pa.schema(
     [("sample_id", pa.string()), ("row", pa.int64()), ("num_steps", pa.int32()), ("num_tokens", pa.int64())]
@@ -45,6 +48,23 @@ SAMPLES = "samples.parquet"
 SUMMARY = "summary.parquet"
 OVERLAP = "overlap.parquet"
 SWEEP_NOTE = "sweep.json"
+
+
+AnySweepSpec = Annotated[
+    SweepSpec, BeforeValidator(lambda given: SweepSpec.parse(**given) if isinstance(given, dict) else given)
+]
+
+
+class SweepNote(StoreNote):
+    """What made a sweep."""
+
+    words: ClassVar[str] = "a sweep"
+    maker: ClassVar[str] = "sweep"
+
+    kind: Literal["sweep"] = "sweep"
+    spec: AnySweepSpec
+    settings: tuple[str, ...] = Field(min_length=1)
+    signals: dict[str, SignalNote]
 
 
 class ValuesWriter:
@@ -182,8 +202,7 @@ class FolderTables:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        header = read_header(folder / VALUES, SweepNote.maker)
-        self._settings = metadata_document(header.metadata, SweepNote, str(folder / VALUES)).settings
+        self._settings = read_note(folder / VALUES, SweepNote).settings
         self._metadata = pq.read_metadata(folder / VALUES)
 
     def values(self, index: int) -> FloatArray:

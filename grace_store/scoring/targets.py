@@ -11,8 +11,7 @@ from grace_store.base.errors import Corrupt, SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import first_few, one_line
 from grace_store.data.folders import name_files
-from grace_store.pool.records import read_field
-from grace_store.pool.vectors import VectorReader
+from grace_store.pool.walk import SignalReader
 from grace_store.scoring.notes import NamedSignal, Subtask, TargetsNote
 from grace_store.store.opened import Store
 from grace_store.values.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
@@ -51,7 +50,7 @@ class Subtasks:
 class TargetSet:
     """What is known of the targets once they are read."""
 
-    reader: VectorReader
+    reader: SignalReader
     subtasks: Subtasks
     sizes: IntArray
     """Samples of each subtask that count: those that every signal has."""
@@ -89,6 +88,8 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
         if targets.data:
             raise SettingError("--target-data is read only for --subtasks: files are subtasks by their names alone")
         return _by_file(store)
+    from grace_store.pool.records import read_field  # the dataset's modules, which only a field needs
+
     values = read_field(store, targets.subtasks, targets.data or None)
     empty = [place for place, value in enumerate(values) if value is None or value == ""]
     if len(empty) == len(values):
@@ -118,7 +119,7 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
 
     One unit is in memory at a time, and gradients are added up in their order, so the result is always the same.
     """
-    reader = VectorReader(store, tuple(signals))
+    reader = SignalReader(store, tuple(signals), reads=("vectors",))
     reader.check_complete(may_be_partial=False)
     signals_of = range(len(reader.names))
     # A sample counts if it is done in all signals.
@@ -143,10 +144,10 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
 
 
 def _add_unit(
-    reader: VectorReader, number: int, unit: int, of_sample: IntArray, sums: SubtaskMeans, *, restore_length: bool
+    reader: SignalReader, number: int, unit: int, of_sample: IntArray, sums: SubtaskMeans, *, restore_length: bool
 ) -> int:
     """Add a unit's gradients to their subtasks, -1 for none, and return how many of them have no direction."""
-    found = reader.read(number, unit)
+    found = reader.vectors(number, unit)
     assert found is not None  # every unit is there: that was asked first
     counted, num_zero = np.flatnonzero(of_sample >= 0), 0
     for start in range(0, len(counted), ROWS_AT_ONCE):

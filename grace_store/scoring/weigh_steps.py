@@ -17,16 +17,16 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
 from grace_store.base.states import Flag, flag_counts
 from grace_store.base.text import counted, percent
-from grace_store.pool.blocks import BlockReader, SampleBlock, SampleGrams
 from grace_store.pool.pool import Pool, PoolLike, SignalWeights
+from grace_store.pool.walk import SampleBlock, SignalReader, SignalSamples
 from grace_store.scoring.notes import WeightsNote
+from grace_store.scoring.parquet_columns import write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals, where_note
 from grace_store.scoring.score import score_signals
-from grace_store.scoring.weight_table import WeightTable, weight_rows, weights_schema, write_weights
+from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
 from grace_store.values.length_bias import z_for
-from grace_store.values.ragged_weights import RaggedWeights
-from grace_store.values.step_weights import SignalGrams, weigh_ragged
+from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
 from grace_store.values.weightings import WEIGHTINGS
 from grace_store.values.weightings.weighting import WeightsSpec
 
@@ -51,7 +51,7 @@ def weights(
     Several signals of the pool are weighed as one.
     """
     pool = Pool.of(pool)
-    reader = BlockReader(pool.store, pool.weights.names, wanted=pool.wanted)
+    reader = SignalReader(pool.store, pool.weights.names, wanted=pool.wanted)
     reader.check_complete(partial=pool.partial)
     signals, where = weighted_signals(reader, pool.weights), where_note(pool.kept)
     note = WeightsNote(spec=spec or WeightsSpec(), signals=signals, **store_note(reader), where=where)
@@ -70,7 +70,7 @@ def weights(
         return WeightTable(pa.concat_tables([weights_schema(note).empty_table(), *tables()]), note)
     out = Path(out)
     check_outputs([out], sources_of(pool.store))
-    with write_weights(out, note) as writer:
+    with write_blocks(out, COLUMNS, note) as writer:
         for table in tables():
             writer.write_table(table)
     return summary.finding(pool.note(reader), note, out)
@@ -99,7 +99,7 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
     return found
 
 
-def _taken(signal: SampleGrams, chosen: BoolArray, share: float) -> SignalGrams:
+def _taken(signal: SignalSamples, chosen: BoolArray, share: float) -> SignalGrams:
     """Return what a signal has of some of its samples."""
     if chosen.all():
         return SignalGrams(signal.gram, signal.num_tokens, share)

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from grace_store.base.arrays import Array, FloatArray, IntArray, find_rows
-from grace_store.base.documents import document_metadata, metadata_document
-from grace_store.base.files import PARQUET, whole_file
+from grace_store.base.documents import document_metadata
 from grace_store.base.text import counted
-from grace_store.pool.blocks import SampleBlock
 from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import (
+    NotedTable,
     arrow_floats,
     arrow_lists,
     arrow_numbers,
     arrow_texts,
+    flag_lists,
     not_made_by,
     read_columns,
-    read_header,
+    read_note,
 )
-from grace_store.scoring.score_table import flag_lists
-from grace_store.values.ragged_weights import RaggedWeights
+from grace_store.values.gram import is_step
 from grace_store.values.weightings import WEIGHTINGS
+
+if TYPE_CHECKING:
+    from grace_store.pool.walk import SampleBlock
+    from grace_store.values.step_weights import RaggedWeights
 
 COLUMNS = {
     "sample_id": pa.string(),
@@ -45,35 +47,17 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WeightTable:
+class WeightTable(NotedTable[WeightsNote]):
     """A table of weights in memory: its columns as Arrow, and what made it."""
-
-    table: pa.Table
-    note: WeightsNote
-    path: Path | None = None
-    """Where it was read from."""
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
 
     def __repr__(self) -> str:
         place = f", {self.path}" if self.path else ""
         return f"<WeightTable: {counted(len(self), 'sample')} by {self.note.spec.method}{place}>"
 
     @property
-    def what(self) -> str:
-        """What it is and where, for a sentence."""
-        return "table of weights" if self.path is None else f"table of weights {self.path}"
-
-    @property
     def is_mask(self) -> bool:
         """Whether all weights, also the answer's, are 0 or 1."""
         return WEIGHTINGS[self.note.spec.method].is_mask and self.note.spec.answer_weight in (0.0, 1.0)
-
-    @property
-    def row(self) -> IntArray:
-        """Where every sample's record stands in the dataset."""
-        return np.asarray(self.table["row"].to_numpy(), dtype=np.int64)
 
     def segment_weights(self, rows: IntArray) -> Iterator[FloatArray | None]:
         """Yield the weights of each of some records' segments, the answer last; None for one whose steps have none."""
@@ -91,15 +75,14 @@ class WeightTable:
 def weight_rows(block: SampleBlock, sample_id: Array, found: RaggedWeights) -> pa.Table:
     """Return the rows of a block's samples."""
     has_none = np.isnan(found.cosine)
-    is_step = np.ones(len(block.segment_tokens), dtype=np.bool_)
-    is_step[np.cumsum(block.num_steps + 1) - 1] = False
+    step_tokens = block.segment_tokens[is_step(block.num_steps)]
     columns = {
         "sample_id": arrow_texts(sample_id.tolist()),
         "row": arrow_numbers(block.row, pa.int64()),
         "num_steps": arrow_numbers(block.num_steps, pa.int32()),
         "num_tokens": arrow_numbers(block.num_tokens, pa.int64()),
         "weight": arrow_lists(found.offsets, arrow_numbers(found.weight, pa.float64()), has_none),
-        "step_num_tokens": arrow_lists(found.offsets, arrow_numbers(block.segment_tokens[is_step], pa.int32())),
+        "step_num_tokens": arrow_lists(found.offsets, arrow_numbers(step_tokens, pa.int32())),
         "equal_cosine": arrow_floats(found.equal_cosine, pa.float64()),
         "cosine": arrow_floats(found.cosine, pa.float64()),
         "flags": flag_lists(found.flags.astype(np.uint32)),
@@ -112,20 +95,10 @@ def weights_schema(note: WeightsNote) -> pa.Schema:
     return pa.schema(list(COLUMNS.items()), metadata=document_metadata(note))
 
 
-@contextmanager
-def write_weights(path: Path, note: WeightsNote) -> Iterator[pq.ParquetWriter]:
-    """Open a table for writing, block by block; it appears under its name only when all of it is there."""
-    with (
-        whole_file(path, PARQUET) as partial,
-        pq.ParquetWriter(partial, weights_schema(note), compression="zstd", use_dictionary=False) as writer,
-    ):
-        yield writer
-
-
 def read_weights(path: str | Path) -> WeightTable:
     """Read a table of weights, or say why the file is none."""
     path = Path(path)
-    note = metadata_document(read_header(path, WeightsNote.maker).metadata, WeightsNote, str(path))
+    note = read_note(path, WeightsNote)
     table = read_columns(path, COLUMNS, note.maker)
     if nulls := [name for name in ("sample_id", "row", "num_steps") if table[name].null_count]:
         raise not_made_by(path, note.maker, f"{nulls[0]} is empty in some rows")

@@ -20,8 +20,8 @@ from grace_store.choose.selection import Subset
 from grace_store.likeness.clusters import cluster_vectors
 from grace_store.likeness.points import descriptor_named
 from grace_store.pool.descriptors import Descriptions
-from grace_store.pool.parallel import Mapper
 from grace_store.pool.pool import Pool, PoolLike
+from grace_store.pool.walk import Mapper
 from grace_store.scoring.notes import PointsNote, check_plan_of
 from grace_store.scoring.provenance import keep_samples
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
@@ -34,7 +34,7 @@ from grace_store.study.diversity_tables import (
     subsets_table,
     trade_curve,
 )
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diverse_orders import DiversitySpec
 from grace_store.values.ranking import Ratio
 
 NUM_RANDOM = 200

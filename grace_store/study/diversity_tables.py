@@ -28,8 +28,7 @@ from grace_store.likeness.coverage import (
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.likeness.greedy import pool_orders
 from grace_store.pool.descriptors import Descriptions
-from grace_store.values.diverse_orders import check_weight
-from grace_store.values.diversity_spec import DiversitySpec, Traded
+from grace_store.values.diverse_orders import DiversitySpec, Traded, check_weight
 from grace_store.values.ranking import Ratio, budget
 
 NUM_RANDOM_SPREAD = 10

@@ -13,10 +13,10 @@ from grace_store.base.finding import WIDE, Cell, Column, Estimate, Finding, Tabl
 from grace_store.base.settings import ExtractSpec, RunOptions, Settings
 from grace_store.base.text import counted
 from grace_store.base.watch import Watch
-from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, image_folder, open_dataset
 from grace_store.pool.samples import samples_at
+from grace_store.pool.walk import SignalReader
 from grace_store.run.extractor_protocol import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.study import Study
@@ -79,7 +79,7 @@ def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listen
     if view.signal.spec.kind != "proxy":
         raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is measured for a proxy signal")
     budget(settings.ratio, 0)  # raises SettingError for what is no ratio
-    reader = BlockReader(pool.store, (view.name,), gram=False, wanted=pool.wanted)
+    reader = SignalReader(pool.store, (view.name,), pool.wanted, reads=())
     positions, true = _gradients(pool, _choose(reader, settings.samples, settings.seed), settings, listener)
     samples = samples_at(view, positions)
     proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
@@ -141,7 +141,7 @@ def _step_table(ids: Sequence[str], scores: Mapping[str, RaggedScores]) -> Table
     return Table(title="Alignments of steps", columns=columns, rows=tuple(rows), is_shown=False)
 
 
-def _choose(reader: BlockReader, num_samples: int, seed: int) -> list[int]:
+def _choose(reader: SignalReader, num_samples: int, seed: int) -> list[int]:
     """Return positions of a random few of the done samples, ascending: a function of the seed and the rows alone."""
     view = reader.views[0]
     blocks = [(block.sample, block.row) for block in reader.map(lambda block: block)]

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -10,25 +11,32 @@ from pydantic import Field
 
 from grace_store.base.arrays import Array, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.events import Listener, Note, Progressed, Warned, ignore
+from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, one_line
-from grace_store.pool.blocks import BlockReader
 from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
-from grace_store.pool.parallel import Threads
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.pool.segments import SegmentColumns, done_in_all, segment_columns
+from grace_store.pool.walk import STATISTICS, SampleBlock, SignalReader, SignalSamples, Threads
 from grace_store.store.opened import SignalView
 from grace_store.study import Study
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
-from grace_store.values.first_errors import LabelledTraces, chance_of_first_errors, find_first_errors
-from grace_store.values.gram import offsets_of, sum_by_sample
+from grace_store.values.gram import is_step, offsets_of, sum_by_sample
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.methods.loss import loss_values
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import rank
-from grace_store.values.roc import CHANCE, LabelledItems, area_across, area_within, cells_of, question_draws
+from grace_store.values.roc import (
+    CHANCE,
+    LabelledItems,
+    LabelledTraces,
+    area_across,
+    area_within,
+    cells_of,
+    chance_of_first_errors,
+    find_first_errors,
+    question_draws,
+)
 from grace_store.values.score_spec import ScoreSpec
 
 FEWEST_LABELS = 5
@@ -92,7 +100,7 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     settings, pool = settings or JudgeSettings(), Pool.of(pool)
     note = resolve_labels(pool.store, settings.labels(), settings.kind, settings.question)
     names, skipped = pool.stepwise()
-    reader = BlockReader(pool.store, tuple(names), gram=False)
+    reader = SignalReader(pool.store, tuple(names), pool.wanted, reads=())
     reader.check_complete(partial=pool.partial)
     labels = read_labels(pool.store, note, _chosen(reader, pool, settings), pool.data)
     if labels.num_left_out:
@@ -159,10 +167,10 @@ AREAS = (
 )
 
 
-def _chosen(reader: BlockReader, pool: Pool, settings: JudgeSettings) -> IntArray:
+def _chosen(reader: SignalReader, pool: Pool, settings: JudgeSettings) -> IntArray:
     """Return positions of samples that all signals have, ascending; a seeded draw of them if there are many."""
-    done = done_in_all(reader, pool.threads)
-    done = done if pool.wanted is None else done[pool.wanted[done]]
+    shared = reader.map(_in_all, pool.threads)
+    done = np.concatenate([np.zeros(0, np.int64), *shared])
     if not len(done):
         names = ", ".join(reader.names)
         raise SettingError(
@@ -174,6 +182,12 @@ def _chosen(reader: BlockReader, pool: Pool, settings: JudgeSettings) -> IntArra
     unit = done // reader.store.plan.samples_per_unit
     turn = np.argsort(rank(random_values(settings.seed, np.arange(unit[-1] + 1))))
     return np.sort(done[np.argsort(turn[unit], kind="stable")[: settings.samples]])
+
+
+def _in_all(block: SampleBlock) -> IntArray:
+    """Return the positions of a block's samples that every signal has."""
+    samples: list[IntArray] = [each.sample for each in block.signals]
+    return reduce(np.intersect1d, samples)
 
 
 # ---------------------------------------------------------------- measures
@@ -192,47 +206,49 @@ class Measured:
     trace: FloatArray | None = None
 
 
-def _response_tokens(sizes: SegmentColumns) -> FloatArray:
+def _response_tokens(sizes: SignalSamples) -> FloatArray:
     return sum_by_sample(sizes.num_steps + 1, sizes.num_tokens)
 
 
-def _step_positions(sizes: SegmentColumns) -> IntArray:
+def _step_positions(sizes: SignalSamples) -> IntArray:
     """Return the position of each step in its trace, from 0, flat."""
     offsets = offsets_of(sizes.num_steps)
     return np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes.num_steps)
 
 
-def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Listener) -> SegmentColumns:
+def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Listener) -> SignalSamples:
     """Return what a signal has of some samples."""
     listener(Note(f"Reading signal {view.name}."))
-    parts, num_read = [], 0
-    for each in segment_columns(view, positions, threads):
-        parts.append(each)
-        num_read += len(each.num_steps)
-        listener(Progressed(f"Scoring: {num_read} of {len(positions)} samples.", num_read, len(positions)))
-    return SegmentColumns.joined(parts)
+    wanted = np.zeros(view.store.plan.num_samples, dtype=np.bool_)
+    wanted[positions] = True
+    reader = SignalReader(view.store, (view.name,), wanted, reads=("gram", *STATISTICS))
+    return SignalSamples.joined(list(reader.map(lambda block: block.signals[0], threads, listener)))
 
 
-def _of_signal(name: str, columns: SegmentColumns, spec: ScoreSpec) -> Iterator[Measured]:
+def _of_signal(name: str, columns: SignalSamples, spec: ScoreSpec) -> Iterator[Measured]:
     scores = score_ragged(columns.num_steps, columns.gram, columns.num_tokens, spec)
-    starts, is_step = scores.offsets[:-1], columns.is_step
+    starts, of_steps = scores.offsets[:-1], is_step(columns.num_steps)
     answer, history = scores.answer_alignment, scores.history_alignment
     yield Measured("grace", "higher", name, scores.step_score, scores.value)
     yield Measured("grace, worst step", "higher", name, None, np.fmin.reduceat(scores.step_score, starts))
     yield Measured("answer alignment", "higher", name, answer, _means(answer, starts))
     yield Measured("history alignment", "higher", name, history, _means(history, starts))
-    for statistic, title in (("loss", "loss"), ("entropy", "entropy"), ("hit_rate", "hit rate")):
-        each = columns.statistic[statistic]
+    for statistic in STATISTICS:
+        each = columns.statistic[statistic].astype(np.float64)
         mean = loss_values(columns.num_steps + 1, columns.num_tokens, each)
         sign = 1 if statistic == "hit_rate" else -1
-        yield Measured(title, "higher" if sign > 0 else "lower", name, sign * each[is_step], sign * mean)
+        yield Measured(
+            statistic.replace("_", " "), "higher" if sign > 0 else "lower", name, sign * each[of_steps], sign * mean
+        )
 
 
-def _without_model(sizes: SegmentColumns, row: IntArray, seed: int) -> Iterator[Measured]:
+def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[Measured]:
     position = _step_positions(sizes).astype(np.float64)
     generator = np.random.Generator(np.random.Philox(seed))
     drawn = generator.random(len(position))
-    yield Measured("longest", "more", None, sizes.num_tokens[sizes.is_step].astype(np.float64), _response_tokens(sizes))
+    yield Measured(
+        "longest", "more", None, sizes.num_tokens[is_step(sizes.num_steps)].astype(np.float64), _response_tokens(sizes)
+    )
     yield Measured("stepmax", "more", None, None, sizes.num_steps.astype(np.float64))
     yield Measured("earliest", "earlier", None, -position, None)
     yield Measured("random", "-", None, drawn, random_values(seed, row))
@@ -298,7 +314,7 @@ class _Bench:
         return area_across(score[chosen], self.items.taken(chosen), self.drawn, fixed=True)
 
 
-def _benches(labels: Labels, sizes: SegmentColumns, note: LabelsNote, settings: JudgeSettings) -> list[_Bench]:
+def _benches(labels: Labels, sizes: SignalSamples, note: LabelsNote, settings: JudgeSettings) -> list[_Bench]:
     """Return what there is to judge: steps if they have labels, and traces if some are right and some are wrong."""
     drawn = question_draws(int(labels.question.max()) + 1, settings.draws, settings.seed)
     is_right = labels.is_right == RIGHT
@@ -316,12 +332,12 @@ def _benches(labels: Labels, sizes: SegmentColumns, note: LabelsNote, settings: 
     return found
 
 
-def _step_bench(labels: Labels, sizes: SegmentColumns, drawn: FloatArray, seed: int, *, has_both: bool) -> _Bench:
+def _step_bench(labels: Labels, sizes: SignalSamples, drawn: FloatArray, seed: int, *, has_both: bool) -> _Bench:
     assert labels.steps is not None
     label = np.concatenate(labels.steps)
     known = np.flatnonzero(label != UNKNOWN)
     sample = np.repeat(np.arange(len(sizes.num_steps)), sizes.num_steps)[known]
-    cell = cells_of(_step_positions(sizes)[known], sizes.num_tokens[sizes.is_step][known])
+    cell = cells_of(_step_positions(sizes)[known], sizes.num_tokens[is_step(sizes.num_steps)][known])
     items = LabelledItems(label[known] == RIGHT, labels.question[sample], cell)
     kind = np.array(labels.kind, dtype=object)[sample]
     traces = LabelledTraces(offsets_of(sizes.num_steps), labels.first_wrong, labels.question) if has_both else None

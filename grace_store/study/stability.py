@@ -12,10 +12,8 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import NARROW, WIDE, Cell, Column, Estimate, Finding, Table
 from grace_store.base.settings import Settings, Storage
 from grace_store.base.text import counted, enumerated, percent
-from grace_store.pool.blocks import CommittedSignals
-from grace_store.pool.parallel import Threads, map_ordered
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.pool.vectors import VectorReader
+from grace_store.pool.walk import SignalReader, Threads, map_ordered
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import SignalView
@@ -84,7 +82,7 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
     chosen = f"{count} chosen of {counted(num_samples, 'sample')}"
     return Finding(
         study="stability",
-        pool=pool.note(CommittedSignals(pool.store, (view.name, *others))),
+        pool=pool.note(SignalReader(pool.store, (view.name, *others), reads=("responses",))),
         settings=settings.model_dump(mode="json"),
         conclusion=conclude_stability(tried, by_storage, num_samples, count),
         numbers={"signal": view.name, "num_samples": num_samples, "num_chosen": count, "by_chance": by_chance},
@@ -147,7 +145,7 @@ def _by_storage(
     """Score from vectors as they are stored, and as they would be with less precision."""
     order = tuple(STORAGES)
     storages = order[order.index(view.signal.spec.storage) :]
-    reader, spec = VectorReader(view.store, (view.name,)), settings.score
+    reader, spec = SignalReader(view.store, (view.name,), reads=("vectors",)), settings.score
     found = list(
         map_ordered(lambda unit: _unit_values(reader, unit, spec, storages), _spread(view), reader.threads(threads))
     )
@@ -166,10 +164,10 @@ def _spread(view: SignalView) -> list[int]:
 
 
 def _unit_values(
-    reader: VectorReader, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
+    reader: SignalReader, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
 ) -> tuple[IntArray, FloatArray]:
     """Return the rows of a unit's samples and, for each storage, their values from vectors so stored."""
-    view, found = reader.views[0], reader.read(0, unit)
+    view, found = reader.views[0], reader.vectors(0, unit)
     assert found is not None  # only committed units are asked for
     start, stop = view.store.plan.unit_range(unit)
     num_steps = view.store.column("sample_num_steps", start, stop).astype(np.int64)

@@ -15,13 +15,10 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
-from grace_store.values.gram import TINY, GramColumns
-from grace_store.values.step_rules import History, history_weights, parse_history
+from grace_store.values.gram import RESOLUTION, TINY, GramColumns
+from grace_store.values.score_spec import History, history_weights, parse_history
 
 Target = Literal["answer", "trace", "suffix", "group"]
-
-RESOLUTION = 2.0**-22
-"""Four times the rounding of a float32 Gram: the least r.r, against (sum of w |g|)^2, that means anything."""
 
 ROUGH = 2.0**-10
 """Of that sum, the r.r below which cosines are off by more than 3e-5, at the line of RESOLUTION by a tenth."""

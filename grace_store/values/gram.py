@@ -77,6 +77,17 @@ def offsets_of(counts: Numbers) -> IntArray:
     return offsets
 
 
+def is_step(num_steps: Numbers) -> BoolArray:
+    """Return which of the samples' segments, flat, are steps; the last segment of each sample is its answer.
+
+    >>> is_step(np.array([2, 1]))
+    array([ True,  True, False,  True, False])
+    """
+    found = np.ones(int((num_steps + 1).sum()), dtype=np.bool_)
+    found[np.cumsum(num_steps + 1) - 1] = False
+    return found
+
+
 def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
     """Return the sum of each sample's parts, which lie flat.
 
@@ -94,6 +105,9 @@ def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
 
 TINY = float(np.finfo(np.float32).tiny)
 """Least squared length that float32 keeps all its digits of; a shorter vector counts as zero."""
+
+RESOLUTION = 2.0**-22
+"""Four times the rounding of a float32 Gram: the least r.r, against (sum of w |g|)^2, that means anything."""
 
 CHUNK_ENTRIES = 1 << 18
 """Gram entries in a chunk, so that it stays in the processor's cache. Changes the speed, never a bit."""

@@ -12,8 +12,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, Numbers
 from grace_store.base.finding import Estimate
-from grace_store.values.order_statistics import stable_order
-from grace_store.values.ranking import Length
+from grace_store.values.ranking import Length, stable_order
 
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import Pool
+from grace_store.pool.walk import SignalReader
 from grace_store.scoring.score import score
 from grace_store.scoring.sweep import sweep
 from grace_store.scoring.sweep_settings import SettingValues, resolve_settings
 from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.step_rules import history_weights
+from grace_store.values.score_spec import history_weights
 from jobs.bench.findings import Curve, Findings, Goal, Ratio
 from jobs.bench.measuring import measured_apart
 from jobs.bench.stores import NUM_STEPS, kept_store, million
@@ -61,7 +61,7 @@ def values(location: str, threads: int) -> None:
     store = Store.open(location)
     settings = resolve_settings(store, PAPER)
     names = settings[0].weights.names
-    for _ in BlockReader(store, names).map(SettingValues(settings, names), threads):
+    for _ in SignalReader(store, names).map(SettingValues(settings, names), threads):
         pass
 
 

@@ -22,7 +22,7 @@ from grace_store.store.lock import Lease, Shard
 from grace_store.store.opened import SignalView
 
 if TYPE_CHECKING:
-    from grace_store.pool.parallel import Threads
+    from grace_store.pool.walk import Threads
 
 
 @dataclass(frozen=True, slots=True)

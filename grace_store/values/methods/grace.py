@@ -17,8 +17,7 @@ from grace_store.base.states import Flag
 from grace_store.values.alignment import Cosines, Target, history_cosines, point_one_way, target_cosines
 from grace_store.values.gram import Block, GramColumns, offsets_of, pack
 from grace_store.values.methods.method import Method
-from grace_store.values.score_spec import ScoreSpec, check_alpha
-from grace_store.values.step_rules import History, aggregate, parse_aggregation
+from grace_store.values.score_spec import History, ScoreSpec, aggregate, check_alpha, parse_aggregation
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +262,6 @@ METHOD = Method(
     name="grace",
     about="steps that push the model the way the answer and the steps before them do",
     spec=ScoreSpec,
-    settings=tuple(name for name in ScoreSpec.model_fields if name != "method"),
+    settings=("alpha", "history", "target", "without_answer", "aggregation"),
     reads="grams",
 )

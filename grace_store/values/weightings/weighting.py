@@ -13,8 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
-from grace_store.values.alignment import RESOLUTION
-from grace_store.values.gram import TINY, GramColumns, num_entries
+from grace_store.values.gram import RESOLUTION, TINY, GramColumns, num_entries
 from grace_store.values.score_spec import ScoreSpec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grace_store.pool.parallel import map_ordered
+from grace_store.pool.walk import map_ordered
 
 
 def test_work_done_ahead_keeps_its_order_and_its_errors():

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace_store.values.first_errors import LabelledTraces, chance_of_first_errors, find_first_errors
 from grace_store.values.gram import offsets_of
-from grace_store.values.roc import question_draws
+from grace_store.values.roc import LabelledTraces, chance_of_first_errors, find_first_errors, question_draws
 
 
 def made(rng: np.random.Generator, num: int = 40) -> LabelledTraces:

@@ -9,8 +9,8 @@ import pytest
 
 from grace_store.base.errors import SettingError, Unfinished
 from grace_store.base.settings import Storage
-from grace_store.pool import blocks
-from grace_store.pool.blocks import BlockReader
+from grace_store.pool import walk
+from grace_store.pool.walk import SignalReader
 from grace_store.store.opened import Store
 from tests.scored_stores import known_store
 from tests.stores import NUM_SAMPLES, SIGNAL, STORAGES, TOO_LONG, add_signal, finished_store, write_plan
@@ -21,9 +21,9 @@ from tests.stores import NUM_SAMPLES, SIGNAL, STORAGES, TOO_LONG, add_signal, fi
 def test_blocks_say_the_same_as_samples(
     tmp_path: Path, storage: Storage, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", at_once)
+    monkeypatch.setattr(walk, "SAMPLES_PER_CHUNK", at_once)
     view = finished_store(tmp_path, storage).signal(SIGNAL)
-    reader = BlockReader(view.store, (SIGNAL,), loss=True)
+    reader = SignalReader(view.store, (SIGNAL,), reads=("gram", "loss"))
     seen: list[int] = []
     for block in reader.map(lambda block: block, 2):
         (grams,) = block.signals
@@ -36,16 +36,18 @@ def test_blocks_say_the_same_as_samples(
             np.testing.assert_array_equal(grams.gram[entry : entry + m * (m + 1) // 2], triangle)
             tokens = view.segments("segment_num_tokens", sample)
             np.testing.assert_array_equal(grams.num_tokens[token : token + m], tokens)
-            np.testing.assert_array_equal(grams.loss[token : token + m], view.segments("segment_loss", sample))
+            np.testing.assert_array_equal(
+                grams.statistic["loss"][token : token + m], view.segments("segment_loss", sample)
+            )
             assert total == tokens.sum()
             entry, token = entry + m * (m + 1) // 2, token + m
-        assert (entry, token, token) == (len(grams.gram), len(grams.num_tokens), len(grams.loss))
+        assert (entry, token, token) == (len(grams.gram), len(grams.num_tokens), len(grams.statistic["loss"]))
     assert seen == [i for i in range(NUM_SAMPLES) if i != TOO_LONG]
 
 
 def test_signals_side_by_side_say_where_their_samples_stand(tmp_path: Path) -> None:
     known = known_store(tmp_path, ("one", "two"), set_aside={"one": [2], "two": [7]}, units={"two": [0, 1]})
-    reader = BlockReader(known.store, ("one", "two"))
+    reader = SignalReader(known.store, ("one", "two"))
     assert reader.is_partial
     with pytest.raises(Unfinished, match=r"Signal 'two' of .* has 2 of 4 units.*--partial"):
         reader.check_complete()
@@ -66,4 +68,4 @@ def test_a_signal_without_steps_is_refused(tmp_path: Path) -> None:
     write_plan(tmp_path / "s", [1, 2], 2)
     add_signal(Store.open(tmp_path / "s"), "int8", 4, per="sample")
     with pytest.raises(SettingError, match="one vector a sample, so there are no steps to compare"):
-        BlockReader(Store.open(tmp_path / "s"), (SIGNAL,))
+        SignalReader(Store.open(tmp_path / "s"), (SIGNAL,))

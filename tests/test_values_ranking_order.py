@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.values import order_statistics
-from grace_store.values.order_statistics import OrderStatistics, stable_order
+from grace_store.values import ranking
+from grace_store.values.ranking import OrderStatistics, stable_order
 
 
 @pytest.fixture(autouse=True)
 def few_places(monkeypatch):
-    monkeypatch.setattr(order_statistics, "MAX_PLACES", 64)
+    monkeypatch.setattr(ranking, "MAX_PLACES", 64)
 
 
 def numbers(kind: str) -> np.ndarray:

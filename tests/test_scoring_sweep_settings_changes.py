@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from grace_store.scoring.score import score
-from grace_store.scoring.setting_changes import conclude_sweep
 from grace_store.scoring.sweep import read_sweep, sweep
+from grace_store.scoring.sweep_settings import conclude_sweep
 from grace_store.values.grid import SweepSpec
 from grace_store.values.ranking import budget, top_mask
 from tests.scored_stores import known_store
