@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import grace_store.artifacts
 import jsonschema
 import pyarrow.parquet as pq
 import pytest
@@ -74,15 +73,9 @@ def note_in(path: Path) -> dict[str, Any]:
 
 
 def test_every_kind_of_document_has_a_schema():
-    modules = [
-        import_module(f"grace_store.artifacts.{each.name}")
-        for each in pkgutil.iter_modules(grace_store.artifacts.__path__)
-    ] + [
-        grace_store.base.finding,
-        grace_store.choose.selection,
-        grace_store.train.recipe,
-        grace_store.model.load.adapter_folder,
-    ]
+    rooms = [import_module(f"grace_store.{name}") for name in ("base", "scoring", "choose", "study")]
+    names = [f"{room.__name__}.{each.name}" for room in rooms for each in pkgutil.iter_modules(room.__path__)]
+    modules = [*map(import_module, names), grace_store.train.recipe, grace_store.model.load.adapter_folder]
     found = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
     kinds = {
         each for each in found if issubclass(each, Document) and isinstance(each.model_fields["kind"].default, str)
