@@ -111,7 +111,7 @@ class Extraction:
 
     def bare_forward(self) -> list[Tensor]:
         """Return every response token's cross-entropy: the same batches, the head on response positions only."""
-        weight = self.extractor.model.get_output_embeddings().weight  # type: ignore[operator]
+        weight = self.extractor.model.get_output_embeddings().weight
         losses: list[Tensor] = []
         with torch.inference_mode():
             for batch in self.batches():

@@ -82,7 +82,7 @@ def _ratio(bench: Extraction, name: str, other: Callable[[], object], goal: Goal
 def true_step_gradients(bench: Extraction, batches: Sequence[Batch]) -> None:
     """Take the gradient of every segment's mean loss over all parameters, one backward pass each."""
     model = bench.extractor.model
-    weight = model.get_output_embeddings().weight  # type: ignore[operator]
+    weight = model.get_output_embeddings().weight
     with _trainable(model) as parameters:
         for batch in batches:
             hidden = bench.extractor.hidden_states(batch, {})

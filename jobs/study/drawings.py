@@ -34,8 +34,8 @@ def curve_plot(shares: Sequence[float], curves: Mapping[str, Sequence[Estimate]]
     ticks = {"tickvals": list(shares), "ticktext": [f"{share:.0%}" for share in shares]}
     figure = line_chart(lines, parts.axis("share of the pool", **ticks), parts.axis(RELATIVE))
     for line, curve in zip(figure["data"], known.values(), strict=True):
-        ends = np.array([[each.value, each.low, each.high] for each in curve]).T
-        line["error_y"] = parts.interval_bars(*ends, line["line"]["color"], thickness=1.5)
+        value, low, high = np.array([[each.value, each.low, each.high] for each in curve]).T
+        line["error_y"] = parts.interval_bars(value, low, high, line["line"]["color"], thickness=1.5)
     figure["layout"]["shapes"] = [parts.dashed_line(xref="paper", x0=0, x1=1, y0=100, y1=100)]
     return figure
 

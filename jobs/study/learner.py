@@ -146,7 +146,7 @@ def train(model: Model, traces: Sequence[Encoded], settings: TrainSettings, seed
             group["lr"] = learning_rate(settings, update)
         tokens, labels = collate([traces[i] for i in members], pad)
         loss = response_loss(model, tokens, labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
