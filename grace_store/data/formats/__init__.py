@@ -1,13 +1,10 @@
-"""Record formats by name: each is a module here with one ``Format``."""
+"""Record formats by name."""
 
-from grace_store.base.registry import Registry
-from grace_store.data.formats.trace import Format
+from grace_store.data.formats.known import KNOWN_FORMATS
+from grace_store.data.formats.mapped import MAPPED_FORMAT
 
-_NAMES = (
-    "mmathcot", "messages", "alpaca", "sharegpt", "openr1", "gsm8k", "prm800k", "processbench", "prmbench", "explicit",
-)  # fmt: skip
-FORMATS: Registry[Format] = Registry(__name__, "FORMAT", _NAMES)
-"""In the order that help shows them."""
+FORMATS = {format.name: format for format in KNOWN_FORMATS}
+"""The formats that can be recognised from records, in the order that help shows them."""
 
-UNRECOGNISED: Registry[Format] = Registry(__name__, "FORMAT", ("mapped",))
-"""Those that are never found by looking at records."""
+UNRECOGNISED = {MAPPED_FORMAT.name: MAPPED_FORMAT}
+"""The formats that only a setting chooses."""
