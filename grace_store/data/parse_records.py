@@ -3,19 +3,21 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
-from grace_store.data.answers import named_answer
-from grace_store.data.formats import FORMATS, UNRECOGNISED
+from grace_store.data.answers import named_answer, natural_answer
+from grace_store.data.formats import FORMATS
 from grace_store.data.formats.conversation import unread_keys
+from grace_store.data.formats.mapped import MAPPED_FORMAT
 from grace_store.data.formats.trace import Format, Trace, shown_keys
 from grace_store.data.mapping import check_map, mapped_record, usual_parts
 from grace_store.data.record import Record
-from grace_store.data.sample import Sample, cover
-from grace_store.data.splitters import STEP_MARKER, named_splitter
+from grace_store.data.sample import Sample
+from grace_store.data.splitters import STEP_MARKER, named_splitter, natural_starts
 
 ID_KEYS = ("id", "sample_id", "uuid")
 """Fields that may hold the id of a record; the first with a string or an integer counts."""
@@ -83,9 +85,11 @@ def check_spec(spec: DataSpec) -> None:
 
 
 def _chosen_format(spec: DataSpec) -> Format:
-    if (format := FORMATS.get(spec.format) or UNRECOGNISED.get(spec.format)) is None:
+    if spec.format == MAPPED_FORMAT.name:
+        return MAPPED_FORMAT
+    if spec.format not in FORMATS:
         raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
-    return format
+    return FORMATS[spec.format]
 
 
 def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
@@ -123,11 +127,28 @@ def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:
     return cover(trace.response, starts, answer_start)
 
 
+def cover(response: str, step_starts: Sequence[int], answer_start: int) -> tuple[int, ...]:
+    """Return the bounds of segments that begin at the given places and cover the response without gaps.
+
+    Text before the first step belongs to the first step. Each segment ends where the next one begins, so a separator
+    belongs to the segment before it. Text after the answer belongs to the answer. Raises Unusable if there are no
+    steps, or if a segment has no visible character.
+    """
+    if not step_starts:
+        raise Unusable(Reason.NO_STEPS)
+    bounds = (0, *step_starts[1:], answer_start, len(response))
+    for i, (start, stop) in enumerate(pairwise(bounds)):
+        if start >= stop or response[start:stop].isspace():
+            name = "the answer" if i == len(bounds) - 2 else f"step {i + 1}"
+            raise Unusable(Reason.EMPTY_SEGMENT, f"{name} is empty")
+    return bounds
+
+
 def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
     if spec.answer == "format":
         if trace.answer_start is not None:
             return trace.answer_start
-        start, wanted = format.find_answer(trace.response), format.answer_marks
+        start, wanted = (format.find_answer or natural_answer)(trace.response), format.answer_marks
     else:
         has_no_markers = STEP_MARKER.search(trace.response) is None
         by_paragraph = spec.splitter == "paragraphs" or (spec.splitter == "format" and has_no_markers)
@@ -143,7 +164,7 @@ def _all_starts(trace: Trace, format: Format, spec: DataSpec, stop: int | None =
     if spec.splitter != "format":
         return named_splitter(spec.splitter)(trace.response[:stop])
     if trace.step_starts is None:
-        return format.split(trace.response[:stop])
+        return (format.split or natural_starts)(trace.response[:stop])
     return [*trace.step_starts, *([] if stop is not None or trace.answer_start is None else [trace.answer_start])]
 
 

@@ -1,11 +1,8 @@
 """A sample: one parsed record. Knows nothing of files, formats, tokens or models."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
-
-from grace_store.base.states import Reason, Unusable
 
 Role = Literal["system", "user", "assistant"]
 
@@ -60,20 +57,3 @@ class Sample:
     @property
     def images(self) -> list[ImageRef]:
         return [image for turn in self.turns for image in turn.images]
-
-
-def cover(response: str, step_starts: Sequence[int], answer_start: int) -> tuple[int, ...]:
-    """Return the bounds of segments that begin at the given places and cover the response without gaps.
-
-    Text before the first step belongs to the first step. Each segment ends where the next one begins, so a separator
-    belongs to the segment before it. Text after the answer belongs to the answer. Raises Unusable if there are no
-    steps, or if a segment has no visible character.
-    """
-    if not step_starts:
-        raise Unusable(Reason.NO_STEPS)
-    bounds = (0, *step_starts[1:], answer_start, len(response))
-    for i, (start, stop) in enumerate(pairwise(bounds)):
-        if start >= stop or response[start:stop].isspace():
-            name = "the answer" if i == len(bounds) - 2 else f"step {i + 1}"
-            raise Unusable(Reason.EMPTY_SEGMENT, f"{name} is empty")
-    return bounds

@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grace_store.base.states import Reason, Unusable
-from grace_store.data.answers import AnswerFinder, natural_answer
 from grace_store.data.sample import Turn
-from grace_store.data.splitters import Splitter, natural_starts
 
 Fields = Mapping[str, Any]
 
@@ -53,10 +51,10 @@ class Format:
     """Whether a record is of this format and of no other."""
     read: Callable[[Fields], Trace]
     """The function that finds the parts of a record, or raises Unusable."""
-    split: Splitter = natural_starts
-    """The format's own splitter; not used if the trace has step_starts."""
-    find_answer: AnswerFinder = natural_answer
-    """The format's own function to find the answer; not used if the trace has answer_start."""
+    split: Callable[[str], list[int]] | None = None
+    """The format's own splitter, if it has one; not used if the trace has step_starts."""
+    find_answer: Callable[[str], int | None] | None = None
+    """The format's own function to find the answer, if it has one; not used if the trace has answer_start."""
     answer_marks: str = r"`†Answer:`, `####`, `</think>`, `<CONCLUSION>`, `\boxed{}` or a line `Answer:`"
     """A description of the text that find_answer looks for."""
     turns: str | None = None
