@@ -136,7 +136,6 @@ def _last(pattern: re.Pattern[str], response: str, start: int = 0, *, may_end: b
 # ---------------------------------------------------------------- the result, as text and as a number
 # `#### 7`, `\boxed{7}`, `The answer is 7.`
 
-
 MAX_BARE_CHARS = 60
 """The greatest length of an answer without a marker; in a longer one the place of the result is unknown."""
 

@@ -75,22 +75,19 @@ def _choose_format(dataset: Dataset, format: str | None, mapping: Mapping[str, s
 def _item(record: Record, file_name: str, format: Format | None, mapping: Mapping[str, str]) -> Item:
     """Return a record as an item, or raise Unusable."""
     fields = record.parse()
+    texts = None
+    if format is not None:
+        with suppress(Unusable):  # for example a test set with secret answers
+            trace = format.read(fields)
+            texts = "\n".join(turn.text for turn in trace.turns if turn.role == "user"), trace.response
+    if texts is None:
+        texts = _texts_of(fields, mapping if names_trace(mapping) else usual_parts(fields))
     # Half of a surrogate pair is not a character and cannot be shown or written.
-    question, solution = (text.encode(errors="replace").decode() for text in _texts(fields, format, mapping))
+    question, solution = (text.encode(errors="replace").decode() for text in texts)
     if not question.strip():
         raise Unusable(Reason.NO_PROMPT, "the question is empty")
     named = {**fields, "id": value_at(fields, mapping["id"])} if "id" in mapping else fields
     return Item(sample_id(named, file_name, record.row_in_file), record.row, question, solution)
-
-
-def _texts(fields: dict[str, Any], format: Format | None, mapping: Mapping[str, str]) -> tuple[str, str]:
-    if format is None:
-        return _texts_of(fields, mapping if names_trace(mapping) else usual_parts(fields))
-    try:
-        trace = format.read(fields)
-    except Unusable:  # for example a test set with secret answers
-        return _texts_of(fields, usual_parts(fields))
-    return "\n".join(turn.text for turn in trace.turns if turn.role == "user"), trace.response
 
 
 def _texts_of(fields: dict[str, Any], parts: Mapping[str, str]) -> tuple[str, str]:

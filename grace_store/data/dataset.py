@@ -195,7 +195,6 @@ class _TextCursor:
 # ---------------------------------------------------------------- records in a stream of JSON text
 # Records are lines, or the elements of one array. Memory holds at most one block and one record.
 
-
 _SPACE = b" \t\r\n"
 
 

@@ -119,7 +119,6 @@ def _saved_dataset_files(folder: Path) -> list[Path]:
 # parquet                       Parquet
 # arrow                         Arrow IPC stream (Hugging Face ``save_to_disk``) or file
 
-
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 KINDS_IN_WORDS = "JSON lines or a JSON array (plain, .gz or .zst), Parquet, or a Hugging Face datasets folder"
 

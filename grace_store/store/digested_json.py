@@ -15,7 +15,6 @@ DocumentT = TypeVar("DocumentT", bound=Frozen)
 
 SEAL = "grace_store_sha256"
 BODY = "grace_store"
-_REMEDY = "Extract its data again into another store, or use the grace-store that wrote this one."
 
 
 def seal(document: Frozen) -> dict[str, Any]:
@@ -41,7 +40,8 @@ def unseal(sealed: Any, kind: type[DocumentT], where: str) -> DocumentT:
     body = sealed_body(sealed, where)
     found = sealed[BODY]
     if isinstance(found, dict) and found.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
-        raise StoreError(other_version(where, found["format_version"], _REMEDY))
+        remedy = "Extract its data again into another store, or use the grace-store that wrote this one."
+        raise StoreError(other_version(where, found["format_version"], remedy))
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -157,29 +157,27 @@ def plan_arrays(plan: Plan) -> list[ArraySpec]:
 def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
     """Return the arrays of a plan, in the order of their combined digest."""
 
-    def per_sample(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
-        return ArraySpec(name, ("sample",), (num_samples,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
-
-    def per_set_aside(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
-        return ArraySpec(name, ("set_aside",), (num_set_aside,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
+    def column(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
+        dim, num_rows = ("sample", num_samples) if name.startswith("sample_") else ("set_aside", num_set_aside)
+        return ArraySpec(name, (dim,), (num_rows,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
 
     masks = {"flag_masks": [text_mask(name) for name in TEXT_FLAGS], "flag_meanings": " ".join(TEXT_FLAGS)}
     about_digest = "first 16 bytes of the SHA-256 of the record"
     digest = ("sample", "digest_byte"), (num_samples, 16), (SAMPLES_PER_CHUNK, 16), "uint8", about_digest
     return [
-        per_sample("sample_id", "string", "the record's own id, or file name and row"),
-        per_sample("sample_row", "int64", "row of the record over all files of the dataset"),
-        per_sample("sample_file", "int32", "which of the plan's files holds the record"),
-        per_sample("sample_offset", "int64", "byte offset in the decompressed file; row number in Parquet and Arrow"),
-        per_sample("sample_length", "int64", "length of the record in bytes; 0 in Parquet and Arrow"),
+        column("sample_id", "string", "the record's own id, or file name and row"),
+        column("sample_row", "int64", "row of the record over all files of the dataset"),
+        column("sample_file", "int32", "which of the plan's files holds the record"),
+        column("sample_offset", "int64", "byte offset in the decompressed file; row number in Parquet and Arrow"),
+        column("sample_length", "int64", "length of the record in bytes; 0 in Parquet and Arrow"),
         ArraySpec("sample_digest", *digest),
-        per_sample("sample_num_steps", "int32", "K, the number of steps; the sample has K+1 segments"),
-        per_sample("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
-        per_sample("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
-        per_set_aside("set_aside_row", "int64", "row of a record that is no sample"),
-        per_set_aside("set_aside_reason", "uint8", "why", **flag_attributes()),
-        per_set_aside("set_aside_detail", "string", "the reason in words"),
-        per_sample("sample_flags", "uint16", "what is doubtful about the sample's text, a bit each", **masks),
+        column("sample_num_steps", "int32", "K, the number of steps; the sample has K+1 segments"),
+        column("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
+        column("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
+        column("set_aside_row", "int64", "row of a record that is no sample"),
+        column("set_aside_reason", "uint8", "why", **flag_attributes()),
+        column("set_aside_detail", "string", "the reason in words"),
+        column("sample_flags", "uint16", "what is doubtful about the sample's text, a bit each", **masks),
     ]
 
 

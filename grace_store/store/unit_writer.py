@@ -89,8 +89,8 @@ class UnitWriter:
 
     def __init__(self, view: SignalView, lease: Lease | None = None) -> None:
         self._view = view
-        self.confirm = lease.confirm if lease else lambda: None
         self._plan = view.store.plan
+        self.confirm = lease.confirm if lease else lambda: None
         self._encoder = ArrayEncoder(view.arrays)
 
     def write(self, unit: int, signals: UnitOutcome, spans: Int32Array) -> Commit:

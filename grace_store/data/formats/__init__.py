@@ -71,11 +71,6 @@ def _read_openr1(record: Fields) -> Trace:
     return Trace(turns, response)
 
 
-def _find_openr1_answer(response: str) -> int | None:
-    start = after_think(response)
-    return boxed_answer(response, by_paragraph=True) if start is None else start
-
-
 def _read_prm800k(record: Fields) -> Trace:
     """Take each step's chosen completion, else the human one; the trace ends at the first step with neither.
 
@@ -174,7 +169,9 @@ _KNOWN = (
         recognises=lambda record: has_text(record, "problem") and isinstance(record.get("generations"), list),
         read=_read_openr1,
         split=paragraph_starts,
-        find_answer=_find_openr1_answer,
+        find_answer=lambda response: (
+            boxed_answer(response, by_paragraph=True) if (start := after_think(response)) is None else start
+        ),
         answer_marks=r"text after `</think>`, or `\boxed{}`",
         turns="messages",
     ),
