@@ -123,7 +123,7 @@ def _spans(file: RecordFile, raw: RawBlocks) -> Iterator[Span]:
                 yield Span(number, 0, b"" if is_large else text, digest_bytes(text) if is_large else None)
         return
     blocks = drop_bytes(text_blocks(raw, file.compression, str(file.path)), file.skip_bytes)
-    if file.is_array:
+    if file.kind.partition(".")[0] == "json":
         yield from scan_array(blocks, str(file.path), file.skip_bytes)
     else:
         yield from scan_lines(blocks, file.skip_bytes)

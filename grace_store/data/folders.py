@@ -154,10 +154,6 @@ class RecordFile:
         return self.kind in ("parquet", "arrow")
 
     @property
-    def is_array(self) -> bool:
-        return self.kind.startswith("json.") or self.kind == "json"
-
-    @property
     def is_read_forwards(self) -> bool:
         """Whether a step back means to restart the file or a part of it."""
         return bool(self.compression) or self.kind == "parquet"
