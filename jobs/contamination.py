@@ -24,8 +24,9 @@ from typing import NamedTuple
 from grace_store.base.settings import DataSpec
 from grace_store.data.benchmark_items import read_items
 from grace_store.data.dataset import Dataset
+from grace_store.data.parse_records import cover
 from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE, Threshold
-from grace_store.data.sample import Sample, Turn, cover
+from grace_store.data.sample import Sample, Turn
 from grace_store.data.text_matches import Item, TextMatcher
 from grace_store.values.length_bias import share_interval
 from jobs.hygiene import read_samples

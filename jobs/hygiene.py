@@ -21,7 +21,8 @@ from grace_store.base.settings import DataSpec
 from grace_store.base.states import TEXT_FLAGS, TEXT_SHIFT, Unusable, flag_names
 from grace_store.data.dataset import Dataset
 from grace_store.data.hygiene import text_flags
-from grace_store.data.sample import Sample, Turn, cover
+from grace_store.data.parse_records import cover
+from grace_store.data.sample import Sample, Turn
 from grace_store.run.scan import Understanding
 
 FEWEST_STEPS = 3

@@ -6,7 +6,8 @@ import pytest
 
 from grace_store.base.states import TEXT_SHIFT, flag_names
 from grace_store.data.hygiene import text_flags
-from grace_store.data.sample import Sample, Turn, cover
+from grace_store.data.parse_records import cover
+from grace_store.data.sample import Sample, Turn
 
 QUESTION = (
     "Janet's ducks lay 16 eggs a day. She eats three of them for breakfast and sells the rest. How many are sold?"

@@ -11,7 +11,7 @@ from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats import FORMATS
-from grace_store.data.mapping import suggested_map
+from grace_store.data.mapping import usual_parts
 from grace_store.data.parse_records import check_spec, detect_format, parse_record
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample
@@ -160,7 +160,7 @@ def test_a_mapping_is_proposed_where_the_names_are_usual() -> None:
         detect_format([AQUA])
     with pytest.raises(UnknownFormat, match="Name the fields that hold prompt and response"):
         detect_format([{"neither": 1}])
-    assert suggested_map({"id": 1, "meta": {"problem": "p", "qid": 2}, "answer": "a"}) == {
+    assert usual_parts({"id": 1, "meta": {"problem": "p", "qid": 2}, "answer": "a"}) == {
         "prompt": "meta.problem",
         "response": "answer",
     }

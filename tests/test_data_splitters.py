@@ -21,7 +21,7 @@ from grace_store.data.answers import (
     named_answer,
     natural_answer,
 )
-from grace_store.data.sample import cover
+from grace_store.data.parse_records import cover
 from grace_store.data.splitters import (
     line_starts,
     named_splitter,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from grace_store.data import passages, text_matches
+from grace_store.data.parse_records import cover
 from grace_store.data.passages import Threshold
-from grace_store.data.sample import Sample, Turn, cover
+from grace_store.data.sample import Sample, Turn
 from grace_store.data.text_matches import PASSAGE_CHARS, Item, TextMatch, TextMatcher, excerpt
 
 QUESTION = (

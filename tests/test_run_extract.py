@@ -258,7 +258,7 @@ def deleted(job: ExtractJob) -> None:
     ("what_happens", "error", "words"),
     [
         (taken_over, StoreBusy, "lock .* was taken over by process 7 on another-machine"),
-        (renamed, NotAStore, "store.zarr is gone: it was deleted, or has another name now.*with its new name"),
+        (renamed, NotAStore, "store.zarr is gone: it was deleted or renamed.*with the new name"),
         (deleted, NotAStore, "store.zarr is gone"),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_flipped_bit_is_found_and_mended(finished, tmp_path, array):
     chunk.write_bytes(raw)
     assert [problem.where for problem in verify(store)] == []
     found = list(verify(store, deep=True))
-    assert [(problem.unit, problem.text) for problem in found] == [(2, "chunk's content is not what was written")]
+    assert [(problem.unit, problem.text) for problem in found] == [(2, "the chunk has changed since it was written")]
     repair(replace(gradient_job(finished.parent), store=store.location))
     assert content(store.location) == before
 
@@ -155,7 +155,9 @@ def test_vectors_that_are_not_as_long_as_is_said_are_found(tmp_path):
     UnitWriter(view).write(0, signals, spans_for(view, 0))
     complete_signal(view)
     assert list(verify(view.store)) == []
-    assert [problem.text for problem in verify(view.store, deep=True)] == ["vectors have another length than is stored"]
+    assert [problem.text for problem in verify(view.store, deep=True)] == [
+        "the lengths of the vectors differ from the stored norms"
+    ]
 
 
 @pytest.mark.parametrize(

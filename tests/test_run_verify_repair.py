@@ -166,7 +166,7 @@ def test_who_opens_a_damaged_plan_is_told_of_its_copy(job: ExtractJob) -> None:
     (Path(job.store) / "zarr.json").write_text("{")
     with pytest.raises(Corrupt, match="not valid JSON") as caught:
         Store.open(job.store)
-    assert caught.value.__notes__ == ["There is a copy of the plan, which `grace-store verify --repair` puts back."]
+    assert caught.value.__notes__ == ["`grace-store verify --repair` restores the plan from its copy."]
     (Path(job.store) / "ledger/plan.json").unlink()
     with pytest.raises(Corrupt, match="not valid JSON") as caught:
         Store.open(job.store)

@@ -145,7 +145,7 @@ def test_float32_grams_may_differ_by_what_another_machine_adds_up_differently(tm
     recommit(view, "sample_gram", np.nextafter(grams, np.float32(np.inf)))
     assert found(view.store) == []
     recommit(view, "sample_gram", grams * np.float32(1.0001))
-    assert [(p.unit, p.text) for p in found(view.store)] == [(0, "Grams are not those of the vectors")]
+    assert [(p.unit, p.text) for p in found(view.store)] == [(0, "the Grams do not match the vectors")]
 
 
 def recommit(view: SignalView, name: str, values: Any, **changes: Any) -> None:
@@ -184,7 +184,7 @@ def test_damage_to_a_chunk_is_pinned_on_its_unit(tmp_path: Path, storage: Storag
     assert sound is not None
     rewrite(store, key, flip_middle)
     assert found(store, deep=False) == []
-    content = "chunk's content is not what was written"
+    content = "the chunk has changed since it was written"
     assert found(store) == [Problem(SIGNAL, 1, key, content, "repair")]
     store.backend.write(key, sound[:-1])
     text = f"chunk has {len(sound) - 1} bytes, {len(sound)} were written"
@@ -226,7 +226,7 @@ def test_an_edited_commit_is_noticed_even_if_it_was_sealed_again(tmp_path: Path)
     assert found(view.store) == []
     aside = SampleSetAside(sample=5, reason=Reason.TOO_LONG)
     put_commit(view, commit.model_copy(update={"num_done": commit.num_done - 1, "set_aside": (aside,)}))
-    states = "the samples' states are not those that the commit says"
+    states = "the states of the samples differ from the commit"
     assert [(p.unit, p.text) for p in found(view.store)] == [(1, states)]
     elsewhere = SampleSetAside(sample=500, reason=Reason.TOO_LONG)
     put_commit(view, commit.model_copy(update={"num_done": commit.num_done - 1, "set_aside": (elsewhere,)}))
@@ -259,10 +259,10 @@ def test_damaged_missing_and_wrong_totals(tmp_path: Path) -> None:
     assert [(p.unit, p.where, p.remedy) for p in found(store)] == [(None, key, "repair")]
     for field, value in {"num_bytes": 1, "num_tokens": 2, "num_done": 3, "commits_sha256": "", "set_aside": {}}.items():
         store.backend.write(key, to_bytes(seal(completion.model_copy(update={field: value}))))
-        text = "the totals are not those of the commits"
+        text = "the totals differ from the commits"
         assert found(store, deep=False) == [Problem(SIGNAL, None, key, text, "repair")], field
     store.backend.delete(key)
-    text = "all units are there, their totals are not"
+    text = "all units are committed, but their totals are missing"
     assert found(store) == [Problem(SIGNAL, None, key, text, "extract")]
 
 
@@ -340,7 +340,7 @@ def test_values_of_the_plan_that_are_sound_chunks_but_not_the_planned_ones(tmp_p
 def test_foreign_metadata_of_a_group(tmp_path: Path, key: str) -> None:
     store = finished_store(tmp_path)
     rewrite(store, key, lambda raw: json.dumps(json.loads(raw) | {"consolidated_metadata": {}}).encode())
-    text = "metadata differs from what the plan implies"
+    text = "metadata differs from the plan"
     assert found(store) == [Problem(None, None, key, text, "repair")]
 
 
@@ -432,7 +432,7 @@ def test_a_signal_that_lost_its_metadata_is_one_problem_and_its_chunks_no_strays
     for key in lost:
         store.backend.delete_tree(key)
         (Path(store.location) / key).unlink(missing_ok=True)
-    text = "the signal's own metadata is gone, though units of it were committed"
+    text = "the metadata of the signal is missing, although units were committed"
     assert found(store) == [Problem(SIGNAL, None, "signals/base/zarr.json", text, "repair")]
     store.backend.delete(layout.signal_copy_key(SIGNAL))
     assert found(store) == [Problem(SIGNAL, None, "signals/base/zarr.json", text, "delete")]

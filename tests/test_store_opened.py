@@ -90,7 +90,7 @@ def test_samples_are_found_by_id_and_by_row(tmp_path: Path, monkeypatch: pytest.
             assert reading.find(f"#{row}") == i
     with pytest.raises(UnknownName, match=r"has no sample 'nobody'. Give an id"):
         store.find("nobody")
-    with pytest.raises(UnknownName, match=r"has no sample '#2'.*a record that was set aside is no sample"):
+    with pytest.raises(UnknownName, match=r"has no sample '#2'.*a record that was set aside is not a sample"):
         store.find("#2")
 
 

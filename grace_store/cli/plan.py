@@ -14,9 +14,10 @@ from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, log, print_result
 from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.data.formats import FORMATS, UNRECOGNISED
+from grace_store.data.formats import FORMATS
+from grace_store.data.formats.mapped import MAPPED_FORMAT
 
-_DESCRIBED = (*FORMATS.values(), *UNRECOGNISED.values())
+_DESCRIBED = (*FORMATS.values(), MAPPED_FORMAT)
 FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {each.name}: {each.description}" for each in _DESCRIBED)])
 MARKERS = """
 \b

@@ -1,4 +1,4 @@
-"""Find where the answer of a response begins, and read its result as text and as a number. Knows no samples."""
+"""Find where the answer of a response begins, and read the result as text and as a number. Knows no samples."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from grace_store.data.splitters import STEP_MARKER, compile_marker, paragraph_st
 
 AnswerFinder = Callable[[str], int | None]
 
-# Each optional part before a marker is bound to the start of a line, so these are linear on any text.
+# Each optional part before a marker is bound to the start of a line, so these patterns take linear time.
 _DAGGER = re.compile(r"(?:^[ \t]*[*#]+[ \t]*)?†[ \t]?Answer\**[ \t]?:", re.MULTILINE)
 _HASHES = re.compile(r"^[ \t]*####(?!#)", re.MULTILINE)
 _CONCLUSION = re.compile(r"<CONCLUSION>")
@@ -19,43 +19,44 @@ _ANSWER_LINE = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 MARKED_ANSWERS = (_DAGGER, _HASHES, _CONCLUSION, _ANSWER_LINE)
-"""Markers that an answer begins with."""
+"""Markers at the beginning of an answer."""
 _MARKUP = " \t\r\n*#_:."
 _BOXED = r"\boxed{"
-_MAX_BOXED_TRIED = 64  # each looks for its closing brace up to the end of the response
+_MAX_BOXED_TRIED = 64  # each attempt may read the response to its end
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def dagger_answer(response: str) -> int | None:
-    """The last ``†Answer:``, anywhere in a line."""
+    """Return the start of the last ``†Answer:``, anywhere in a line."""
     return _last_with(_DAGGER, "†", response)
 
 
 def hashes_answer(response: str) -> int | None:
-    """The last ``####`` at the start of a line, as GSM8K writes it."""
+    """Return the start of the last line that begins with ``####``, as in GSM8K."""
     return _last_with(_HASHES, "####", response)
 
 
 def conclusion_answer(response: str) -> int | None:
-    """The last ``<CONCLUSION>``, as LLaVA-CoT writes it."""
+    """Return the start of the last ``<CONCLUSION>``, as in LLaVA-CoT."""
     return _last(_CONCLUSION, response)
 
 
 def answer_line(response: str) -> int | None:
-    """The last line that begins with ``Answer:``, ``Final answer:``, ``The answer is`` and the like."""
+    """Return the start of the last line that begins with ``Answer:``, ``The answer is`` or similar."""
     return _last(_ANSWER_LINE, response)
 
 
 def after_think(response: str) -> int | None:
-    """The text after the last ``</think>``; the tag itself closes the last step."""
+    """Return where the text after the last ``</think>`` begins; the tag belongs to the last step."""
     _, tag, after = response.rpartition("</think>")
     return len(response) - len(after.lstrip()) if tag and after.strip() else None
 
 
 def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
-    r"""The line, or paragraph, that holds the last ``\boxed{...}`` with balanced braces and something in them.
+    r"""Return the start of the line, or paragraph, with the last ``\boxed{...}`` that is closed and not empty.
 
-    A line that opens a formula (``\[`` or ``$$``) goes with it; where the paragraph is the whole response, the line.
+    A line before it that only opens a formula (``\[`` or ``$$``) is included. If the paragraph is the whole response,
+    the start of the line is returned.
     """
     if (span := boxed_span(response)) is None:
         return None
@@ -70,53 +71,43 @@ def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
 
 
 def boxed_span(response: str) -> tuple[int, int] | None:
-    r"""Return where the content of the last such ``\boxed{...}`` begins and ends."""
+    r"""Return where the content of the last ``\boxed{...}`` that is closed and not empty begins and ends."""
     at = len(response)
     for _ in range(_MAX_BOXED_TRIED):
         at = response.rfind(_BOXED, 0, at)
         if at < 0:
             return None
-        start = at + len(_BOXED)
-        if (content := _braced(response, start - 1)).strip():
-            return start, start + len(content)
+        start, depth = at + len(_BOXED), 0
+        for match in _BRACES.finditer(response, start - 1):
+            depth += {"{": 1, "}": -1}.get(match[0], 0)
+            if depth == 0:
+                if response[start : match.start()].strip():
+                    return start, match.start()
+                break
     return None
-
-
-def _braced(text: str, at: int) -> str:
-    """Return the text between an opening brace and its closing brace; empty if nothing closes it."""
-    depth = 0
-    for match in _BRACES.finditer(text, at):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if depth == 0:
-            return text[at + 1 : match.start()]
-    return ""
 
 
 def natural_answer(response: str) -> int | None:
-    r"""The answer of a response whose format is unknown.
+    r"""Return where the answer begins in a response whose format is unknown.
 
-    Tried in this order: the last ``†Answer:``; a ``####`` line, if it is the last line; the text after
-    ``</think>``; ``<CONCLUSION>``; the last ``\boxed{}``; a line that begins with "Answer:" or the like.
+    The first match counts, in this order: the last ``†Answer:``; ``####`` at the start of the last line; the text after
+    ``</think>``; ``<CONCLUSION>``; the last ``\boxed{}``; a line that begins with "Answer:" or similar.
     """
-    for find in (dagger_answer, _last_line_hashes, after_think, conclusion_answer, _natural_boxed, answer_line):
+    if (start := dagger_answer(response)) is not None:
+        return start
+    # "#### Solution" is also a heading of the fourth level; GSM8K has its marker on the last line.
+    if (start := hashes_answer(response)) is not None and "\n" not in response[start:].strip():
+        return start
+    for find in (after_think, conclusion_answer):
         if (start := find(response)) is not None:
             return start
-    return None
-
-
-def _last_line_hashes(response: str) -> int | None:
-    # "#### Solution" is also a heading of the fourth level; GSM8K's marker stands on the last line.
-    start = hashes_answer(response)
-    return start if start is not None and "\n" not in response[start:].strip() else None
-
-
-def _natural_boxed(response: str) -> int | None:
-    return boxed_answer(response, by_paragraph=STEP_MARKER.search(response) is None)
+    start = boxed_answer(response, by_paragraph=STEP_MARKER.search(response) is None)
+    return answer_line(response) if start is None else start
 
 
 @lru_cache(maxsize=64)
 def named_answer(name: str, *, by_paragraph: bool) -> AnswerFinder:
-    """Return the finder that a setting names: boxed, or marker:REGEX (its last match, anywhere in the response)."""
+    """Return the finder for a setting: boxed, or marker:REGEX (the last match anywhere in the response)."""
     if name == "boxed":
         return lambda response: boxed_answer(response, by_paragraph=by_paragraph)
     kind, _, expression = name.partition(":")
@@ -127,14 +118,14 @@ def named_answer(name: str, *, by_paragraph: bool) -> AnswerFinder:
 
 
 def _last_with(pattern: re.Pattern[str], literal: str, response: str) -> int | None:
-    """Like _last, for a pattern that holds a literal and does not leave its line: the lines before it are skipped."""
+    """Return the same as _last, but faster: skip all lines before the first that contains the literal."""
     first = response.find(literal)
     return None if first < 0 else _last(pattern, response, response.rfind("\n", 0, first) + 1)
 
 
 def _last(pattern: re.Pattern[str], response: str, start: int = 0, *, may_end: bool = False) -> int | None:
     last = None
-    for last in pattern.finditer(response, start):  # noqa: B007 - the last one is what is wanted
+    for last in pattern.finditer(response, start):  # noqa: B007 - only the last match is used
         pass
     if last is None or not last[0].strip():
         return None
@@ -145,17 +136,16 @@ def _last(pattern: re.Pattern[str], response: str, start: int = 0, *, may_end: b
 # ---------------------------------------------------------------- the result, as text and as a number
 # `#### 7`, `\boxed{7}`, `The answer is 7.`
 
-
 MAX_BARE_CHARS = 60
-"""A longer answer without a marker holds more than its result, and the place of the result is unknown."""
+"""The greatest length of an answer without a marker; in a longer one the place of the result is unknown."""
 
 _CALCULATOR = re.compile(r"<<[^<>\n]*>>")
 _NUMBER = re.compile(r"\d{1,3}(?:[ \u202f]\d{3})+(?!\d)|\d[\d,]*(?:\.\d+)?|\.\d+")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?|(\d[\d,]*)\s*/\s*(\d[\d,]*)")
 _ALONE = re.compile(r"[-+]?\s*(?:(?P<number>\d[\d,]*(?:\.\d+)?|\.\d+)|(?P<fraction>\S.*/.*|\\[dt]?frac.*))\s*%?")
-_SMALL_NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+_NUMERALS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
 sixteen seventeen eighteen nineteen twenty"""
-_NUMBER_WORDS = {word: float(number) for number, word in enumerate(_SMALL_NUMBERS.split())}
+_NUMBER_WORDS = {word: float(number) for number, word in enumerate(_NUMERALS.split())}
 _NUMBER_WORDS |= {"half": 0.5, "once": 1.0, "twice": 2.0, "dozen": 12.0, "hundred": 100.0, "thousand": 1000.0}
 _WORD = re.compile(r"[a-z]+")
 _SEPARATORS = str.maketrans("", "", ", \u202f")
@@ -165,7 +155,7 @@ _LAYOUT = re.compile(r"\\(?:left|right|displaystyle|[,;!: ])|\\[()\[\]]|[\s$]|(?
 
 
 def final_value(answer: str) -> tuple[str, int] | None:
-    """Return the result in an answer and where the result begins; None if that is unclear."""
+    """Return the result in an answer and where the result begins; None if the result is unclear."""
     if (span := boxed_span(answer)) is not None:
         return answer[span[0] : span[1]], span[0]
     for mark in MARKED_ANSWERS:
@@ -177,7 +167,7 @@ def final_value(answer: str) -> tuple[str, int] | None:
 
 
 def result_of(text: str) -> str | None:
-    """Return the result of a whole response, by its marker or its last line; None if that is unclear.
+    """Return the result of a response, from its marker or its last line; None if the result is unclear.
 
     >>> result_of("3 + 4 = 7\\n#### 7"), result_of("So it is\\n1,080 dollars"), result_of("")
     ('7', '1,080dollars', None)
@@ -190,7 +180,7 @@ def result_of(text: str) -> str | None:
 
 
 def is_same_result(one: str, other: str) -> bool:
-    r"""Return whether two results are the same text or number.
+    r"""Return whether two results are the same text or the same number.
 
     >>> is_same_result("1,080", "1080.0"), is_same_result("-3", "3"), is_same_result(r"\frac{1}{2}", "0.5")
     (True, False, True)
@@ -202,7 +192,7 @@ def is_same_result(one: str, other: str) -> bool:
 
 
 def plain_value(text: str) -> str:
-    r"""Return a result without units in LaTeX, dollars and full stops.
+    r"""Return a result without LaTeX units, dollar signs and full stops.
 
     >>> plain_value(r"\$1,080\text{ dollars}.")
     '1,080'
@@ -212,12 +202,12 @@ def plain_value(text: str) -> str:
 
 
 def compact(text: str) -> str:
-    """Return a formula without what only sets its layout."""
+    """Return a formula without its layout commands and spaces."""
     return _LAYOUT.sub("", text)
 
 
 def number_alone(text: str) -> float | None:
-    r"""Return the number that a result is, its sign left out; None if it is something else.
+    r"""Return the absolute value of a result that is a number; None for any other result.
 
     >>> number_alone("-1,080"), number_alone(r"\frac{3}{4}"), number_alone("75%"), number_alone("x = 3")
     (1080.0, 0.75, 75.0, None)
@@ -240,7 +230,7 @@ def numbers_in(text: str) -> Iterator[float]:
 
 
 def without_notes(text: str) -> str:
-    """Return a text without GSM8K's calculator notes."""
+    """Return a text without GSM8K's calculator annotations (<<3+4=7>>)."""
     return _CALCULATOR.sub("", text) if "<<" in text else text
 
 

@@ -1,13 +1,14 @@
-"""The items of a benchmark from files of records: a question each, and a solution or answer if there is one.
+"""Read the items of a benchmark from files of records: a question each, with its solution or answer if there is one.
 
-Unlike a sample, an item needs no steps and no response. Records are read by their format if it is known; otherwise by
-the names that benchmarks usually have (question, problem, prompt; solution, answer; options, choices), or as mapped.
+Unlike a sample, an item needs no steps and no response. The format of the records decides how they are read. If the
+format is unknown, --map or the usual field names (question, problem, prompt; solution, answer; options) decide.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -23,13 +24,11 @@ from grace_store.data.parse_records import detect_format, sample_id
 from grace_store.data.record import Record
 from grace_store.data.text_matches import Item
 
-RECORDS_LOOKED_AT = 64
-
 
 def read_items(
     dataset: Dataset, format: str | None = None, mapping: Mapping[str, str] | None = None
 ) -> tuple[list[Item], Counter[str]]:
-    """Return the items of a dataset, and its records without a question by the reason; raise a DataError if all are."""
+    """Return the items, and the number of records without a question by reason; raise NothingUsable without items."""
     mapping = mapping or {}
     read = _choose_format(dataset, format, mapping)
     items: list[Item] = []
@@ -51,7 +50,7 @@ def read_items(
 
 
 def _choose_format(dataset: Dataset, format: str | None, mapping: Mapping[str, str]) -> Format | None:
-    """Return the format of the items; None if they are read by named fields or by usual field names."""
+    """Return the format of the items; None if field names decide, from --map or the usual names."""
     check_part_names(mapping)
     if names_trace(mapping):
         if format not in (None, MAPPED):
@@ -59,72 +58,53 @@ def _choose_format(dataset: Dataset, format: str | None, mapping: Mapping[str, s
         if "prompt" not in mapping:
             raise SettingError("--map says nothing of the question. Add --map prompt=FIELD.")
         return None
-    if format is None:
-        return _recognised(dataset)
-    if format not in FORMATS:
-        raise UnknownFormat(f"--format {format!r} is none of {', '.join(FORMATS)}.")
-    return FORMATS[format]
-
-
-def _item(record: Record, file_name: str, format: Format | None, mapping: Mapping[str, str]) -> Item:
-    """Return a record as an item, or raise Unusable."""
-    fields = record.parse()
-    # Half a surrogate pair is no character: it could not be shown or written.
-    question, solution = (text.encode(errors="replace").decode() for text in _texts(fields, format, mapping))
-    if not question.strip():
-        raise Unusable(Reason.NO_PROMPT, "the question is empty")
-    named = {**fields, "id": value_at(fields, mapping["id"])} if "id" in mapping else fields
-    return Item(sample_id(named, file_name, record.row_in_file), record.row, question, solution)
-
-
-def _texts(fields: dict[str, Any], format: Format | None, mapping: Mapping[str, str]) -> tuple[str, str]:
-    if format is None:
-        return _texts_of(fields, mapping if names_trace(mapping) else usual_parts(fields))
-    try:
-        trace = format.read(fields)
-    except Unusable:  # such as a test set whose answers are kept secret
-        return _texts_of(fields, usual_parts(fields))
-    return "\n".join(turn.text for turn in trace.turns if turn.role == "user"), trace.response
-
-
-def _recognised(dataset: Dataset) -> Format | None:
-    """Return the format of the first records; None if they have none that is known."""
+    if format is not None:
+        if format not in FORMATS:
+            raise UnknownFormat(f"--format {format!r} is none of {', '.join(FORMATS)}.")
+        return FORMATS[format]
     parsed = []
-    for record in islice(dataset.scan(), RECORDS_LOOKED_AT):
-        try:
+    for record in islice(dataset.scan(), 64):
+        with suppress(Unusable):
             parsed.append(record.parse())
-        except Unusable:
-            continue
     try:
         return FORMATS[detect_format(parsed)]
     except UnknownFormat:
         return None
 
 
+def _item(record: Record, file_name: str, format: Format | None, mapping: Mapping[str, str]) -> Item:
+    """Return a record as an item, or raise Unusable."""
+    fields = record.parse()
+    texts = None
+    if format is not None:
+        with suppress(Unusable):  # for example a test set with secret answers
+            trace = format.read(fields)
+            texts = "\n".join(turn.text for turn in trace.turns if turn.role == "user"), trace.response
+    if texts is None:
+        texts = _texts_of(fields, mapping if names_trace(mapping) else usual_parts(fields))
+    # Half of a surrogate pair is not a character and cannot be shown or written.
+    question, solution = (text.encode(errors="replace").decode() for text in texts)
+    if not question.strip():
+        raise Unusable(Reason.NO_PROMPT, "the question is empty")
+    named = {**fields, "id": value_at(fields, mapping["id"])} if "id" in mapping else fields
+    return Item(sample_id(named, file_name, record.row_in_file), record.row, question, solution)
+
+
 def _texts_of(fields: dict[str, Any], parts: Mapping[str, str]) -> tuple[str, str]:
-    """Return the question, its options below it, and the solution that fields of these names hold."""
+    """Return the question with its options below it, and the solution, from the fields that parts names."""
     if "prompt" not in parts:
         raise Unusable(Reason.UNKNOWN_RECORD, f"no field has a usual name; the keys are {shown_keys(fields)}")
     asked = read_prompt({"prompt": value_at(fields, parts["prompt"])})
     texts = [part for role, turn in asked if role == "user" for part in turn if isinstance(part, str)]
-    options = _held(fields, parts, "options")
-    lines = [each.line for each in read_choices(options)] if options is not None else []
-    return "\n".join([*texts, *lines]), _solution(fields, parts)
-
-
-def _solution(fields: dict[str, Any], parts: Mapping[str, str]) -> str:
+    values: dict[str, Any] = {}
+    for part in parts:
+        with suppress(Unusable):  # only the question is required
+            values[part] = value_at(fields, parts[part])
+    question = "\n".join([*texts, *(each.line for each in read_choices(values.get("options")))])
     for part in ("response", "steps", "answer"):
-        value = _held(fields, parts, part)
+        value = values.get(part)
         if isinstance(value, list):
-            return "\n".join(each for each in value if isinstance(each, str))
+            return question, "\n".join(each for each in value if isinstance(each, str))
         if isinstance(value, str):
-            return value
-    return ""
-
-
-def _held(fields: dict[str, Any], parts: Mapping[str, str], part: str) -> Any:
-    """Return the value of a part in a record; None if it is missing, since only the question is needed."""
-    try:
-        return value_at(fields, parts[part]) if part in parts else None
-    except Unusable:
-        return None
+            return question, value
+    return question, ""

@@ -1,4 +1,4 @@
-"""Files as streams of blocks: digested while they are read, decompressed in bounded memory, read again by cursors.
+"""Read files in blocks: take their digest, decompress them in bounded memory, and reread parts by cursors.
 
 Knows no records.
 """
@@ -16,11 +16,11 @@ from grace_store.base.errors import DataError
 Compression = Literal["", "gz", "zst"]
 
 READ_BYTES = 2**18
-_ZSTD_INPUT_BYTES = 2**10  # zstandard gives no bound on its output; a kilobyte of it makes at most about 32 MB
+_ZSTD_INPUT_BYTES = 2**10  # zstandard does not bound its output; 1 kB of input makes at most about 32 MB
 
 
 class RawBlocks:
-    """A file's bytes as they lie on disk, block by block, with their digest and number so far."""
+    """A file's bytes as stored on disk, block by block, with the digest and the count of the bytes read so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,7 +43,7 @@ class RawBlocks:
 
 
 def text_blocks(raw: Iterable[bytes], compression: Compression, name: str) -> Iterator[bytes]:
-    """Yield the decompressed text of a file; DataError naming it when it is damaged or cut short."""
+    """Yield the decompressed text of a file; raise DataError with its name if it is damaged or cut short."""
     if compression == "":
         return iter(raw)
     return _gunzip(raw, name) if compression == "gz" else _unzstd(raw, name)
@@ -53,8 +53,8 @@ def damaged(name: str, kind: str, error: Exception) -> DataError:
     """Return the error for compressed data that cannot be decompressed."""
     if "too much memory" in str(error):
         return DataError(
-            f"{name}: compressed with a window of more than 128 MB (zstd --long), which reading would take as much "
-            "memory as. Compress it again without --long."
+            f"{name}: compressed with a window of more than 128 MB (zstd --long), so reading it would take that much "
+            "memory. Compress it again without --long."
         )
     return DataError(f"{name}: damaged {kind} data ({error}). Copy or compress the file again.")
 
@@ -75,7 +75,7 @@ def _gunzip(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
         for block in raw:
             while block:
                 if member.eof:
-                    if not (block := block.lstrip(b"\0")):  # gzip files may be padded, and may be several in a row
+                    if not (block := block.lstrip(b"\0")):  # a file may contain several gzip members, and padding
                         break
                     member = zlib.decompressobj(wbits=31)
                 yield member.decompress(block, READ_BYTES)
@@ -108,18 +108,17 @@ def _unzstd(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
         raise DataError(f"{name}: the zstd data ends too early; the file was cut short. Copy it again.")
 
 
-# ---------------------------------------------------------------- random access to what can only be read forwards
-
+# ---------------------------------------------------------------- random access to files that can only be read forwards
 
 NUM_CURSORS = 4
-"""Readers that may go through one file side by side, each in ascending order, without anybody starting again."""
+"""Number of readers that can go through one file in ascending order at the same time without a restart."""
 
 
 class Cursor(Protocol):
-    """A place in a file from which one can go forward."""
+    """A reader of a file that only moves forward."""
 
     position: int
-    """The first place that can still be read."""
+    """The first position that can still be read."""
 
     def close(self) -> None: ...
 
@@ -128,27 +127,26 @@ C = TypeVar("C", bound=Cursor)
 
 
 class CursorPool(Generic[C]):
-    """Gives the cursor nearest before a place, and opens a new one when none is before it."""
+    """A few open cursors of one file. ``at`` returns the nearest one before a position, or opens a new one."""
 
-    def __init__(self, open_cursor: Callable[[int], C], size: int = NUM_CURSORS) -> None:
+    def __init__(self, open_cursor: Callable[[int], C]) -> None:
         self._open_cursor = open_cursor
-        self._size = size
-        self._cursors: list[C] = []  # the one used last at the end
+        self._cursors: list[C] = []  # the most recently used cursor is the last
 
     def at(self, position: int, not_before: int = 0) -> C:
-        """Return a cursor that can go forward to position; a new one is opened at not_before."""
+        """Return a cursor that can move forward to position; a new cursor begins at not_before."""
         if behind := [cursor for cursor in self._cursors if not_before <= cursor.position <= position]:
             cursor = max(behind, key=lambda candidate: candidate.position)
             self._cursors.remove(cursor)
         else:
-            if len(self._cursors) == self._size:
+            if len(self._cursors) == NUM_CURSORS:
                 self._cursors.pop(0).close()
             cursor = self._open_cursor(not_before)
         self._cursors.append(cursor)
         return cursor
 
     def discard(self, cursor: C) -> None:
-        """Close a cursor that failed."""
+        """Close and drop a cursor that failed."""
         self._cursors.remove(cursor)
         cursor.close()
 

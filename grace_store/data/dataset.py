@@ -1,4 +1,4 @@
-"""A dataset: files of records, with a sequential scan and random access. Does not interpret records."""
+"""A dataset: files of records, with a sequential scan and random access. Does not parse records."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from grace_store.data.tables import ArrowReader, ParquetReader
 
 _Reader = tuple[Callable[[int, int], bytes | None], Callable[[], None]]
-"""The read and close functions of a file open for random access; read returns fewer bytes, or None, past its end."""
-ScanProgress = Callable[[int, int], None]
-"""Called with the records, and the bytes on disk, read so far."""
+"""The read and close functions of an open file; read returns fewer bytes, or None, past the end of the file."""
 
 _PROGRESS_RECORDS = 1024
 
@@ -30,9 +28,9 @@ _PROGRESS_RECORDS = 1024
 class Dataset:
     """Files of records.
 
-    ``scan`` goes through everything once, in flat memory. ``read`` gives one record again: at once from plain text
-    and Arrow files; from .gz, .zst and Parquet by going forward from one of a few places kept open, so ascending
-    reads (of up to four readers side by side) are cheap and going back starts the file, or the row group, again.
+    ``scan`` goes through all records once, in constant memory. ``read`` rereads one record. It finds the record at once
+    in plain text and Arrow files. In .gz, .zst and Parquet files it moves forward from one of a few open cursors: up to
+    four readers can read in ascending order cheaply, but a step back restarts the file or the row group.
     Several threads may call ``read``; a lock makes them take turns.
     """
 
@@ -44,7 +42,7 @@ class Dataset:
 
     @classmethod
     def open(cls, paths: Sequence[str | Path]) -> Dataset:
-        """Find the files at the given paths (folders are expanded) and what kind each is; read nothing else."""
+        """Find the files at the given paths (folders are expanded) and the kind of each file; read nothing else."""
         found = expand_paths(paths)
         files = [examine_file(path, name) for path, name in zip(found, name_files(found), strict=True)]
         if not any(file.num_bytes for file in files):
@@ -56,8 +54,11 @@ class Dataset:
         """Size of all files on disk."""
         return sum(file.num_bytes for file in self.files)
 
-    def scan(self, progress: ScanProgress | None = None) -> Iterator[Record]:
-        """Yield every record in order. When it ends, ``summary`` has every file's digest."""
+    def scan(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Record]:
+        """Yield every record in order; afterwards, ``summary`` has the digest of every file.
+
+        progress is called with the number of records, and of bytes on disk, read so far.
+        """
         row = num_bytes_before = 0
         summary = []
         for index, file in enumerate(self.files):
@@ -83,7 +84,7 @@ class Dataset:
         return self._summary
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        """Return the raw bytes of the record at a place that a scan gave."""
+        """Return the raw bytes of the record at a place from a scan."""
         with self._lock:
             if (reader := self._readers.get(file)) is None:
                 reader = self._readers[file] = _open_reader(self.files[file])
@@ -96,7 +97,7 @@ class Dataset:
         return raw
 
     def read_many(self, locators: Iterable[tuple[int, int, int]]) -> Iterator[bytes]:
-        """Yield the raw bytes at each (file, offset, length), in the order asked for; ascending is fastest."""
+        """Yield the raw bytes at each (file, offset, length), in the given order; ascending order is fastest."""
         for file, offset, length in locators:
             yield self.read(file, offset, length)
 
@@ -114,28 +115,24 @@ class Dataset:
 
 def _spans(file: RecordFile, raw: RawBlocks) -> Iterator[Span]:
     if file.is_table:
-        yield from _table_spans(file, raw)
+        for _ in raw:  # for the digest; pyarrow then reads the table
+            pass
+        with closing(_open_table(file)) as table:
+            for number, text in enumerate(table.rows()):
+                is_large = len(text) > MAX_RECORD_BYTES
+                yield Span(number, 0, b"" if is_large else text, digest_bytes(text) if is_large else None)
         return
     blocks = drop_bytes(text_blocks(raw, file.compression, str(file.path)), file.skip_bytes)
-    if file.is_array:
+    if file.kind.partition(".")[0] == "json":
         yield from scan_array(blocks, str(file.path), file.skip_bytes)
     else:
         yield from scan_lines(blocks, file.skip_bytes)
 
 
 def _open_table(file: RecordFile) -> ParquetReader | ArrowReader:
-    from grace_store.data.tables import open_table  # pyarrow takes a while, and text needs none of it
+    from grace_store.data.tables import open_table  # importing pyarrow is slow, and text files do not need it
 
     return open_table(file.path, file.kind)
-
-
-def _table_spans(file: RecordFile, raw: RawBlocks) -> Iterator[Span]:
-    for _ in raw:  # its digest; the table is then read through pyarrow
-        pass
-    with closing(_open_table(file)) as table:
-        for number, text in enumerate(table.rows()):
-            is_large = len(text) > MAX_RECORD_BYTES
-            yield Span(number, 0, b"" if is_large else text, digest_bytes(text) if is_large else None)
 
 
 def _open_reader(file: RecordFile) -> _Reader:
@@ -167,7 +164,7 @@ def _open_reader(file: RecordFile) -> _Reader:
 
 
 class _TextCursor:
-    """Goes forward through decompressed text; the block it is in can be read again."""
+    """A cursor in decompressed text. It can reread its current block."""
 
     def __init__(self, file: RecordFile) -> None:
         self._raw = iter(RawBlocks(file.path))
@@ -176,7 +173,7 @@ class _TextCursor:
         self.position = 0
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes there, fewer when the text ends before."""
+        """Return length bytes at offset, or fewer if the text ends before."""
         while self.position + len(self._block) <= offset and self._next():
             pass
         pieces = [self._block[offset - self.position :][:length]]
@@ -196,14 +193,13 @@ class _TextCursor:
 
 
 # ---------------------------------------------------------------- records in a stream of JSON text
-# Records are lines, or the elements of one array. At most one block and one record are in memory.
-
+# Records are lines, or the elements of one array. Memory holds at most one block and one record.
 
 _SPACE = b" \t\r\n"
 
 
 class Span(NamedTuple):
-    """A record's place and bytes; large_digest stands in for the bytes of one over the limit."""
+    """A record's place and bytes. A record over the size limit has its digest instead of its bytes."""
 
     offset: int
     length: int
@@ -212,7 +208,7 @@ class Span(NamedTuple):
 
 
 class _Gathering:
-    """A record that runs over several blocks: its pieces, or only their digest once it is over the limit."""
+    """A record that extends over several blocks: its pieces, or only its digest if it is over the size limit."""
 
     def __init__(self, offset: int, max_bytes: int) -> None:
         self._offset = offset
@@ -229,7 +225,7 @@ class _Gathering:
         (self._pieces.append if self._hash is None else self._hash.update)(piece)
 
     def span(self, strip: bytes) -> Span:
-        """Return the record, without the given bytes at its end (and, if several, at its start)."""
+        """Return the record without the bytes in strip at its end; if strip has several bytes, also at its start."""
         if self._hash is not None:
             return Span(self._offset, self._length, b"", self._hash.digest()[:16])
         return _trimmed(self._offset, b"".join(self._pieces), strip, self._max_bytes)
@@ -245,7 +241,7 @@ def _trimmed(offset: int, text: bytes, strip: bytes, max_bytes: int) -> Span:
 
 
 def scan_lines(blocks: Iterable[bytes], offset: int = 0, max_bytes: int = MAX_RECORD_BYTES) -> Iterator[Span]:
-    r"""Yield every line that is not blank, without its \n or \r\n. offset is where the blocks begin."""
+    r"""Yield every line that is not blank, without its \n or \r\n. offset is the position of the first block."""
     unfinished: _Gathering | None = None
     for block in blocks:
         start = 0
@@ -270,8 +266,8 @@ def _is_record(span: Span) -> bool:
     return span.large_digest is not None or bool(span.raw and not span.raw.isspace())
 
 
-# Everything up to the next byte that matters, whole strings included: one call of the regex engine skips a flat
-# object. Nothing follows the outer repeat, so it cannot fail; the inner one backtracks once over an unfinished string.
+# These patterns skip to the next significant byte, over whole strings: one call of the regex engine skips a flat
+# object. Nothing follows the outer repeat, so it cannot fail. The inner repeat backtracks once in an unfinished string.
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _UP_TO_BRACKET = re.compile(rb'[^"{}\[\]]*(?:' + _STRING + rb'[^"{}\[\]]*)*', re.DOTALL)
 _UP_TO_BRACKET_OR_COMMA = re.compile(rb'[^"{}\[\],]*(?:' + _STRING + rb'[^"{}\[\],]*)*', re.DOTALL)
@@ -282,10 +278,10 @@ _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
 def scan_array(
     blocks: Iterable[bytes], name: str, offset: int = 0, max_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Span]:
-    """Yield every element of the JSON array that the blocks are the text of.
+    """Yield every element of the JSON array in the blocks.
 
-    Elements are whatever lies between the array's own commas, so a malformed one is a record like any other (and
-    bad when parsed). An array that does not open, does not close or is followed by more text is a DataError.
+    An element is the text between two commas of the array, so a malformed element is a record too (and fails when it is
+    parsed). Raise DataError if the array does not open, does not close or has more text after it.
     """
     scanner = _ArrayScanner(name, offset, max_bytes)
     for block in blocks:
@@ -294,7 +290,7 @@ def scan_array(
 
 
 class _ArrayScanner:
-    """The state between two blocks: how deep, in a string or not, and the element begun."""
+    """The state between two blocks: the nesting depth, whether inside a string, and the unfinished element."""
 
     def __init__(self, name: str, offset: int, max_bytes: int) -> None:
         self._name = name

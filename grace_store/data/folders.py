@@ -1,4 +1,4 @@
-"""Which files a dataset is made of: paths given by the user, folders expanded, in a fixed order."""
+"""Find the files of a dataset: the paths given by the user, with folders expanded, in a fixed order."""
 
 import json
 import os
@@ -18,43 +18,39 @@ _SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}")
 
 
 def expand_paths(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the absolute path of every file, in the order given, a folder's files sorted by name."""
+    """Return the absolute path of every file in the given order; the files of a folder are sorted by name."""
     if not paths:
         raise DataError("No data given: name at least one file or folder.")
     if missing := [str(path) for path in paths if not Path(path).exists()]:
         raise DataError(f"No such file or folder: {', '.join(missing)}.")
     files: list[Path] = []
     for path in paths:
-        absolute = Path(path).absolute()  # not resolve(): a link's own name is the one the user knows
+        absolute = Path(path).absolute()  # not resolve(): the user knows the name of the link
         files += _folder_files(absolute) if absolute.is_dir() else [absolute]
     for file in files:
         if not file.is_file():
             raise DataError(f"{file} is not a regular file, but a pipe or a device. Save the records in a file.")
-    _refuse_repeats(files)
+    first: dict[Path, Path] = {}
+    for file in files:
+        if (earlier := first.setdefault(file.resolve(), file)) is not file:
+            same = "" if earlier == file else f" (it is the same file as {earlier})"
+            raise DataError(f"{file}: given twice{same}. Name each file once.")
     return files
 
 
 def default_image_folder(files: Sequence[str | Path]) -> str:
-    """Return where a dataset's relative image paths start if nothing is said: the folder that holds all its files."""
+    """Return the default folder for relative image paths: the folder that contains all files of the dataset."""
     return os.path.commonpath([Path(file).absolute().parent for file in files])
 
 
 def name_files(files: Sequence[Path]) -> list[str]:
-    """Return, for each file, its name with as few folders before it as make all of them different."""
+    """Return a different name for each file: the file name with as few folders before it as possible."""
     names: list[str] = []
     for depth in range(1, max((len(file.parts) for file in files), default=0) + 1):
         names = ["/".join(file.parts[-depth:]) for file in files]
         if len(set(names)) == len(files):
             break
     return names
-
-
-def _refuse_repeats(files: Sequence[Path]) -> None:
-    first: dict[Path, Path] = {}
-    for file in files:
-        if (earlier := first.setdefault(file.resolve(), file)) is not file:
-            same = "" if earlier == file else f" (it is the same file as {earlier})"
-            raise DataError(f"{file}: given twice{same}. Name each file once.")
 
 
 def _folder_files(folder: Path) -> list[Path]:
@@ -89,13 +85,13 @@ def _record_files(folder: Path, pattern: str) -> list[Path]:
         if path.is_file()
         and content_suffix(path) in SUFFIXES
         and path.name not in _NOT_RECORDS
-        and not path.name.endswith(".spec.json")  # what `select` writes beside a subset
+        and not path.name.endswith(".spec.json")  # `select` writes this file beside a subset
         and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
     )
 
 
 def _saved_dataset_files(folder: Path) -> list[Path]:
-    """Return the Arrow files of a folder that ``datasets`` saved, in the order its state.json gives."""
+    """Return the Arrow files of a folder that ``datasets`` saved, in the order of its state.json."""
     state_path = folder / "state.json"
     try:
         state = json.loads(state_path.read_text(encoding="utf-8"))
@@ -116,13 +112,12 @@ def _saved_dataset_files(folder: Path) -> list[Path]:
 
 
 # ---------------------------------------------------------------- kinds of files
-# The first bytes of a file decide its kind; where they leave a choice, its name does.
+# The first bytes of a file decide its kind. If they are ambiguous, its name decides.
 #
 # jsonl, jsonl.gz, jsonl.zst    one JSON object per line
 # json, json.gz, json.zst       one JSON array of objects
 # parquet                       Parquet
 # arrow                         Arrow IPC stream (Hugging Face ``save_to_disk``) or file
-
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 KINDS_IN_WORDS = "JSON lines or a JSON array (plain, .gz or .zst), Parquet, or a Hugging Face datasets folder"
@@ -145,26 +140,22 @@ class RecordFile:
     """One file of records."""
 
     path: Path
-    """Absolute."""
+    """The absolute path."""
     kind: str
     num_bytes: int
-    """On disk."""
+    """Size on disk."""
     name: str
-    """The file's name, with as many folders before it as tell it from the dataset's other files."""
+    """The file's name, with enough folders before it to make it unique in the dataset."""
     skip_bytes: int = 0
-    """Length of the byte order mark that the text begins with."""
+    """Length of the byte order mark at the start of the text."""
 
     @property
     def is_table(self) -> bool:
         return self.kind in ("parquet", "arrow")
 
     @property
-    def is_array(self) -> bool:
-        return self.kind.startswith("json.") or self.kind == "json"
-
-    @property
     def is_read_forwards(self) -> bool:
-        """Whether going back in it means to start it, or a part of it, again."""
+        """Whether a step back means to restart the file or a part of it."""
         return bool(self.compression) or self.kind == "parquet"
 
     @property
@@ -173,7 +164,7 @@ class RecordFile:
 
 
 def examine_file(path: Path, name: str) -> RecordFile:
-    """Return the file with its kind; DataError when it is none that can be read."""
+    """Return the file with its kind; raise DataError if it is not a kind that can be read."""
     try:
         num_bytes = path.stat().st_size
         with open(path, "rb") as stream:
@@ -211,7 +202,7 @@ def _text_kind(path: Path, head: bytes) -> str:
         raise DataError(f"{path}: named {suffix} but does not begin like one; it is damaged or something else.")
     if re.match(rb"\{[ \t]*\r?\n", text):
         raise DataError(
-            f"{path}: one JSON object over several lines; an array of objects, or one object per line, is wanted. "
+            f"{path}: one JSON object over several lines; write an array of objects, or one object per line. "
             "If the records are inside it, write that list to a file of its own (jq -c '.data[]' file > file.jsonl)."
         )
     if text.startswith(b"[") and (suffix == ".json" or re.match(rb"\[\s*[{\]]", text)):
@@ -223,7 +214,7 @@ def _text_kind(path: Path, head: bytes) -> str:
 
 
 def content_suffix(path: Path) -> str:
-    """Return the name's last suffix below .gz or .zst, in lower case."""
+    """Return the last suffix of a name, without .gz or .zst, in lower case."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in (".gz", ".zst", ".zstd"):
         suffixes.pop()

@@ -1,7 +1,7 @@
-r"""Flags of a sample's text: steps repeated, endings cut off, answers that no step leads to, and the like.
+r"""Flags for doubtful text in a sample: repeated steps, a cut-off ending, an answer that no step supports, and others.
 
-Pure functions from text to yes or no; in doubt, each says no. Knows no files, models or values. They understand
-prose, LaTeX, code in fences, GSM8K's notes and marks, multiple choice, and sentences that end in a Chinese full stop.
+Pure functions from text to a boolean. In doubt a function returns False. Knows no files, models or values. The rules
+handle prose, LaTeX, fenced code, GSM8K's annotations and markers, multiple choice, and Chinese punctuation.
 """
 
 import re
@@ -23,23 +23,23 @@ from grace_store.data.answers import (
 from grace_store.data.sample import Sample
 
 MIN_REPEATED_CHARS = 16
-"""Shorter steps, spaces left out, may well be there twice; of other scripts, which need fewer, half of it."""
+"""Least length of a step, without spaces, to count as repeated; half as many in scripts other than ASCII."""
 MIN_SENTENCE_CHARS = 24
 MIN_SENTENCE_TIMES = 3
-"""A sentence inside steps may be said again, but not three times."""
+"""Number of occurrences from which a sentence inside steps counts as repeated."""
 MIN_UNMARKED_WORDS = 8
-"""An answer without a mark that has fewer may be a phrase, which needs no full stop."""
+"""Least length of an unmarked answer that needs a full stop; a shorter answer may be a phrase."""
 MIN_RESTATED_WORDS = 8
 SHINGLE = 4
-"""Words in a row that a step and the question must share to count as the same words."""
+"""Number of consecutive words that a step and the question must share to count as the same words."""
 RESTATED_SHARE = 0.9
 PIECE_CHARS = 12
 MIN_WORDS_AFTER = 4
-"""So many words after an answer are more than a unit or a remark."""
+"""Number of words after an answer that are more than a unit or a remark."""
 
 
 class _Text(NamedTuple):
-    """A sample's parts, as the rules look at them."""
+    """The parts of a sample that the rules check."""
 
     prompt: str
     steps: list[str]
@@ -47,12 +47,12 @@ class _Text(NamedTuple):
     response: str
 
     def plain_steps(self) -> list[str]:
-        """Return the steps without notes of a calculator."""
+        """Return the steps without calculator annotations."""
         return [without_notes(step) for step in self.steps]
 
 
 def text_flags(sample: Sample) -> int:
-    """Return the flags of a sample's text, as the bits that a plan holds."""
+    """Return the flags of a sample's text as the bits stored in a plan."""
     *steps, answer = sample.segments
     prompt = "\n".join([turn.text for turn in sample.turns if turn.role == "user"])
     text = _Text(prompt, steps, answer, sample.response)
@@ -72,9 +72,16 @@ _CLOSING = " \t\r\n.,;:!?*_。！？，；："
 
 
 def _repeats_steps(text: _Text) -> bool:
-    # Most steps already differ in how they end; only the others are compared in full.
+    # Most steps have different endings; the full text is compared only if two endings are equal.
     ends = [step.rstrip(_CLOSING)[-MIN_REPEATED_CHARS:] for step in text.steps]
-    return (len(set(ends)) < len(ends) and _has_same_steps(text)) or _has_same_sentences(text)
+    if len(set(ends)) < len(ends) and _has_same_steps(text):
+        return True
+    sentences = _sentences(text.response)
+    if len(sentences) - len(set(sentences)) < MIN_SENTENCE_TIMES - 1:
+        return False
+    counts = Counter(_sentences("\n".join(_outside_code(text.plain_steps()))))
+    often = (_comparable(sentence) for sentence, count in counts.items() if count >= MIN_SENTENCE_TIMES)
+    return any(_is_sizeable(sentence, MIN_SENTENCE_CHARS) for sentence in often)
 
 
 def _has_same_steps(text: _Text) -> bool:
@@ -86,15 +93,6 @@ def _has_same_steps(text: _Text) -> bool:
                 return True
             seen.add(same)
     return False
-
-
-def _has_same_sentences(text: _Text) -> bool:
-    sentences = _sentences(text.response)
-    if len(sentences) - len(set(sentences)) < MIN_SENTENCE_TIMES - 1:
-        return False
-    counts = Counter(_sentences("\n".join(_outside_code(text.plain_steps()))))
-    often = (_comparable(sentence) for sentence, count in counts.items() if count >= MIN_SENTENCE_TIMES)
-    return any(_is_sizeable(sentence, MIN_SENTENCE_CHARS) for sentence in often)
 
 
 def _sentences(text: str) -> list[str]:
@@ -116,7 +114,7 @@ def _comparable(step: str) -> str:
 
 
 def _outside_code(steps: Sequence[str]) -> Iterator[str]:
-    """Yield the steps that do not lie inside a fenced block of code: lines of code may well be there twice."""
+    """Yield the steps outside fenced code blocks; lines of code may repeat."""
     is_code = False
     for step in steps:
         num_fences = step.count("```")
@@ -133,35 +131,31 @@ _OPEN_WORDS = """the a an of and or but with for from by into than that which be
 we his her their its my your this these those such every"""
 """Words that no sentence ends with."""
 _VERBS = "is are was were be been has have had will would can could should must to equals gives so then"
-"""Words that only an answer, or nothing, may follow."""
+"""Words that no answer ends with; a step may, if the answer follows."""
 _NEVER_LAST, _LAST_BEFORE_ANSWER = frozenset(_OPEN_WORDS.split()), frozenset(_VERBS.split())
 _PAIRS = (("\\[", "\\]"), ("\\(", "\\)"), ("\\begin{", "\\end{"), ("<<", ">>"), ("{", "}"))
 
 
 def _is_cut_off(text: _Text) -> bool:
-    response = text.response
+    response, last = text.response, text.steps[-1]
     if ("```" in response and response.count("```") % 2) or _leaves_open(response):
         return True
     if _ends_midway(text.answer, is_last=True) or _lacks_stop(text):
         return True
-    return not _leads_into_answer(text) and (_ends_midway(text.steps[-1], is_last=False) or _lacks_result(text))
-
-
-def _leads_into_answer(text: _Text) -> bool:
-    r"""Whether the answer stands in the line of the last step, as in "so she sells \boxed{13} eggs"."""
-    last = text.steps[-1]
-    return "\n" not in last[len(last.rstrip()) :]
+    # The answer may be in the same line as the last step, as in "so she sells \boxed{13} eggs".
+    is_same_line = "\n" not in last[len(last.rstrip()) :]
+    return not is_same_line and (_ends_midway(last, is_last=False) or _lacks_result(text))
 
 
 def _leaves_open(response: str) -> bool:
-    """Whether brackets of LaTeX, or of a calculator note, are opened and never closed."""
+    """Return whether a bracket of LaTeX or of a calculator annotation is never closed."""
     if "\\" not in response and "{" not in response:
         return "<<" in response and response.count("<<") > response.count(">>")
     return any(opens in response and response.count(opens) > response.count(closes) for opens, closes in _PAIRS)
 
 
 def _ends_midway(segment: str, *, is_last: bool) -> bool:
-    """Whether a segment ends in the middle of a sentence or formula; a last step may lead into the answer."""
+    """Return whether a segment ends inside a sentence or formula; a step before the answer may end with "=" or ","."""
     end = segment.rstrip(" \t\r\n*_")
     if end.endswith((">", "}")):
         end = _ENVIRONMENT.sub("", end[-80:]).rstrip()
@@ -174,7 +168,7 @@ def _ends_midway(segment: str, *, is_last: bool) -> bool:
 
 
 def _lacks_result(text: _Text) -> bool:
-    """Whether the last step stops without a full stop and without the number that is the answer."""
+    """Return whether the last step ends without a full stop and without the number that is the answer."""
     last = text.steps[-1]
     if last.rstrip()[-1:] in _TERMINAL or (found := final_value(text.answer)) is None:
         return False
@@ -184,7 +178,7 @@ def _lacks_result(text: _Text) -> bool:
 
 
 def _lacks_stop(text: _Text) -> bool:
-    """Whether a sentence that stands for an answer ends in a word where all steps end in a stop."""
+    """Return whether the answer is a sentence without a full stop, although all steps end with one."""
     answer = text.answer.rstrip()
     if not answer[-1:].isalnum() or len(answer) < 24 or len(answer.split()) < MIN_UNMARKED_WORDS:
         return False
@@ -192,7 +186,7 @@ def _lacks_stop(text: _Text) -> bool:
     return not has_mark and all(step.rstrip()[-1:] in _TERMINAL for step in text.steps)
 
 
-# ---------------------------------------------------------------- answers that no step leads to
+# ---------------------------------------------------------------- answers that no step supports
 
 _OPTION = re.compile(r"[(\[]?([A-J])[)\].:]?(?:\s.*)?")
 _LONG_WORD = re.compile(r"[^\W\d_]{3,}|[\u4e00-\u9fff]")
@@ -212,7 +206,7 @@ def _is_unsupported(text: _Text) -> bool:
 
 
 def _comes_to(number: float, written: str, worked: str) -> bool:
-    """Whether a number is among those of the steps: as it is, rounded as it is written, or as a percentage."""
+    """Return whether the steps contain a number: exactly, rounded to its written digits, or as a percentage."""
     if written in worked:
         return True
     digits = len(written.partition(".")[2].rstrip("%"))
@@ -224,7 +218,7 @@ def _comes_to(number: float, written: str, worked: str) -> bool:
 
 
 def _is_unsupported_option(letter: str, prompt: str, worked: str) -> bool:
-    """Whether steps name neither an option's letter nor what it says; not known if the prompt does not list it."""
+    """Return whether the steps name neither an option's letter nor its text; False if the prompt has no such option."""
     option = re.search(rf"(?<!\w)[(\[]?{letter}[)\].:]\s*([^\n]+?)\s*(?=$|\n|[(\[]?[B-J][)\].:]\s)", prompt)
     if option is None or re.search(rf"(?<![\w']){letter}(?![\w'])", worked):
         return False
@@ -235,7 +229,7 @@ def _is_unsupported_option(letter: str, prompt: str, worked: str) -> bool:
 
 
 def _is_unsupported_text(value: str, worked: str) -> bool:
-    """Whether neither a formula, nor any of its numbers, nor any word of it is in the steps."""
+    """Return whether the steps contain neither the answer, nor any of its numbers, nor any of its words."""
     if (formula := compact(value)) and formula in compact(worked):
         return False
     numbers = {each for each in numbers_in(value) if each >= 10}
@@ -247,7 +241,7 @@ def _is_unsupported_text(value: str, worked: str) -> bool:
 
 
 _NOT_DERIVED = frozenset(["yes", "no", "true", "false", "none", "not", "all", "both"])
-"""Answers that need not be in the steps word for word."""
+"""Words of answers that the steps need not contain."""
 
 
 # ---------------------------------------------------------------- text after the answer
@@ -265,7 +259,7 @@ def _goes_on(text: _Text) -> bool:
     if "\n" in answer and _TURN.search(answer, answer.find("\n")):
         return True
     if (span := boxed_span(answer)) is not None:
-        # What stands in the same sentence as the box belongs to it.
+        # The rest of the sentence belongs to the box.
         stop = _SENTENCE_STOP.search(answer, span[1])
         return stop is not None and _num_words(answer[stop.end() :]) >= MIN_WORDS_AFTER
     if answer.startswith("####"):
@@ -273,7 +267,7 @@ def _goes_on(text: _Text) -> bool:
     if "</CONCLUSION>" in answer:
         return _num_words(answer.partition("</CONCLUSION>")[2]) > 0
     mark = next((found for mark in MARKED_ANSWERS if (found := mark.match(answer)) is not None), None)
-    # The answer may stand below its mark; what follows a blank line after it is no longer the answer.
+    # The answer may stand below its marker; text after a blank line no longer belongs to the answer.
     after = "" if mark is None else answer[mark.end() :].lstrip(" \t\n*:").partition("\n\n")[2]
     return _num_words(after) >= MIN_WORDS_AFTER
 
@@ -288,7 +282,7 @@ _THINK = re.compile(r"<(/?)(think(?:ing)?)>", re.IGNORECASE)
 
 
 def _mixes_think_blocks(text: _Text) -> bool:
-    """Whether tags are anything but one pair with text in it; the opening one may be part of the prompt."""
+    """Return whether think tags are not one pair with text inside; the opening tag may be part of the prompt."""
     if "<" not in text.response:
         return False
     tags = list(_THINK.finditer(text.response))
@@ -310,7 +304,7 @@ _QUESTION_WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]")
 
 def _restates_question(text: _Text) -> bool:
     prompt = text.prompt.lower()
-    # Few steps have anything word for word from the question; only those are looked at closely.
+    # Few steps contain text of the question; only these steps are compared word by word.
     close = [step for step in text.steps if _has_piece_of(prompt, step)]
     if not close:
         return False
@@ -319,7 +313,7 @@ def _restates_question(text: _Text) -> bool:
 
 
 def _has_piece_of(prompt: str, step: str) -> bool:
-    """Whether two of three pieces of a step are in the question; where a step is copied, hardly two are changed."""
+    """Return whether the question contains two of three pieces of a step; a copied step rarely changes two."""
     length = PIECE_CHARS if step.isascii() else PIECE_CHARS // 3
     quarter = len(step) // 4
     if quarter * 2 < length:
@@ -344,7 +338,7 @@ def _shingles(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return zip(*(words[i:] for i in range(SHINGLE)), strict=False)
 
 
-# ---------------------------------------------------------------- all of them
+# ---------------------------------------------------------------- all rules
 
 _RULES: dict[str, Callable[[_Text], bool]] = {
     "repeated_steps": _repeats_steps,

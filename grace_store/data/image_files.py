@@ -1,12 +1,12 @@
-"""From an image reference to an RGB picture, without leaving the image folder. The only reader of images.
+"""Open image references as RGB pictures, without leaving the image folder. The only reader of images.
 
     missing      image_missing      no such file in the image folder
     outside      image_refused      a path that leaves the folder, a URL, too many bytes or pixels
     not usable   image_unreadable   truncated, animated, of another format, or of more than 8 bits a channel
 
-Pictures are turned as their EXIF orientation says, and what is transparent becomes white, as transformers' own
-image processors have it, unless somebody else's way to RGB is given. Verdicts name no folder: they are kept in
-stores, which do not depend on where images lay.
+Unless another conversion to RGB is given, pictures are rotated by their EXIF orientation and get a white background,
+as in the image processors of transformers. Messages name no folder: stores keep them, and stores do not depend on the
+place of the images.
 """
 
 import base64
@@ -26,14 +26,14 @@ from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef
 
 MAX_IMAGE_BYTES = 2**27
-"""Largest encoded image that is read."""
+"""Size of the largest encoded image that is read."""
 MAX_IMAGE_PIXELS = 2**26
-"""Largest image that is decoded; below the size from which Pillow itself warns of decompression bombs."""
+"""Size of the largest image that is decoded; Pillow warns of decompression bombs only above this size."""
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-"""Formats that are decoded, whatever a file's name says."""
+"""Formats that are decoded; the name of a file does not matter."""
 
 ToRgb = Callable[[Image.Image], Image.Image]
-"""From an image as Pillow opened it to the RGB picture that a model's processor is given."""
+"""A conversion from an image that Pillow opened to the RGB picture for a model's processor."""
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _DATA_URL = re.compile(r"data:[^,;]*(;[^,;]*)*?;base64,", re.IGNORECASE)
@@ -41,7 +41,7 @@ _SHOWN_CHARS = 120
 
 
 def upright_on_white(image: Image.Image) -> Image.Image:
-    """Return an image turned as its EXIF orientation says, and white where it is transparent."""
+    """Return an image rotated by its EXIF orientation, on a white background."""
     image = ImageOps.exif_transpose(image)
     if {"A", "a"} & {*image.getbands()} or "transparency" in image.info:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
@@ -49,7 +49,7 @@ def upright_on_white(image: Image.Image) -> Image.Image:
 
 
 class ImageFolder:
-    """Opens the images of samples. Relative paths are looked up in the folder; no path leads out of it."""
+    """Opens the images of samples. Relative paths start at the folder, and no path may leave it."""
 
     def __init__(self, folder: str | Path, to_rgb: ToRgb = upright_on_white) -> None:
         self._to_rgb = to_rgb
@@ -58,7 +58,7 @@ class ImageFolder:
             raise SettingError(f"--images {folder} is not a folder. Give the one that the image paths start from.")
 
     def open(self, ref: ImageRef) -> tuple[Image.Image, str]:
-        """Return the picture a reference stands for, and the SHA-256 of its bytes; Unusable says why there is none."""
+        """Return the picture of a reference, and the SHA-256 of its bytes; raise Unusable if there is no picture."""
         content, name = self._read(ref.source)
         return decode_image(content, name, self._to_rgb), hashlib.sha256(content).hexdigest()
 
@@ -74,7 +74,7 @@ class ImageFolder:
         if _SCHEME.match(source):
             raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} is a URL, and nothing is fetched; store the image")
         try:
-            # Joining an absolute path leaves it as it is. Links are followed before anything is decided.
+            # An absolute path replaces the folder. realpath follows links before the check below.
             path = Path(os.path.realpath(self._root / source))
         except (ValueError, OSError) as error:
             raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} is no path: {_words(error)}") from None
@@ -89,7 +89,7 @@ class ImageFolder:
 
 
 def decode_image(content: bytes, name: str, to_rgb: ToRgb = upright_on_white) -> Image.Image:
-    """Return the picture that encoded bytes hold, or raise Unusable; name is what the verdict calls it."""
+    """Return the picture from its encoded bytes, or raise Unusable with a message that uses name."""
     try:
         return _decode(content, name, to_rgb)
     except (Unusable, MemoryError):
@@ -98,7 +98,7 @@ def decode_image(content: bytes, name: str, to_rgb: ToRgb = upright_on_white) ->
         raise Unusable(Reason.IMAGE_REFUSED, f"{name}: {_words(error)}") from None
     except UnidentifiedImageError:
         raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is none of {', '.join(IMAGE_FORMATS)}") from None
-    except Exception as error:  # noqa: BLE001 - decoders raise whatever they stumble over in a broken file
+    except Exception as error:  # noqa: BLE001 - decoders raise any error for a broken file
         raise Unusable(Reason.IMAGE_UNREADABLE, f"{name}: {_words(error)}") from None
 
 
@@ -107,7 +107,7 @@ def _decode(content: bytes, name: str, to_rgb: ToRgb) -> Image.Image:
         width, height = opened.size
         if width * height > MAX_IMAGE_PIXELS:
             raise Unusable(Reason.IMAGE_REFUSED, f"{name} has {width} x {height} pixels, at most {MAX_IMAGE_PIXELS}")
-        # Cameras put previews behind a photo and call it MPO; the photo comes first.
+        # An MPO file of a camera contains a photo and then previews.
         num_frames = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1)
         if num_frames > 1:
             raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is animated ({num_frames} frames)")
@@ -119,7 +119,7 @@ def _decode(content: bytes, name: str, to_rgb: ToRgb) -> Image.Image:
 
 
 def _read_regular(path: Path, name: str) -> bytes:
-    """Return a file's bytes; never waits for a pipe, and never follows a link put there since it was looked at."""
+    """Return a file's bytes; never wait for a pipe, and never follow a link created after the check of the path."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
@@ -149,6 +149,6 @@ def _shown(source: str) -> str:
 
 
 def _words(error: Exception) -> str:
-    """Return an error's text unless it names an object's address, which would differ from run to run."""
+    """Return the text of an error, or its type if the text has a memory address, which changes with every run."""
     text = str(error)
     return text if text and " at 0x" not in text else type(error).__name__

@@ -1,4 +1,4 @@
-"""The images of a record, and their places in the conversation. Opens no image file."""
+"""Find the images of a record and their places in the conversation. Opens no image file."""
 
 import base64
 import binascii
@@ -11,17 +11,17 @@ from grace_store.data.sample import ImageRef, Role, Turn
 
 PLACEHOLDER = "<image>"
 EMPTY_PLACE = ImageRef("")
-"""Stands where a turn says that an image is, without saying which: the next of the record's own."""
+"""Placeholder for the next image of the record, in a turn that marks the place of an image without naming it."""
 IMAGE_KEYS = ("images", "image", "image_url")
-"""Where a record's images are looked for; the first that is not empty counts."""
+"""Fields that may hold the images of a record; the first that is not empty counts."""
 
 Part = str | ImageRef
 Draft = tuple[Role, Sequence[Part]]
-"""A turn before the record's images are put in their places."""
+"""A turn before the images of the record are inserted."""
 
 
 def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
-    """Return the record's images: strings, {"path", "bytes"} or {"bytes_base64"} objects, one or a list of them."""
+    """Return the record's images: a string, a {"path", "bytes"} or {"bytes_base64"} object, or a list of them."""
     for key in IMAGE_KEYS:
         value = record.get(key)
         if images := [image_ref(item) for item in (value if isinstance(value, list) else [value]) if item]:
@@ -30,7 +30,7 @@ def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
 
 
 def image_ref(value: Any) -> ImageRef:
-    """Return one image as the record writes it. Bytes count before a path, which is then only where they came from."""
+    """Return the reference to one image of a record. If the record has bytes and a path, the bytes count."""
     if isinstance(value, bytes) or (isinstance(value, str) and value):
         return ImageRef(value)
     if isinstance(value, Mapping):
@@ -49,12 +49,12 @@ def image_ref(value: Any) -> ImageRef:
 
 
 def is_missing(ref: ImageRef, folder: Path) -> bool:
-    """Whether an image is a file that is not in a folder. Opens nothing."""
+    """Return whether an image is a file that does not exist in a folder. Opens no file."""
     if isinstance(ref.source, bytes) or ref.source[:5].lower() == "data:" or "://" in ref.source:
         return False
     try:
         return not (folder / ref.source).exists()
-    except (OSError, ValueError):  # a name too long, or with a null in it
+    except (OSError, ValueError):  # the name is too long or contains a null
         return True
 
 
@@ -68,12 +68,10 @@ def _decode(encoded: str) -> bytes:
 def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[Turn, ...]:
     """Return the turns with the record's images where ``<image>`` stands in their text.
 
-    Without any placeholder they go before the text of the first user turn. Placeholders and images that differ in
-    number make the record unusable, also where no image is left: a model must not be asked about what it is not shown.
+    Without placeholders the images go before the text of the first user turn. If the numbers of placeholders and images
+    differ, the record is unusable, also if it has no image: a question must not refer to an image that is not shown.
     """
     all_parts = [part for _, parts in drafts for part in parts]
-    if not images and not any(isinstance(part, ImageRef) or PLACEHOLDER in part for part in all_parts):
-        return tuple([Turn(role, _joined(parts)) for role, parts in drafts])
     num_places = all_parts.count(EMPTY_PLACE)
     num_places += sum(part.count(PLACEHOLDER) for part in all_parts if isinstance(part, str))
     if num_places not in (0, len(images)):
@@ -99,11 +97,11 @@ def _filled(parts: Sequence[Part], images: Iterator[ImageRef]) -> Iterator[Part]
 
 
 def _joined(parts: Sequence[Part] | Iterator[Part]) -> tuple[Part, ...]:
-    """Return the parts with neighbouring texts made one and empty ones left out."""
+    """Return the parts with neighbouring texts joined and empty texts left out."""
     if isinstance(parts, list) and len(parts) == 1 and parts[0]:
         return (parts[0],)
     joined: list[Part] = []
-    texts: list[str] = []  # joined once: adding them up one by one takes the square of their number
+    texts: list[str] = []  # joined once, because repeated concatenation takes quadratic time
     for part in (*parts, None):
         if isinstance(part, str):
             texts.append(part)

@@ -1,55 +1,53 @@
-"""Records to samples: which format, which parts, where the segments lie. Knows no files and no models."""
+"""Parse records into samples: choose the format, find the parts and the segments. Knows no files and no models."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
-from grace_store.data.answers import named_answer
-from grace_store.data.formats import FORMATS, UNRECOGNISED
+from grace_store.data.answers import named_answer, natural_answer
+from grace_store.data.formats import FORMATS
 from grace_store.data.formats.conversation import unread_keys
+from grace_store.data.formats.mapped import MAPPED_FORMAT
 from grace_store.data.formats.trace import Format, Trace, shown_keys
-from grace_store.data.mapping import check_map, mapped_record, suggested_map
+from grace_store.data.mapping import check_map, mapped_record, usual_parts
 from grace_store.data.record import Record
-from grace_store.data.sample import Sample, cover
-from grace_store.data.splitters import STEP_MARKER, named_splitter
+from grace_store.data.sample import Sample
+from grace_store.data.splitters import STEP_MARKER, named_splitter, natural_starts
 
 ID_KEYS = ("id", "sample_id", "uuid")
-"""Fields that name a record, the first that holds a string or an integer."""
+"""Fields that may hold the id of a record; the first with a string or an integer counts."""
 
 MAX_ID_CHARS = 1024
-"""A longer id is no name: it would be carried through every table made from the store."""
-
-_EXAMPLE_CHARS = 300
+"""Limit on the length of an id, because every table made from the store repeats it."""
 _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def parse_record(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
-    """Return the sample that a record holds, or raise Unusable; without an id of its own it gets file_name:row."""
+    """Return the sample that a record holds, or raise Unusable. A record without an id gets the id file_name:row."""
     fields = mapped_record(record.parse(), spec.map)
-    format = chosen_format(spec)
-    _check_keys(fields, format, spec)
-    trace = format.read(fields)
-    _check_text(trace)
-    if not any(turn.role == "user" and (turn.text.strip() or turn.has_image) for turn in trace.turns):
-        raise Unusable(Reason.NO_PROMPT, "nothing is asked before the response")
-    if not trace.response.strip():
-        raise Unusable(Reason.NO_RESPONSE, "the response is empty")
-    bounds = _segment(trace, format, spec)
-    _check_num_steps(len(bounds) - 2, spec)
-    return Sample(sample_id(fields, file_name, row_in_file), trace.turns, trace.response, bounds)
-
-
-def _check_keys(fields: Mapping[str, Any], format: Format, spec: DataSpec) -> None:
-    """Raise Unusable if a conversation has keys that are not understood, unless the settings name them."""
+    format = _chosen_format(spec)
     named = {*spec.ignore_key, *(path.partition(".")[0] for path in spec.map.values())}
     if lost := tuple(key for key in unread_keys(fields, format.turns) if key not in named):
         why = "; ".join(f"{key!r} is not read yet, --ignore-key {key} reads the record without it" for key in lost)
         raise Unusable(UNREAD_KEYS[lost[0]], why, keys=lost)
+    trace = format.read(fields)
+    _check_text(trace)
+    if not any(turn.role == "user" and (turn.text.strip() or turn.images) for turn in trace.turns):
+        raise Unusable(Reason.NO_PROMPT, "nothing is asked before the response")
+    if not trace.response.strip():
+        raise Unusable(Reason.NO_RESPONSE, "the response is empty")
+    bounds = _segment(trace, format, spec)
+    num_steps = len(bounds) - 2
+    if num_steps < spec.min_steps:
+        raise Unusable(Reason.TOO_FEW_STEPS, f"{num_steps} steps, at least {spec.min_steps} wanted", num_steps)
+    if num_steps > spec.max_steps:
+        raise Unusable(Reason.TOO_MANY_STEPS, f"{num_steps} steps, at most {spec.max_steps} wanted", num_steps)
+    return Sample(sample_id(fields, file_name, row_in_file), trace.turns, trace.response, bounds)
 
 
 def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> str:
@@ -60,23 +58,20 @@ def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> st
             return str(value)
         if isinstance(value, str) and value.strip():
             _check_encodable(value, f"{key!r}")
-            _check_id(value, key)
+            if len(value) > MAX_ID_CHARS:
+                raise Unusable(
+                    Reason.BAD_TEXT, f"{key!r} has {len(value)} characters; an id has at most {MAX_ID_CHARS}"
+                )
+            if found := _MANY_LINES.search(value):
+                what = f"a line break or control character (U+{ord(found[0]):04X})"
+                raise Unusable(Reason.BAD_TEXT, f"{key!r} has {what}; an id is one line")
             return value
     return f"{file_name}:{row_in_file}"
 
 
-def _check_id(value: str, key: str) -> None:
-    """Raise Unusable unless an id can stand on a line of its own in a list of ids."""
-    if len(value) > MAX_ID_CHARS:
-        raise Unusable(Reason.BAD_TEXT, f"{key!r} has {len(value)} characters; an id has at most {MAX_ID_CHARS}")
-    if found := _MANY_LINES.search(value):
-        what = f"a line break or control character (U+{ord(found[0]):04X})"
-        raise Unusable(Reason.BAD_TEXT, f"{key!r} has {what}; an id is one line")
-
-
 def check_spec(spec: DataSpec) -> None:
-    """Raise UnknownFormat or SettingError for settings that no record could be read with."""
-    chosen_format(spec)
+    """Raise UnknownFormat or SettingError for settings that cannot work for any record."""
+    _chosen_format(spec)
     check_map(spec)
     if spec.splitter != "format":
         named_splitter(spec.splitter)
@@ -89,21 +84,16 @@ def check_spec(spec: DataSpec) -> None:
         raise SettingError(f"--min-steps {spec.min_steps} is more than --max-steps {spec.max_steps}.")
 
 
-def chosen_format(spec: DataSpec) -> Format:
-    """Return the format that the settings name."""
-    return _format_named(spec.format)
-
-
-@lru_cache(maxsize=64)  # it is asked for every record
-def _format_named(name: str) -> Format:
-    for known in (FORMATS, UNRECOGNISED):
-        if name in known:
-            return known[name]
-    raise UnknownFormat(f"--format {name!r} is none of {', '.join(FORMATS)}.")
+def _chosen_format(spec: DataSpec) -> Format:
+    if spec.format == MAPPED_FORMAT.name:
+        return MAPPED_FORMAT
+    if spec.format not in FORMATS:
+        raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
+    return FORMATS[spec.format]
 
 
 def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of the format that more than half of the records are of; UnknownFormat when there is none."""
+    """Return the name of the format of more than half of the records; raise UnknownFormat if there is none."""
     if not records:
         raise UnknownFormat("no record to tell the format by")
     counts = {name: sum(map(format.recognises, records)) for name, format in FORMATS.items()}
@@ -114,19 +104,15 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
     seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none of them"
     known = "\n".join(f"  {name:<14}{format.description}" for name, format in FORMATS.items())
     text = json.dumps(records[0])
-    example = text if len(text) <= _EXAMPLE_CHARS else text[:_EXAMPLE_CHARS] + "..."
+    example = text if len(text) <= 300 else text[:300] + "..."
+    hint = "Name the fields that hold prompt and response: --map prompt=FIELD --map response=FIELD."
+    if {"prompt", "response"} <= (parts := usual_parts(records[0])).keys():
+        hint = f"Try {' '.join(f'--map {part}={field}' for part, field in parts.items())}."
     raise UnknownFormat(
         f"the records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
         f"Keys of the first: {shown_keys(records[0])}.\nIt begins: {example}\n"
-        f"{_map_hint(records[0])}Or give --format, or convert the records to one of:\n{known}"
+        f"{hint}\nOr give --format, or convert the records to one of:\n{known}"
     )
-
-
-def _map_hint(record: Mapping[str, Any]) -> str:
-    """Return how --map could name the parts of a record, by the names that its fields have."""
-    if (found := suggested_map(record)) is None:
-        return "Name the fields that hold prompt and response: --map prompt=FIELD --map response=FIELD.\n"
-    return f"Try {' '.join(f'--map {part}={field}' for part, field in found.items())}.\n"
 
 
 def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:
@@ -141,11 +127,28 @@ def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:
     return cover(trace.response, starts, answer_start)
 
 
+def cover(response: str, step_starts: Sequence[int], answer_start: int) -> tuple[int, ...]:
+    """Return the bounds of segments that begin at the given places and cover the response without gaps.
+
+    Text before the first step belongs to the first step. Each segment ends where the next one begins, so a separator
+    belongs to the segment before it. Text after the answer belongs to the answer. Raises Unusable if there are no
+    steps, or if a segment has no visible character.
+    """
+    if not step_starts:
+        raise Unusable(Reason.NO_STEPS)
+    bounds = (0, *step_starts[1:], answer_start, len(response))
+    for i, (start, stop) in enumerate(pairwise(bounds)):
+        if start >= stop or response[start:stop].isspace():
+            name = "the answer" if i == len(bounds) - 2 else f"step {i + 1}"
+            raise Unusable(Reason.EMPTY_SEGMENT, f"{name} is empty")
+    return bounds
+
+
 def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
     if spec.answer == "format":
         if trace.answer_start is not None:
             return trace.answer_start
-        start, wanted = format.find_answer(trace.response), format.answer_marks
+        start, wanted = (format.find_answer or natural_answer)(trace.response), format.answer_marks
     else:
         has_no_markers = STEP_MARKER.search(trace.response) is None
         by_paragraph = spec.splitter == "paragraphs" or (spec.splitter == "format" and has_no_markers)
@@ -157,19 +160,12 @@ def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
 
 
 def _all_starts(trace: Trace, format: Format, spec: DataSpec, stop: int | None = None) -> list[int]:
-    """Return where segments open before stop; without one, in the whole response."""
+    """Return where segments begin before stop; if stop is None, in the whole response."""
     if spec.splitter != "format":
         return named_splitter(spec.splitter)(trace.response[:stop])
     if trace.step_starts is None:
-        return format.split(trace.response[:stop])
+        return (format.split or natural_starts)(trace.response[:stop])
     return [*trace.step_starts, *([] if stop is not None or trace.answer_start is None else [trace.answer_start])]
-
-
-def _check_num_steps(num_steps: int, spec: DataSpec) -> None:
-    if num_steps < spec.min_steps:
-        raise Unusable(Reason.TOO_FEW_STEPS, f"{num_steps} steps, at least {spec.min_steps} wanted", num_steps)
-    if num_steps > spec.max_steps:
-        raise Unusable(Reason.TOO_MANY_STEPS, f"{num_steps} steps, at most {spec.max_steps} wanted", num_steps)
 
 
 def _check_text(trace: Trace) -> None:

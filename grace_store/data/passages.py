@@ -1,7 +1,7 @@
-"""Which of many known passages stand in a text, whole or in part, by runs of n words. Knows no samples and no files.
+"""Find known passages in texts, whole or in part, by runs of n words. Knows no samples and no files.
 
-Passages are held as 64-bit hashes of their runs of words; texts come in blocks and are hashed in NumPy. What hashes
-find is held against the words themselves (`TextRuns`), so that no two words are ever taken for each other.
+The index holds the passages as 64-bit hashes of their runs of words. Texts come in blocks and are hashed in NumPy.
+`TextRuns` compares the words of each candidate, so that a hash collision never makes a match.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from grace_store.data.words import is_number, without_numbers
 
 Words = Sequence[str]
 Run = tuple[str, ...]
-Hashes = npt.NDArray[np.uint64]
 
 DEFAULT_NGRAM = 5
 DEFAULT_SHARE = 0.3
-"""By what `python -m jobs.contamination` measures: none of GSM8K's 7,473 training traces has a test item by these."""
+"""Measured by `python -m jobs.contamination`: with these values no training trace of GSM8K (7,473) has a test item."""
 COMMON_SHARE = 0.01
 COMMON_PASSAGES = 10
-"""A run of words that is in more different passages than this, and in more than this share of them, is a form of words
-(an instruction, say) that tells none of them from the others."""
+"""A run of words in more than this number, and more than this share, of all passages is a common phrase (such as an
+instruction) and does not count."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SLOTS_PER_RUN = 32
 
 
 def runs_of(words: Words, length: int) -> list[Run]:
-    """Return the runs of that many words, in order."""
+    """Return the runs of length words, in order."""
     return list(zip(*(words[start:] for start in range(length)), strict=False))
 
 
@@ -44,23 +43,23 @@ def runs_of(words: Words, length: int) -> list[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How much of a passage must be found."""
+    """The least part of a passage that counts as found."""
 
     length: int = DEFAULT_NGRAM
-    """Words in a run."""
+    """Number of words in a run."""
     share: float = DEFAULT_SHARE
-    """Of the passage's runs."""
+    """Share of the passage's runs."""
 
     def least(self, num_runs: int) -> int:
-        """Return how many runs of a passage must be found: the share, no fewer than a run has words, or else all."""
+        """Return the least number of runs that must be found: the share, but at least length runs, or all if fewer."""
         return min(num_runs, max(self.length, int(np.ceil(self.share * num_runs - 1e-9))))
 
 
 class PassageIndex:
     """Passages to look for.
 
-    A passage with fewer words than a run, or with none but common runs, is found only where a text consists of it.
-    Passages of the same words are held once.
+    A passage that is shorter than a run, or has only common runs, is found only if it is a whole part of a text.
+    Passages with the same words are stored once.
     """
 
     def __init__(self, passages: Sequence[Words], threshold: Threshold) -> None:
@@ -68,8 +67,9 @@ class PassageIndex:
         self._number: dict[str, int] = {}
         for word in chain.from_iterable(passages):
             self._number.setdefault(word, len(self._number) + 1)
-        # 0 is every word that no passage has: a run with one in it is in no passage.
-        self._hash = np.array([0, *map(_word_hash, self._number)], dtype=np.uint64)
+        # 0 stands for every word that no passage has.
+        digests = [hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=8) for word in self._number]
+        self._hash = np.array([0, *(int.from_bytes(each.digest(), "little") for each in digests)], dtype=np.uint64)
         same: dict[Run, list[int]] = defaultdict(list)
         for place, words in enumerate(passages):
             same[tuple(words)].append(place)
@@ -80,14 +80,14 @@ class PassageIndex:
 
     @property
     def num_runs(self) -> IntArray:
-        """Different runs of each passage that count; 0 for one that is found only whole."""
+        """Number of different runs of each passage that count; 0 for a passage that is found only as a whole."""
         counts = np.zeros(sum(map(len, self._places)), dtype=np.int64)
         for places, count in zip(self._places, self._num_runs.tolist(), strict=True):
             counts[places] = count
         return counts
 
     def _index(self, passages: Sequence[Words]) -> None:
-        """Keep the hashes of runs that are not too common to tell, and which passages have them."""
+        """Store the hashes of runs that are not common, and the passages of each run."""
         hashes, start = self._hashes(passages)
         owner = np.repeat(np.arange(len(passages)), np.diff(start))[_starts(start, self.threshold.length)]
         order = np.lexsort((owner, hashes))
@@ -107,7 +107,7 @@ class PassageIndex:
         self._is_taken[self._run >> self._shift] = True
 
     def candidates(self, texts: Sequence[Sequence[Words]]) -> Iterator[tuple[int, int]]:
-        """Yield (text, passage) for each passage that a text may hold, in order; no run crosses the parts of a text."""
+        """Yield (text, passage) for each passage that a text may contain, in order. No run crosses parts of a text."""
         parts = [part for text in texts for part in text]
         part_text = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
         found = {*self._found_by_runs(parts, part_text)}
@@ -123,7 +123,7 @@ class PassageIndex:
         run = np.searchsorted(self._run, hashes[maybe])
         is_run = run < len(self._run)
         is_run[is_run] = self._run[run[is_run]] == hashes[maybe[is_run]]
-        # Each run counts once in a text, for every passage that has it.
+        # Each run counts once in a text, for every passage with this run.
         num_runs = max(1, len(self._run))
         text, run = np.divmod(np.unique(text_of[maybe[is_run]] * num_runs + run[is_run]), num_runs)
         count = self._count[run]
@@ -133,8 +133,8 @@ class PassageIndex:
         enough = key[num_found >= self._least[key % len(self._least)]]
         return [divmod(each, len(self._least)) for each in enough.tolist()]
 
-    def _hashes(self, parts: Sequence[Words]) -> tuple[Hashes, IntArray]:
-        """Return the hashes of all runs, part by part, and where the words of each part begin among all words."""
+    def _hashes(self, parts: Sequence[Words]) -> tuple[npt.NDArray[np.uint64], IntArray]:
+        """Return the hashes of all runs, part by part, and the index of the first word of each part."""
         lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
         start = np.concatenate([[0], np.cumsum(lengths)])
         get = self._number.get
@@ -148,14 +148,10 @@ class PassageIndex:
 
 
 def _starts(start: IntArray, length: int) -> IntArray:
-    """Return the words, of parts that begin where start says, at which a run begins that ends in the same part."""
+    """Return the indices of words where a run of this length begins and ends in the same part."""
     size = max(0, int(start[-1]) - length + 1)
     ends = np.repeat(start[1:], np.diff(start))[:size]
     return np.flatnonzero(np.arange(size) + length <= ends)
-
-
-def _word_hash(word: str) -> int:
-    return int.from_bytes(hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 # ---------------------------------------------------------------- comparing words
@@ -163,28 +159,28 @@ def _word_hash(word: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The part of a passage that a text has, by the words themselves."""
+    """The part of a passage that a text contains, by comparison of words."""
 
     share: float
-    """Of the passage's runs; 1 for one that is there whole."""
+    """Share of the passage's runs that the text contains; 1 for a whole passage."""
     num_other_numbers: int
-    """Numbers of the passage in whose place the text has others, between the same words."""
+    """Count of the passage's numbers that the text replaces by other numbers, between the same words."""
     part: int
-    """The part of the text that has most of it."""
+    """The part of the text that contains most of the passage."""
     start: int
     stop: int
-    """The words of that part from the first run found to the last."""
+    """The range of words in this part from the first run found to the last."""
 
 
 class TextRuns:
-    """The runs of words of a text in parts, gone through once, however many passages are looked for in it."""
+    """The runs of words of a text in parts. The text is read once for any number of passages."""
 
     def __init__(self, parts: Sequence[Words], length: int) -> None:
         self._parts, self._length = parts, length
 
     @cached_property
     def _places(self) -> dict[Run, list[tuple[int, int]]]:
-        """The parts that have a run, and where in them it begins."""
+        """The part and the start of each occurrence of a run."""
         places: dict[Run, list[tuple[int, int]]] = defaultdict(list)
         for number, part in enumerate(self._parts):
             for start, run in enumerate(runs_of(part, self._length)):
@@ -193,7 +189,7 @@ class TextRuns:
 
     @cached_property
     def _alike(self) -> dict[Run, set[Run]]:
-        """The runs that are the same with all numbers alike, by what they are then."""
+        """The runs that become equal when all numbers are replaced by one symbol."""
         alike: dict[Run, set[Run]] = defaultdict(set)
         for part in self._parts:
             runs, masked = runs_of(part, self._length), runs_of(without_numbers(part), self._length)
@@ -202,7 +198,7 @@ class TextRuns:
         return dict(alike)
 
     def overlap(self, passage: Words) -> Overlap | None:
-        """Return the overlap of the text with a passage; None without any."""
+        """Return the overlap of the text with a passage; None if there is no overlap."""
         wanted = set(runs_of(passage, self._length))
         if not wanted:
             same = [place for place, part in enumerate(self._parts) if list(part) == list(passage)]
@@ -218,10 +214,11 @@ class TextRuns:
         return Overlap(len(found) / len(wanted), others, part, starts[part][0], starts[part][-1] + self._length)
 
     def _num_other_numbers(self, passage: Words, found: set[Run]) -> int:
-        """Count the numbers of a passage that are not in the text, although the words around them are.
+        """Count the numbers of a passage that the text replaces by other numbers.
 
-        A number is there if any run found has it. It has another in its place if none has, but the text has a run that
-        is not the passage's and, with all numbers alike, equals one around it of which at least half are words.
+        A number is present if any run found contains it. It is replaced if no run found contains it, but the text has
+        another run that equals a run around the number when all numbers are replaced by one symbol. At least half of
+        such a run must be words.
         """
         length = self._length
         runs, alike = runs_of(passage, length), runs_of(without_numbers(passage), length)

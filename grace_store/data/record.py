@@ -1,4 +1,4 @@
-"""A record: one row of the user's dataset, untouched, and its fields by name. Knows nothing of what they mean."""
+"""A record: one row of the user's dataset, unchanged, and its fields by name. Does not know their meaning."""
 
 import hashlib
 import json
@@ -9,23 +9,23 @@ from typing import Any, NamedTuple, NoReturn
 from grace_store.base.states import Reason, Unusable
 
 MAX_RECORD_BYTES = 32 * 2**20
-"""A record longer than this is set aside, and never held in memory whole."""
+"""Size limit of a record; a larger record is set aside and never held in memory as a whole."""
 MAX_NESTING = 64
-"""Objects and arrays inside each other. What lies deeper no format reads, and every walk over a record must end."""
+"""Limit of nested objects and arrays. No format reads deeper, and every walk over a record must end."""
 
 
 class Record(NamedTuple):
-    """One row: where it lies and its exact bytes (of a table's row, the JSON that ``tables.row_json`` makes).
+    """One row: its place and its exact bytes (for a row of a table, the JSON from ``tables.row_json``).
 
     A record over MAX_RECORD_BYTES has raw b"", its true length, and its digest in large_digest.
     """
 
     row: int
-    """Number over all files, from 0, counting every record, bad ones too."""
+    """Number over all files, from 0, including unusable records."""
     file: int
     """Index of the file in the dataset."""
     offset: int
-    """Byte offset in the decompressed file; the row's number in a Parquet or Arrow file."""
+    """Byte offset in the decompressed file; row number in a Parquet or Arrow file."""
     length: int
     """Length in bytes; 0 for a row of a Parquet or Arrow file."""
     raw: bytes
@@ -39,7 +39,7 @@ class Record(NamedTuple):
         return digest_bytes(self.raw) if self.large_digest is None else self.large_digest
 
     def parse(self) -> dict[str, Any]:
-        """Return the record as an object, or raise Unusable saying why it is none."""
+        """Return the record as an object, or raise Unusable with the reason."""
         if self.large_digest is not None:
             size = f"{self.length} bytes" if self.length else "a row"
             raise Unusable(Reason.RECORD_TOO_LARGE, f"{size}, at most {MAX_RECORD_BYTES} bytes are read")
@@ -52,10 +52,10 @@ def digest_bytes(raw: bytes) -> bytes:
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object that raw is the text of; Unusable(BAD_JSON or NOT_AN_OBJECT) otherwise.
+    """Parse a JSON object, or raise Unusable with BAD_JSON or NOT_AN_OBJECT.
 
-    Stricter than the json module: the text must be UTF-8, at most MAX_NESTING deep, and no number NaN or infinite,
-    as 1e999 would be. As there, the last of several equal keys counts.
+    Stricter than the json module: the text must be UTF-8, nested at most MAX_NESTING deep, and no number may be NaN or
+    infinite (as 1e999 is). As in the json module, the last of several equal keys counts.
     """
     try:
         value = _DECODER.decode(raw.decode())
@@ -63,7 +63,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise Unusable(Reason.BAD_JSON, f"not UTF-8 at byte {error.start} of the record") from None
     except RecursionError:
         raise Unusable(Reason.BAD_JSON, f"nested more than {MAX_NESTING} deep") from None
-    except ValueError as error:  # JSONDecodeError, and integers with thousands of digits
+    except ValueError as error:  # JSONDecodeError, or an integer with thousands of digits
         raise Unusable(Reason.BAD_JSON, str(error)) from None
     if not isinstance(value, dict):
         names = {"NoneType": "null", "bool": "boolean", "str": "string", "list": "array"}
@@ -74,7 +74,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def _check_values(fields: dict[str, Any]) -> None:
-    """Raise Unusable for a record that is nested too deep, or holds a number too large for a float."""
+    """Raise Unusable for a record that is nested too deep or has a number too large for a float."""
     level: list[Any] = [fields]
     for _ in range(MAX_NESTING):
         inside: list[Any] = []
@@ -97,15 +97,11 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-# ---------------------------------------------------------------- fields by name, those inside others with dots
+# ---------------------------------------------------------------- fields by name
 
 
-FIELD_DEPTH = 3
-"""How far inside records the names of fields are looked for."""
-
-
-def fields_in(record: Any, prefix: str = "", depth: int = FIELD_DEPTH) -> Iterator[tuple[str, object]]:
-    """Yield the name and value of each field of a record, of those inside others with dots; lists are one value."""
+def fields_in(record: Any, prefix: str = "", depth: int = 3) -> Iterator[tuple[str, object]]:
+    """Yield the name and value of each field; names of nested fields have dots, and a list is one value."""
     for key, value in record.items() if isinstance(record, dict) else ():
         if isinstance(value, dict) and value and depth > 1:
             yield from fields_in(value, f"{prefix}{key}.", depth - 1)
@@ -114,9 +110,9 @@ def fields_in(record: Any, prefix: str = "", depth: int = FIELD_DEPTH) -> Iterat
 
 
 def value_of(record: Any, field: str, missing: object = None) -> object:
-    """Return a field of a record, lists and objects as JSON. Dots lead inside, unless a field's own name has them.
+    """Return a field of a record; lists and objects become JSON. Dots name nested fields, unless a name contains dots.
 
-    $. at the beginning stands for the record, which tells its fields from names that have a meaning of their own.
+    "$." at the beginning stands for the record, to distinguish its fields from names with a special meaning.
 
     >>> value_of({"meta": {"level": 3}, "num_steps": 5, "a.b": 1}, "meta.level")
     3

@@ -1,18 +1,15 @@
-"""A sample: one record understood. Knows nothing of files, formats, tokens or models."""
+"""A sample: one parsed record. Knows nothing of files, formats, tokens or models."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
-
-from grace_store.base.states import Reason, Unusable
 
 Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRef:
-    """Where an image is to be found: a path or data URL as written in the record, or its encoded bytes."""
+    """A reference to an image: a path or data URL as written in the record, or the encoded bytes of the image."""
 
     source: str | bytes
 
@@ -29,15 +26,15 @@ class Turn:
         return "".join(part for part in self.parts if isinstance(part, str))
 
     @property
-    def has_image(self) -> bool:
-        return any(isinstance(part, ImageRef) for part in self.parts)
+    def images(self) -> list[ImageRef]:
+        return [part for part in self.parts if isinstance(part, ImageRef)]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A conversation and its response, cut into K steps and one answer without gaps.
 
-    Segment i is response[bounds[i]:bounds[i+1]], the answer the last; bounds has K+2 entries.
+    Segment i is response[bounds[i]:bounds[i+1]], and the last segment is the answer; bounds has K+2 entries.
     """
 
     sample_id: str
@@ -59,21 +56,4 @@ class Sample:
 
     @property
     def images(self) -> list[ImageRef]:
-        return [part for turn in self.turns for part in turn.parts if isinstance(part, ImageRef)]
-
-
-def cover(response: str, step_starts: Sequence[int], answer_start: int) -> tuple[int, ...]:
-    """Return the bounds of segments that open at the given places and cover the response without gaps.
-
-    Text before the first step goes to the first step; each segment runs to where the next one opens, so a
-    separator belongs to the segment before it; text after the answer goes to the answer. Raises Unusable
-    for no steps or for a segment without a visible character.
-    """
-    if not step_starts:
-        raise Unusable(Reason.NO_STEPS)
-    bounds = (0, *step_starts[1:], answer_start, len(response))
-    for i, (start, stop) in enumerate(pairwise(bounds)):
-        if start >= stop or response[start:stop].isspace():
-            name = "the answer" if i == len(bounds) - 2 else f"step {i + 1}"
-            raise Unusable(Reason.EMPTY_SEGMENT, f"{name} is empty")
-    return bounds
+        return [image for turn in self.turns for image in turn.images]

@@ -1,6 +1,6 @@
-"""Digests of what samples say: of the prompt with its images, exactly or by its words, of the response, and of both.
+"""Digests of samples: of the prompt with its images (exact text or words), of the response, and of both.
 
-Images count by their paths, or by their bytes where the record has these.
+An image counts by its bytes if the record has them, else by its path.
 """
 
 import hashlib
@@ -16,34 +16,34 @@ QUESTION_BYTES = 8
 
 
 def text_digest(sample: Sample) -> bytes:
-    """Return 16 bytes that samples with the same turns, images and response share."""
+    """Return a digest (16 bytes) of the turns, images and response."""
     return hashlib.sha256(canonical_json([_turns(sample), sample.response])).digest()[:16]
 
 
 def prompt_digest(sample: Sample) -> bytes:
-    """Return 16 bytes that samples with the same turns and images share, whatever the response."""
+    """Return a digest (16 bytes) of the turns and images, without the response."""
     return hashlib.sha256(canonical_json(_turns(sample))).digest()[:16]
 
 
 def response_digest(sample: Sample) -> bytes:
-    """Return 16 bytes that samples share whose responses are the same text; how it is spaced makes no difference."""
+    """Return a digest (16 bytes) of the response; spacing makes no difference."""
     return hashlib.sha256(canonical_json(sample.response.split())).digest()[:16]
 
 
 def wording_digest(sample: Sample) -> bytes:
-    """Return 16 bytes that samples share whose users say the same words with the same images.
+    """Return a digest (16 bytes) of the words and images in the user turns.
 
-    Case, punctuation, spaces, system prompts and how a number is written make no difference. Neither do signs: 2 + 2
-    and 2 - 2 are one.
+    Case, punctuation, spaces, system prompts and the notation of numbers make no difference. Signs make none either:
+    2 + 2 and 2 - 2 have the same digest.
     """
     asked = [turn for turn in sample.turns if turn.role == "user"]
     words = [words_of(turn.text) or turn.text.split() for turn in asked]
-    images = [_part(part) for turn in asked for part in turn.parts if isinstance(part, ImageRef)]
+    images = [_part(image) for turn in asked for image in turn.images]
     return hashlib.sha256(canonical_json([words, images])).digest()[:16]
 
 
 def field_digest(value: object, place: int) -> bytes:
-    """Return a digest that records with the same value in a field share; without a value, one of the place alone."""
+    """Return a digest of a field's value; if the value is missing, a digest of the place."""
     name, kind = (place, b"alone") if value is None else (value, b"value")
     return hashlib.blake2b(json.dumps(name).encode(), digest_size=QUESTION_BYTES, person=kind).digest()
 

@@ -1,9 +1,9 @@
-"""Where the steps of a response begin: pure functions from text to places. Knows no formats and no answers.
+"""Find where the steps of a response begin, by pure functions of its text. Knows no formats and no answers.
 
-Each takes the text of the steps (the response up to its answer) and returns where each step opens, ascending.
-Every step opens at the start of a line that is not blank, so no step is empty. A line or paragraph that is nothing
-but tags (``<think>``, ``</REASONING>``) is no step: an opening tag goes to what follows it, a closing one to what
-it closes.
+Each function takes the text of the steps (the response up to its answer) and returns where each step begins, ascending.
+Every step begins at the start of a line that is not blank, so no step is empty. A line or paragraph with only tags
+(``<think>``, ``</REASONING>``) is not a step: an opening tag belongs to the step after it, a closing tag to the step
+before it.
 """
 
 import re
@@ -15,8 +15,8 @@ from grace_store.base.errors import SettingError
 
 Splitter = Callable[[str], list[int]]
 
-# A step's marker as MMathCoT writes it, plain, bold or as a heading. Each repeat is closed by another character,
-# so it is linear on any text.
+# The marker of a step in MMathCoT: plain, bold or as a heading. Another character ends each repeat, so that matching
+# takes linear time.
 STEP_MARKER = re.compile(r"^[ \t]*(?:[*#]+[ \t]*)?Step[ \t]+\d+\**[ \t]*:", re.MULTILINE)
 
 _TAGS_ONLY = re.compile(
@@ -28,12 +28,12 @@ _REPEATED_REPEAT = re.compile(r"\((?:\?:)?(?:\\.|\[[^\]]*\]|[^()\\\[\]])[+*]\)[+
 
 
 def line_starts(text: str) -> list[int]:
-    """Return where every line opens that is not blank."""
+    """Return where every line that is not blank begins."""
     return _without_tags(text, list(_lines(text)))
 
 
 def paragraph_starts(text: str) -> list[int]:
-    """Return where every paragraph opens; paragraphs are parted by blank lines."""
+    """Return where every paragraph begins; blank lines separate paragraphs."""
     paragraphs: list[tuple[int, int]] = []
     previous_stop = -1
     for start, stop in _lines(text):
@@ -46,7 +46,7 @@ def paragraph_starts(text: str) -> list[int]:
 
 
 def step_starts(text: str) -> list[int]:
-    """Return where every line opens that begins with ``Step N:``, plain, bold or as a heading."""
+    """Return the start of every line with a ``Step N:`` marker at its beginning: plain, bold or as a heading."""
     starts: list[int] = []
     at = text.find("Step")
     while at >= 0:
@@ -59,7 +59,7 @@ def step_starts(text: str) -> list[int]:
 
 
 def section_starts(text: str) -> list[int]:
-    """Return where LLaVA-CoT's sections open, and the paragraphs inside ``<REASONING>``."""
+    """Return where the sections of LLaVA-CoT begin, and the paragraphs inside ``<REASONING>``."""
     starts: list[int] = []
     for start, stop in pairwise([*(match.start() for match in _SECTION.finditer(text)), len(text)]):
         starts.append(start)
@@ -69,10 +69,10 @@ def section_starts(text: str) -> list[int]:
 
 
 def natural_starts(text: str) -> list[int]:
-    """Return the steps of a response whose format is unknown.
+    """Return where the steps begin in a response whose format is unknown.
 
-    Tried in this order: two or more ``Step N:`` markers, LLaVA-CoT sections, two or more paragraphs (inside
-    ``<think>`` or not), lines.
+    The first that fits counts, in this order: two or more ``Step N:`` markers, LLaVA-CoT sections, two or more
+    paragraphs (inside ``<think>`` or not), lines.
     """
     if len(starts := step_starts(text)) >= 2:
         return starts
@@ -82,7 +82,7 @@ def natural_starts(text: str) -> list[int]:
 
 
 def marker_splitter(pattern: re.Pattern[str]) -> Splitter:
-    """Return a splitter at lines that begin with a pattern, looked for in 256 characters to bound its cost."""
+    """Return a splitter at lines that begin with a pattern; only 256 characters are matched, to bound the cost."""
 
     def starts(text: str) -> list[int]:
         found = []
@@ -98,10 +98,10 @@ def marker_splitter(pattern: re.Pattern[str]) -> Splitter:
 
 @lru_cache(maxsize=64)
 def compile_marker(setting: str, expression: str) -> re.Pattern[str]:
-    """Return the user's regular expression ready for use; SettingError, naming the setting, when it is bad.
+    """Compile the user's regular expression, or raise SettingError with the name of the setting.
 
-    Repeats of repeats such as ``(a+)+``, which can take forever and mean no more than ``a+``, are refused; other
-    patterns of exponential cost are not recognised. ``^`` and ``$`` match at lines.
+    A repeat of a repeat such as ``(a+)+`` is refused: it can take exponential time and means the same as ``a+``. Other
+    patterns of exponential time are not detected. ``^`` and ``$`` match at the ends of lines.
     """
     where = f"{setting} marker:{expression}"
     try:
@@ -117,7 +117,7 @@ def compile_marker(setting: str, expression: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=64)
 def named_splitter(name: str) -> Splitter:
-    """Return the splitter that a setting names: lines, paragraphs or marker:REGEX."""
+    """Return the splitter for a setting: lines, paragraphs or marker:REGEX."""
     if name in ("lines", "paragraphs"):
         return line_starts if name == "lines" else paragraph_starts
     kind, _, expression = name.partition(":")

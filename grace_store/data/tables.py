@@ -1,13 +1,13 @@
-"""Rows of Parquet and Arrow files as JSON text. The only importer of pyarrow here; knows no formats.
+"""Rows of Parquet and Arrow files as JSON text. The only importer of pyarrow in this room; knows no formats.
 
-A row becomes canonical JSON (sorted keys, no spaces), with what JSON lacks written as
+A row becomes canonical JSON (sorted keys, no spaces). Values without a JSON form become
     bytes             {"bytes_base64": "..."}
     NaN, infinities   null
-    dates and times   their text, in UTC; durations and decimals likewise as number and text
-    text not UTF-8    the whole row becomes one byte that is no JSON, so that it alone is set aside
+    dates and times   text, in UTC; a duration becomes a number, a decimal becomes text
+    text not UTF-8    one byte that is not JSON instead of the row, so that only this row is set aside
 
-Files may be a stranger's: structure and offsets are validated before any value is looked at, and how many rows are
-made into Python values at a time follows from how large the values that a file repeats may be.
+Files may be hostile: structure and offsets are validated before any value is read. The size of repeated values limits
+the number of rows that are converted to Python values at a time.
 """
 
 import base64
@@ -31,11 +31,11 @@ from grace_store.data.byte_streams import CursorPool
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 2**28
-"""What a batch may come to; batches of files with very large values have fewer rows."""
+"""Memory limit of a batch; with very large values, a batch has fewer rows."""
 _GROUP_BYTES = 2**29
-"""Row groups larger than this are read in fewer rows at a time: a batch is at most all of a group."""
+"""Size of a row group above which fewer rows are read at a time; a batch may be a whole group."""
 _ROWS_PER_BYTE = 16
-"""A file that claims more rows than this for each of its bytes holds no records, only a long count."""
+"""Limit of rows per byte of a file; a file that claims more rows has no records, only a false count."""
 _NOT_UTF8 = b"\xff"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -50,7 +50,7 @@ def row_json(row: dict[str, Any]) -> bytes:
     """Return a row's canonical JSON."""
     try:
         return _dump(row)
-    except ValueError:  # NaN or an infinity somewhere in it
+    except ValueError:  # the row contains NaN or an infinity
         return _dump(without_nan(row))
 
 
@@ -78,7 +78,7 @@ def _batch_json(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _check_table(schema: pa.Schema, num_rows: int, num_bytes: int) -> None:
-    """Raise for a table whose rows are ambiguous, or could cost far more than its bytes."""
+    """Raise ArrowInvalid if column names repeat, or if the rows could need far more memory than the file has bytes."""
     if repeated := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise pa.ArrowInvalid(f"several columns are called {repeated[0]!r}")
     if num_rows > _ROWS_PER_BYTE * num_bytes:
@@ -89,7 +89,7 @@ def _check_table(schema: pa.Schema, num_rows: int, num_bytes: int) -> None:
 
 
 def _repeats_values(kind: pa.DataType, *, inside_list: bool) -> str:
-    """Say whether several values of a column may share their bytes: "" for no, else "row" or, in lists, "list"."""
+    """Return "list" if values inside lists may share their bytes, "row" if values of rows may, else ""."""
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind) or kind in (pa.string_view(), pa.binary_view()):
         return "list" if inside_list else "row"
@@ -101,7 +101,7 @@ def _repeats_values(kind: pa.DataType, *, inside_list: bool) -> str:
 
 
 def _portable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with time columns as text, which as Python values would depend on pandas being there."""
+    """Return the batch with time columns as text; their Python values would depend on whether pandas is installed."""
 
     def portable(column: pa.Array) -> pa.Array:
         kind = column.type
@@ -120,7 +120,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, TypeError, ValueError, OverflowError, KeyError) as error:
-        # ValueError and OverflowError: dates that Python has none of; KeyError: types made up by an extension.
+        # ValueError and OverflowError: dates outside the range of Python; KeyError: unknown extension types.
         raise DataError(
             f"{path}: cannot be read as a table: {error}. If it was cut short, copy it again; otherwise convert it to "
             "JSON lines."
@@ -128,7 +128,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 class _GroupCursor:
-    """Goes forward through one row group, a batch at a time."""
+    """A cursor in one row group, which moves forward a batch at a time."""
 
     def __init__(self, file: pq.ParquetFile, group: int, start: int, num_rows: int) -> None:
         self._batches = file.iter_batches(num_rows, row_groups=[group], use_threads=False)
@@ -146,7 +146,7 @@ class _GroupCursor:
 
 
 class ParquetReader:
-    """A Parquet file. A row is found by going forward through its row group, so ascending reads are cheap."""
+    """A Parquet file. A cursor moves forward through the row group to find a row, so ascending reads are cheap."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -156,10 +156,9 @@ class ParquetReader:
         self.num_rows = self._starts[-1]
         _check_table(self._file.schema_arrow, self.num_rows, path.stat().st_size)
         self._batch_rows = _parquet_batch_rows(path, self._file)
-        self._cursors = CursorPool(self._open_cursor)
-
-    def _open_cursor(self, start: int) -> _GroupCursor:
-        return _GroupCursor(self._file, bisect.bisect_right(self._starts, start) - 1, start, self._batch_rows)
+        self._cursors = CursorPool(
+            lambda start: _GroupCursor(self._file, bisect.bisect(self._starts, start) - 1, start, self._batch_rows)
+        )
 
     def rows(self) -> Iterator[bytes]:
         with _explained(self._path):
@@ -177,10 +176,10 @@ class ParquetReader:
 
 
 def _parquet_batch_rows(path: Path, file: pq.ParquetFile) -> int:
-    """Return how many rows to read at a time so that no batch comes to much more than _BATCH_BYTES.
+    """Return how many rows to read at a time so that no batch needs much more than _BATCH_BYTES.
 
-    A dictionary holds a value once however many rows repeat it, so the largest value in one bounds what a row costs.
-    Dictionaries are read for that: pyarrow's metadata of a column chunk ends the process where it is malformed.
+    A dictionary holds a value once, and any number of rows may repeat it, so the largest value in a dictionary bounds
+    the memory of a row. The dictionaries are read to find it, because pyarrow crashes on malformed chunk metadata.
     """
     schema, metadata = file.schema, file.metadata
     texts = [column.path for column in map(schema.column, range(len(schema))) if column.physical_type == "BYTE_ARRAY"]
@@ -194,7 +193,7 @@ def _parquet_batch_rows(path: Path, file: pq.ParquetFile) -> int:
 
 
 def _largest_repeated(column: pa.Array) -> int:
-    """Return the bytes of the largest value in the dictionaries of a column."""
+    """Return the size of the largest value in the dictionaries of a column, in bytes."""
     if pa.types.is_dictionary(column.type):
         kind = column.type.value_type
         is_text = any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_binary))
@@ -205,7 +204,7 @@ def _largest_repeated(column: pa.Array) -> int:
 
 
 class ArrowReader:
-    """An Arrow IPC stream (what ``datasets`` saves) or file, memory-mapped: any row is found at once."""
+    """An Arrow IPC stream (as saved by ``datasets``) or file, memory-mapped, with direct access to any row."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -215,7 +214,7 @@ class ArrowReader:
             self._batches = [file.get_batch(i) for i in range(file.num_record_batches)]
         else:
             self._source.seek(max(self._source.size() - len(_END_OF_STREAM), 0))
-            if self._source.read() != _END_OF_STREAM:  # pyarrow takes a stream cut between two batches for a whole one
+            if self._source.read() != _END_OF_STREAM:  # pyarrow accepts a stream that was cut between two batches
                 raise pa.ArrowInvalid("the stream has no end mark")
             self._source.seek(0)
             self._batches = list(pa.ipc.open_stream(self._source))
@@ -229,7 +228,9 @@ class ArrowReader:
         with _explained(self._path):
             for number in range(len(self._batches)):
                 batch = self._batch(number)
-                step = _arrow_batch_rows(batch)
+                step = _BATCH_ROWS
+                if any(_repeats_values(field.type, inside_list=False) for field in batch.schema):
+                    step = int(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(batch.nbytes, 1))))
                 for start in range(0, batch.num_rows, step):
                     yield from _batch_json(batch.slice(start, step))
 
@@ -239,7 +240,7 @@ class ArrowReader:
             return _batch_json(self._batch(number).slice(index - self._starts[number], 1))[0]
 
     def _batch(self, number: int) -> pa.RecordBatch:
-        """Return a batch whose offsets have been seen to stay inside it: pyarrow itself trusts them."""
+        """Return a batch after a check that its offsets stay inside it; pyarrow does not check them."""
         if number not in self._validated:
             self._batches[number].validate(full=True)
             self._validated.add(number)
@@ -248,9 +249,3 @@ class ArrowReader:
     def close(self) -> None:
         self._batches = []
         self._source.close()
-
-
-def _arrow_batch_rows(batch: pa.RecordBatch) -> int:
-    if not any(_repeats_values(field.type, inside_list=False) for field in batch.schema):
-        return _BATCH_ROWS
-    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(batch.nbytes, 1))))

@@ -1,9 +1,8 @@
-"""A text as the words that count when texts are compared: no case, punctuation, spacing or line breaks.
+"""Split a text into words for comparison, without case, punctuation, spacing and line breaks. Knows no samples.
 
-Words are runs of letters; apostrophes inside them are dropped (don't, don’t and dont are one word). Numbers are words
-of their own, by value: 1,000 and 1000 are one, and so are two and 2. Characters of scripts without
-spaces (Chinese, Japanese) are a word each. Letters that only look different (fullwidth, ligatures) are the same, and
-what cannot be seen is left out. Knows no samples.
+A word is a run of letters without apostrophes (don't, don’t and dont are one word). A number is a word by its value:
+1,000 and 1000 are the same word, and so are two and 2. In scripts without spaces (Chinese, Japanese) each character is
+a word. Forms of one letter (fullwidth, ligatures) are the same letter, and invisible characters are left out.
 """
 
 import re
@@ -25,13 +24,13 @@ _ORDINALS = {word: number for number, word in enumerate(_NTHS_IN_ORDER.split(), 
 _ORDINALS |= {f"{word[:-1]}ieth": number for word, number in _TENS.items()}
 _PARTS = {word: number for word, number in _ORDINALS.items() if number > 2} | {"half": 2, "quarter": 4}
 NUMERALS = frozenset({*_SMALL, *_SCALES, *_ORDINALS, "half"})
-"""The words that are numbers by themselves."""
+"""Words that are numbers."""
 
 # ---------------------------------------------------------------- finding
 
 
 def _any(words: Iterable[str]) -> str:
-    """Return a pattern for any of some words: a tree of letters, which takes a look at each of them once."""
+    """Return a pattern for any of the words, as a tree of letters that reads each character once."""
     by_letter: dict[str, list[str]] = {}
     for word in sorted(words):
         by_letter.setdefault(word[:1], []).append(word[1:])
@@ -41,10 +40,10 @@ def _any(words: Iterable[str]) -> str:
 
 
 _SPACE, _HYPHEN = r"\s[\s>]{0,5}", r"[-\u2010]"
-"""A space may be the end of a line that is quoted, with the sign for that before the next."""
+"""A space may be a line break in a quotation, with > before the next line."""
 _GAP = f"(?:{_SPACE}|{_HYPHEN})"
 _NO_COMPOUND = rf"(?!{_HYPHEN}\w)"
-"""Not before a hyphen: fifty one-dollar bills, one fifth-grader."""
+"""No compound follows, as in: fifty one-dollar bills, one fifth-grader."""
 _AND_UNIT = f"(?:{_HYPHEN}{_any(_UNITS)}|{_SPACE}{_any(_UNITS)}{_NO_COMPOUND})"
 _TO_99 = f"(?:{_any(_TENS)}{_AND_UNIT}?|{_any(_SMALL.keys() - _TENS.keys())})"
 _TO_999 = f"{_TO_99}(?:{_GAP}hundred(?:{_GAP}(?:and{_GAP})?{_TO_99})?)?"
@@ -62,7 +61,7 @@ _IN_WORDS = (
     _any([*_ORDINALS, "half"]),
 )
 _WHOLE = rf"(?:[1-9]\d{{0,3}}{_SPACE}(?!\S+{_SPACE}of\b))"
-"""Before a fraction, but for "... are 5. 1/4 of the ..." where the full stop is lost."""
+"""A whole number before a fraction, except in "... are 5. 1/4 of the ...", where the full stop is lost."""
 _BETWEEN = r"\s{0,2}\}?\s{0,2}\{?\s{0,2}"
 _FRACTIONS = (
     rf"{_WHOLE}?\d{{1,4}}\s{{0,3}}[/÷⁄]\s{{0,3}}\d{{1,4}}(?![\d/]|\.\d)(?:(?:rd|th)s?\b)?",
@@ -78,21 +77,21 @@ _AFTER_DIGITS = (
     _AND_A_HALF,
     "st|nd|rd|th",
 )
-# Each look ahead says no to most places at once, which saves half the time.
+# Each lookahead rejects most places at once, which halves the time.
 _MAYBE_IN_WORDS = rf"(?=a\s|{_any(NUMERALS)})"
 _MAYBE_FRACTION = rf"(?=\d{{0,4}}+(?:{_SPACE}+\d{{1,4}}+)?+\s{{0,3}}+[/÷⁄\\])"
 _MAYBE_MORE = r"(?=[-\s\u2010nrst])"
 NOT_IN_NUMBERS = r"[^\w\\.]*+(?:(?:\.(?!\d)|\\(?![dt]?frac))[^\w\\.]*+)*+"
-"""What stands before a word or number, gone through at once and only once."""
+"""The characters before a word or number, skipped in one pass."""
 
 
 def words_pattern(letter: str) -> str:
-    """Return a regular expression for a number in words, where a word begins; letter is one for a letter."""
+    """Return a regular expression for a number in words at the start of a word; letter matches one letter."""
     return f"{_MAYBE_IN_WORDS}(?:{'|'.join(_IN_WORDS)})(?!['’]?{letter})"
 
 
 def digits_pattern(letter: str) -> str:
-    """Return a regular expression for a number in digits, and the words that belong to it."""
+    """Return a regular expression for a number in digits with the words that belong to the number."""
     more = f"{_MAYBE_MORE}(?:{'|'.join(_AFTER_DIGITS)})(?!['’]?{letter})"
     return rf"{_MAYBE_FRACTION}(?<![\d/.,:])(?:{'|'.join(_FRACTIONS)})|{_PLAIN}(?:{more})?"
 
@@ -100,14 +99,14 @@ def digits_pattern(letter: str) -> str:
 # ---------------------------------------------------------------- reading
 
 _MAX_CHARS = 200
-"""A longer number in words, or with a word after its digits, is read as it is written."""
+"""Limit for numbers in words, or with a word after the digits; a longer text stays as it is."""
 _SEPARATOR = re.compile(_THOUSANDS)
 _PIECE = re.compile(r"\d*\.?\d+|[a-z]+")
 _FRACTION = re.compile(r"(?:(\d+)[\s>]*)??(?:\\[dt]?frac\W*(\d+?)\W*|(\d+)\s*[/÷⁄]\s*)(\d+)\W*[a-z]*")
 
 
 def number_word(found: str) -> str:
-    """Return the word for a number that the pattern found, in small letters.
+    """Return the word for a number that the pattern found, in lower case.
 
     >>> [number_word(each) for each in ("3{,}650", "$4.00".strip("$"), "two and a half", "1/3rd", "third", "10 / 2")]
     ['3650', '4', '2.5', '1/3', '3th', '10/2']
@@ -134,7 +133,7 @@ def _phrase_word(pieces: Sequence[str]) -> str:
 
 
 def _part_word(numbers: Sequence[int]) -> str:
-    """Return the word for a fraction, after a whole number or not; for a division as it is written."""
+    """Return the word for a fraction, with or without a whole number; a division stays as it is written."""
     *whole, above, below = numbers
     if above >= below:
         return " ".join([*map(str, whole), f"{above}/{below}"])
@@ -142,7 +141,7 @@ def _part_word(numbers: Sequence[int]) -> str:
 
 
 def _value(pieces: Sequence[str]) -> Fraction:
-    """Return what number words, and digits among them, come to."""
+    """Return the value of a number in words and digits."""
     total, current = Fraction(0), Fraction(0)
     for piece in pieces:
         if piece in _LARGE:
@@ -157,7 +156,7 @@ def _value(pieces: Sequence[str]) -> Fraction:
 
 
 def _in_digits(value: Fraction) -> str:
-    """Return a number in digits, or as a fraction if they have no end."""
+    """Return a number in decimal digits, or as a fraction if the decimals do not end."""
     places = next((n for n in range(20) if 10**n % value.denominator == 0), None)
     if places is None:
         return f"{value.numerator}/{value.denominator}"
@@ -173,9 +172,9 @@ _LETTER = rf"[^\W\d_{_UNSPACED}]"
 
 
 def _pattern(letter: str, more: str = "") -> str:
-    """Return a regular expression whose group is the next word, or empty where there is none at once.
+    """Return a regular expression whose group is the next word, or empty if no word follows directly.
 
-    So every character is gone through once, whatever a text is made of.
+    A search reads every character of any text once.
     """
     words = rf"{words_pattern(letter)}|{letter}++(?:['’]{letter}++)*+|{digits_pattern(letter)}{more}"
     return rf"{NOT_IN_NUMBERS}(?:({words})|[\s\S]|\Z)"
@@ -192,16 +191,16 @@ _IN_NUMBERS = re.compile(r"[\d\s\-\u2010]")
 _TIMES = frozenset({"once", "twice", "thrice"})
 _MAX_FORMS, _MAX_FORM_CHARS = 2**16, 40
 NUMBER = "0"
-"""What stands for every number where only the words around them are compared."""
+"""The symbol for every number when only the words around numbers are compared."""
 
 
 def plain_text(text: str) -> str:
-    """Return a text with one form for each letter and digit and without characters that cannot be seen."""
+    """Return a text with one form for each letter and digit, and without invisible characters."""
     if text.isascii():
         return text
     apart = _PART.sub(r" \g<0>", _THIN_SPACE.sub("", text))  # 2½ would become 21/2
     plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", apart)).replace("٫", ".").replace("٬", ",")
-    # İ is the only letter that is longer in lower case, so that words would lie elsewhere there.
+    # İ is the only letter that is longer in lower case, which would shift the spans of words.
     return _OTHER_DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), plain).replace("İ", "I")
 
 
@@ -216,7 +215,7 @@ def words_of(text: str) -> list[str]:
 
 
 class _Forms(dict[str, str]):
-    """The one form of every word, those met lately at hand: a number by its value, any other without apostrophes."""
+    """A bounded cache of the form of each word: a number by its value, any other word without apostrophes."""
 
     def __missing__(self, word: str) -> str:
         is_number = word in NUMERALS or _IN_NUMBERS.search(word) is not None
@@ -232,18 +231,18 @@ _FORMS = _Forms()
 
 
 def word_spans(plain: str) -> list[tuple[int, int]]:
-    """Return where each word of a plain text begins and ends."""
+    """Return the span of each word of a plain text."""
     found = (_ASCII_WORD if plain.isascii() else _WORD).finditer(plain.lower())
     return [match.span(1) for match in found if match[1]]
 
 
 def is_number(word: str) -> bool:
-    """Whether a word of a text is a number."""
+    """Return whether a word of a text is a number."""
     return word[0].isdigit() or word in _TIMES
 
 
 def without_numbers(words: Sequence[str]) -> list[str]:
-    """Return words with all numbers alike.
+    """Return words with all numbers replaced by one symbol.
 
     >>> without_numbers(["pay", "3", "or", "12"])
     ['pay', '0', 'or', '0']

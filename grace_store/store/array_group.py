@@ -1,4 +1,4 @@
-"""The arrays of one Zarr group, open for reading and held against what the plan implies. Knows no units."""
+"""Read and encode the arrays of one Zarr group; compare their metadata with the plan. Knows no units."""
 
 from __future__ import annotations
 
@@ -30,18 +30,16 @@ if TYPE_CHECKING:
 
 
 class ArrayGroup:
-    """Arrays of a Zarr group, opened when first asked for; keep_chunks keeps the chunk of each that was read last."""
+    """The arrays of a Zarr group, opened at first use. With keep_chunks, the last chunk of each array is cached."""
 
-    def __init__(
-        self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec], *, keep_chunks: bool = False
-    ) -> None:
+    def __init__(self, backend: Backend, path: str, arrays: Sequence[ArraySpec], *, keep_chunks: bool = False) -> None:
         self.backend = backend
         self.path = path
         self.specs = {spec.name: spec for spec in arrays}
         self._arrays: dict[str, zarr.Array[Any]] = {}
         self._keep_chunks = keep_chunks
         self._kept: dict[str, tuple[int, Array]] = {}
-        """The number of a chunk and its values, by array."""
+        """The number and the values of the last chunk read, by array."""
 
     def __getitem__(self, name: str) -> zarr.Array[Any]:
         if name not in self.specs:
@@ -67,17 +65,20 @@ class ArrayGroup:
 
     def _unreadable(self, name: str, why: str) -> Corrupt:
         return Corrupt(
-            f"{self.backend.location}: the array {self.path}/{name} {why}. "
-            "`grace-store verify` says what else is wrong."
+            f"{self.backend.location}: the array {self.path}/{name} {why}. `grace-store verify` lists all problems."
         )
 
     def read(self, name: str, start: int, stop: int) -> Array:
-        """Return rows start..stop; a chunk that is missing or fails its checksum raises Corrupt."""
+        """Return rows start..stop; raise Corrupt if a chunk is missing or fails its checksum."""
         num_rows, length = self[name].shape[0], self.specs[name].chunks[0]
         number = start // length
         first = number * length
         if not self._keep_chunks or stop > first + length:
-            return self._read(name, start, stop)
+            try:
+                return np.asarray(self[name][start:stop])
+            except (ValueError, RuntimeError, OSError, MemoryError) as error:
+                rows = f"rows {start}..{stop} of {self.path}/{name}"
+                raise broken(self.backend, rows, f"cannot be read ({error})") from error
         kept = self._kept.get(name)
         if kept is None or kept[0] != number:
             whole = self._whole(name, number)[: num_rows - first]
@@ -85,35 +86,28 @@ class ArrayGroup:
             kept = self._kept[name] = number, whole
         return kept[1][start - first : stop - first]
 
-    def _read(self, name: str, start: int, stop: int) -> Array:
-        array = self[name]
-        try:
-            return np.asarray(array[start:stop])
-        except (ValueError, RuntimeError, OSError, MemoryError) as error:
-            raise self._damaged(name, f"rows {start}..{stop}", error) from error
-
     def _whole(self, name: str, number: int) -> Array:
-        """Return a chunk by its number, padding included."""
+        """Return a chunk by its number, with its padding."""
         spec = self.specs[name]
         key = f"{self.path}/{layout.chunk_key(name, len(spec.dims), number)}"
         if (raw := self.backend.read(key)) is None:
-            raise missing_chunk(self.backend, key)
+            raise broken(self.backend, key, "is missing")
         try:
             return decode_chunk(raw, spec)
         except (ValueError, RuntimeError, IndexError, MemoryError) as error:
-            raise self._damaged(name, f"chunk {number}", error) from error
-
-    def _damaged(self, name: str, what: str, error: Exception) -> Corrupt:
-        return Corrupt(
-            f"{self.backend.location}: {what} of {self.path}/{name} cannot be read ({error}). "
-            "Run `grace-store verify --repair`."
-        )
+            chunk = f"chunk {number} of {self.path}/{name}"
+            raise broken(self.backend, chunk, f"cannot be read ({error})") from error
 
 
-def _has_codecs(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
-    """Return whether an array is encoded as FORMAT.md says: others' codecs may do anything, such as unpack objects.
+def broken(backend: Backend, what: str, how: str) -> Corrupt:
+    """Return the error for a damaged part of a store that can be repaired."""
+    return Corrupt(f"{backend.location}: {what} {how}. Run `grace-store verify --repair`.")
 
-    Codecs are compared as JSON, as they are on disk: the types of their settings differ between releases of zarr.
+
+def _has_codecs(array: zarr.Array[Any], spec: ArraySpec) -> bool:
+    """Return whether an array has the codecs of FORMAT.md; other codecs could be harmful, such as unpickling objects.
+
+    The codecs are compared as JSON, their form on disk: the types of their settings differ between releases of zarr.
     """
     codecs: Any = array.metadata.to_dict()["codecs"]
     if not spec.inner:
@@ -127,26 +121,25 @@ def _has_codecs(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
 
 
 def _are(codecs: Sequence[Any], *known: str) -> bool:
-    """Return whether codecs have these names, and write numbers with the low byte first."""
+    """Return whether codecs have these names and are little-endian."""
     endian = codecs[0].get("configuration", {}).get("endian", "little") if codecs else None
     return [codec["name"] for codec in codecs] == list(known) and endian == "little"
 
 
 # ---------------------------------------------------------------- bytes to values
-# Bytes of a whole chunk to its values, encoded as FORMAT.md says: zstd, then a CRC-32C; or a shard of such chunks.
+# Decode a whole chunk as described in FORMAT.md: zstd and a CRC-32C, or a shard of such chunks.
 #
-# Zarr's scheduler costs more than decoding, so whole chunks are decoded here. All that is wrong with bytes is a
-# ValueError, RuntimeError, IndexError or MemoryError; nothing makes more room than a chunk of ours needs.
-
+# Zarr's scheduler takes longer than the decoding, so whole chunks are decoded here. Damaged bytes raise ValueError,
+# RuntimeError, IndexError or MemoryError. No function allocates more memory than a valid chunk needs.
 
 _CRC_BYTES = 4
 _COUNT_BYTES = 4
 _LEFT_OUT = 2**64 - 1
-"""Where a shard's index says that an inner chunk lies which holds nothing but zeros."""
+"""The offset in a shard's index for an inner chunk that has only zeros and is not stored."""
 
 
 def decode_chunk(raw: bytes, spec: ArraySpec) -> Array:
-    """Return the values of a chunk, padding included, from all its bytes; texts as Python has them."""
+    """Return the values of a chunk, with its padding, from its bytes; texts become Python strings."""
     if spec.dtype == "string":
         return _texts(raw, spec)
     dtype = np.dtype(spec.dtype).newbyteorder("<")
@@ -168,14 +161,14 @@ def _texts(raw: bytes, spec: ArraySpec) -> Array:
     if not 0 < (unpacked_size(body) or 0) <= MAX_UNPACKED_BYTES:
         raise ValueError(f"it unpacks to {unpacked_size(body) or 'unknown'} bytes")
     unpacked = zstd.decompress(body)
-    # The decoder makes room for as many texts as the first bytes claim, before it looks for them.
+    # The decoder allocates memory for the number of texts in the first bytes before it reads the texts.
     if (claimed := int.from_bytes(unpacked[:_COUNT_BYTES], "little")) != spec.chunks[0]:
         raise ValueError(f"it holds {claimed} texts instead of {spec.chunks[0]}")
     return np.asarray(VLenUTF8().decode(unpacked))
 
 
 def _unpack(raw: bytes, out: Array) -> None:
-    """Fill an array with all that a chunk holds, and never make more room than that."""
+    """Decompress a chunk into an array of the same size."""
     body = _checked(raw)
     if unpacked_size(body) != out.nbytes:
         raise ValueError(f"it holds {unpacked_size(body)} bytes instead of {out.nbytes}")
@@ -183,27 +176,26 @@ def _unpack(raw: bytes, out: Array) -> None:
 
 
 def _checked(raw: bytes) -> bytes:
-    """Return bytes without the CRC-32C behind them, which is theirs."""
+    """Return bytes without the CRC-32C at their end, after a check of it."""
     body, checksum = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
-    # The checksum of nothing is 0, so an empty file would match it.
+    # The checksum of an empty body is 0, so a file of zeros could match it.
     if not len(body) or google_crc32c.value(body) != int.from_bytes(checksum, "little"):
         raise ValueError("its checksum is wrong")
     return body
 
 
-# ---------------------------------------------------------------- chunks that are held against commits
-# Read whole chunks of a signal's units fast, on any number of threads, each held against its unit's commit.
+# ---------------------------------------------------------------- chunks that are compared with commits
+# Read whole chunks of a signal's units fast, on any number of threads, and compare each with the commit of its unit.
 #
-# The digest is taken over the very bytes that are decoded, so a chunk is read once, and one that was copied from
-# another unit, whose own checksum is good, is not taken for data.
-
+# The digest is computed from the same bytes that are decoded, so a chunk is read once. A chunk that was copied from
+# another unit has a valid checksum, but its digest differs from the commit.
 
 Digests = Mapping[str, Mapping[str, Any]]
-"""Of a unit's commit: {key of a chunk: its size and digest}."""
+"""The chunks of a unit's commit: {key of a chunk: its size and digest}."""
 
 
 class ChunkReader:
-    """Reads the chunks of one signal. Threads may share it."""
+    """Reads the chunks of one signal. Thread-safe."""
 
     def __init__(self, signal: str, identity: str, group: ArrayGroup) -> None:
         self._signal = signal
@@ -211,60 +203,49 @@ class ChunkReader:
         self._group = group
 
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
-        """Return what the commits of units say of their chunks. Seals and owners are checked; verify does more."""
-        raws = self._group.backend.read_all(layout.commit_key(self._signal, unit) for unit in units)
-        return {unit: self._digests(unit, raw) for unit, raw in zip(units, raws, strict=True)}
-
-    def _digests(self, unit: int, raw: bytes | None) -> Digests:
-        key = layout.commit_key(self._signal, unit)
-        try:
-            commit = from_bytes(raw, key)
-            sealed_body(commit, key)
-            owner, chunks = (commit[BODY]["unit"], commit[BODY]["signal_sha256"]), dict(commit[BODY]["chunks"])
-        except (Corrupt, KeyError, TypeError, ValueError) as error:
-            raise self._broken(key, "cannot be read") from error
-        if owner != (unit, self._identity):
-            raise self._broken(key, "belongs to another unit or signal")
-        return chunks
+        """Return the chunks of each unit's commit, after a check of its digest and owner; verify checks more."""
+        backend = self._group.backend
+        keys = [layout.commit_key(self._signal, unit) for unit in units]
+        found: dict[int, Digests] = {}
+        for unit, key, raw in zip(units, keys, backend.read_all(keys), strict=True):
+            try:
+                commit = from_bytes(raw, key)
+                sealed_body(commit, key)
+                owner, found[unit] = (commit[BODY]["unit"], commit[BODY]["signal_sha256"]), dict(commit[BODY]["chunks"])
+            except (Corrupt, KeyError, TypeError, ValueError) as error:
+                raise broken(backend, key, "cannot be read") from error
+            if owner != (unit, self._identity):
+                raise broken(backend, key, "belongs to another unit or signal")
+        return found
 
     def read(self, wanted: Sequence[tuple[str, int]], digests: Mapping[int, Digests]) -> Iterator[Array]:
-        """Yield the chunk of each (array, unit), padding included; several are read at a time where that helps."""
+        """Yield the chunk of each (array, unit), with its padding; the backend may read several at a time."""
         specs = [self._group.specs[name] for name, _ in wanted]
         both = zip(specs, wanted, strict=True)
         chunks = [layout.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
         raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
-        for spec, (_, unit), key, raw in zip(specs, wanted, chunks, raws, strict=True):
-            yield self._chunk(spec, unit, key, raw, digests[unit].get(key, {}))
-
-    def _chunk(
-        self, spec: layout.ArraySpec, unit: int, key: str, raw: bytes | None, committed: Mapping[str, Any]
-    ) -> Array:
-        where = f"{self._group.path}/{key}"
-        if raw is None:
-            raise self._broken(where, "is missing")
-        if hashlib.sha256(raw).hexdigest() != committed.get("sha256"):
-            raise self._broken(where, "is not the chunk that was committed")
-        return self.decoded(spec.name, unit, raw)
+        for (name, unit), key, raw in zip(wanted, chunks, raws, strict=True):
+            where = f"{self._group.path}/{key}"
+            if raw is None:
+                raise broken(self._group.backend, where, "is missing")
+            if hashlib.sha256(raw).hexdigest() != digests[unit].get(key, {}).get("sha256"):
+                raise broken(self._group.backend, where, "is not the chunk that was committed")
+            yield self.decoded(name, unit, raw)
 
     def decoded(self, name: str, unit: int, raw: bytes) -> Array:
-        """Return the chunk of an array and unit from its bytes, whose digest is known to be the commit's."""
+        """Return the chunk of an array and unit from its bytes, after the caller has checked their digest."""
         spec = self._group.specs[name]
-        self._group[name]  # raises unless the array's codecs are those that are undone here
+        self._group[name]  # raises Corrupt if the array has other codecs
         try:
             chunk = decode_chunk(raw, spec)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
             where = f"{self._group.path}/{layout.chunk_key(name, len(spec.dims), unit)}"
-            raise self._broken(where, f"cannot be decoded ({error})") from error
+            raise broken(self._group.backend, where, f"cannot be decoded ({error})") from error
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
-
-    def _broken(self, key: str, what: str) -> Corrupt:
-        where = self._group.backend.location
-        return Corrupt(f"{where}: {key} {what}. Run `grace-store verify --repair`.")
 
 
 # ---------------------------------------------------------------- arrays to chunk bytes
-# Arrays to chunk bytes: zarr encodes into memory, so that writing bytes is somebody else's single job.
-
+# zarr encodes into memory; the backend writes the bytes.
 
 COMPRESSION_LEVEL = 3
 
@@ -274,14 +255,30 @@ class ArrayEncoder:
 
     def __init__(self, arrays: Sequence[ArraySpec]) -> None:
         self._memory: dict[str, Buffer] = {}
-        store = MemoryStore(self._memory)
-        self._arrays = {spec.name: _create(store, spec) for spec in arrays}
+        self._arrays: dict[str, zarr.Array[Any]] = {}
+        for spec in arrays:
+            is_text = spec.dtype == "string"
+            self._arrays[spec.name] = zarr.create_array(
+                MemoryStore(self._memory),
+                name=spec.name,
+                shape=spec.shape,
+                chunks=spec.inner or spec.chunks,
+                shards=spec.chunks if spec.inner else None,
+                dtype=str if is_text else np.dtype(spec.dtype),
+                compressors=[ZstdCodec(level=COMPRESSION_LEVEL), Crc32cCodec()],
+                fill_value="" if is_text else 0,
+                dimension_names=spec.dims,
+                attributes={"about": spec.about, **spec.attributes},
+                zarr_format=3,
+                # A unit is done if all its chunks exist, so empty chunks are written too.
+                config={"write_empty_chunks": True},
+            )
         self.metadata = {f"{name}/zarr.json": self._memory[f"{name}/zarr.json"].to_bytes() for name in self._arrays}
         """{key: bytes} of every array's own zarr.json."""
         self._memory.clear()
 
     def encode(self, regions: Mapping[str, tuple[int, Array]]) -> dict[str, bytes]:
-        """Return {array/chunk key: bytes} for values written from a start along the first dimension."""
+        """Return {array/chunk key: bytes} of values that begin at a start along the first dimension."""
         for name, (start, values) in regions.items():
             self._arrays[name][start : start + len(values)] = values
         chunks = {key: value.to_bytes() for key, value in sorted(self._memory.items())}
@@ -289,32 +286,13 @@ class ArrayEncoder:
         return chunks
 
 
-def _create(store: MemoryStore, spec: ArraySpec) -> zarr.Array[Any]:
-    is_text = spec.dtype == "string"
-    return zarr.create_array(
-        store,
-        name=spec.name,
-        shape=spec.shape,
-        chunks=spec.inner or spec.chunks,
-        shards=spec.chunks if spec.inner else None,
-        dtype=str if is_text else np.dtype(spec.dtype),
-        compressors=[ZstdCodec(level=COMPRESSION_LEVEL), Crc32cCodec()],
-        fill_value="" if is_text else 0,
-        dimension_names=spec.dims,
-        attributes={"about": spec.about, **spec.attributes},
-        zarr_format=3,
-        # A unit is done when all its chunks are there, so an empty chunk is written like any other.
-        config={"write_empty_chunks": True},
-    )
-
-
-# ---------------------------------------------------------------- a backend as zarr sees it
+# ---------------------------------------------------------------- zarr's interface to a backend
 
 
 class ZarrView(ZarrStore):
-    """A backend as zarr sees it: read-only, and a missing chunk is an error, not a chunk of fill values.
+    """A read-only zarr store on a backend. A missing chunk is an error, not a chunk of fill values.
 
-    Zarr reads through the backend, so its errors, retries and limits are those of every other reader.
+    Zarr reads through the backend, with the same errors, retries and limits as every other reader.
     """
 
     supports_writes = False
@@ -338,19 +316,23 @@ class ZarrView(ZarrStore):
         if byte_range is None:
             value = await asyncio.to_thread(self._backend.read, key)
         else:
-            value = await asyncio.to_thread(self._backend.read_slice, key, _slice(byte_range))
+            if isinstance(byte_range, RangeByteRequest):
+                part = slice(byte_range.start, byte_range.end)
+            else:
+                part = slice(
+                    byte_range.offset if isinstance(byte_range, OffsetByteRequest) else -byte_range.suffix, None
+                )
+            value = await asyncio.to_thread(self._backend.read_slice, key, part)
         if value is not None:
-            self._refuse_bomb(key, value)
+            # zarr has no limit on the size of an unpacked chunk.
+            size = unpacked_size(value)
+            if value[:4] == _MAGIC and (size is None or size > MAX_UNPACKED_BYTES):
+                raise Corrupt(f"{self._backend.location}: {key} unpacks to {size or 'unknown'} bytes.")
             return prototype.buffer.from_bytes(value)
         if key.rpartition("/")[2] == "zarr.json":
             return None
-        # Zarr would answer with fill values, which look like data.
-        raise missing_chunk(self._backend, key)
-
-    def _refuse_bomb(self, key: str, value: bytes) -> None:
-        """Raise Corrupt for a chunk that zarr would unpack to more than any of ours: nobody can tell zarr how much."""
-        if is_zstd(value) and (unpacked_size(value) is None or (unpacked_size(value) or 0) > MAX_UNPACKED_BYTES):
-            raise Corrupt(f"{self._backend.location}: {key} unpacks to {unpacked_size(value) or 'unknown'} bytes.")
+        # If this returned None, zarr would return fill values, which look like data.
+        raise broken(self._backend, key, "is missing")
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -379,33 +361,17 @@ class ZarrView(ZarrStore):
             yield name
 
 
-def _slice(part: ByteRequest) -> slice:
-    if isinstance(part, RangeByteRequest):
-        return slice(part.start, part.end)
-    return slice(part.offset if isinstance(part, OffsetByteRequest) else -part.suffix, None)
-
-
-def missing_chunk(backend: Backend, key: str) -> Corrupt:
-    """Return the error of a chunk that is not there."""
-    return Corrupt(f"{backend.location}: {key} is missing. Run `grace-store verify --repair`.")
-
-
 # ---------------------------------------------------------------- zstd frame
-# How much a zstd frame says it unpacks to, before anybody makes room for it (RFC 8878, section 3.1.1.1).
-
+# The unpacked size that a zstd frame declares, before memory is allocated for it (RFC 8878, section 3.1.1.1).
 
 MAX_UNPACKED_BYTES = 1 << 30
-"""The largest chunk by far is a unit's Grams or the ids of 16,384 samples."""
+"""Limit far above the largest chunks, which are a unit's Grams and the ids of 16,384 samples."""
 _MAGIC = bytes.fromhex("28b52ffd")
 
 
-def is_zstd(raw: bytes) -> bool:
-    return raw[:4] == _MAGIC
-
-
 def unpacked_size(frame: bytes) -> int | None:
-    """Return the size that a frame declares; None if it declares none, as ours always do, or is no frame."""
-    if not is_zstd(frame) or len(frame) < 5:
+    """Return the size that a frame declares; None if it declares none (our frames always do) or is not a frame."""
+    if frame[:4] != _MAGIC or len(frame) < 5:
         return None
     descriptor = frame[4]
     is_single_segment = bool(descriptor & 0x20)

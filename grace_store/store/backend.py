@@ -1,4 +1,4 @@
-"""Bytes by key at one location: the only code that writes to a store. Knows nothing of what the bytes mean."""
+"""Read and write bytes by key at one location: the only code that writes to a store. Does not interpret the bytes."""
 
 import contextlib
 import errno
@@ -17,11 +17,11 @@ from grace_store.store.layout import GROUPS, LOCKS, RUNS, TMP
 
 _ATTEMPTS = 4
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
-"""What two disks say when asked for a hard link, and file systems without: exFAT, many network and user-space ones."""
+"""Errors of a hard link between two disks, or on a file system without hard links (exFAT, many network ones)."""
 
 
 class Backend(Protocol):
-    """Where a store lives. A key is a relative path with forward slashes."""
+    """The storage of a store. A key is a relative path with forward slashes."""
 
     location: str
 
@@ -31,33 +31,33 @@ class Backend(Protocol):
         """Return value[part] of a key without reading the rest; part is a:b, a: or -a:."""
 
     def read_all(self, keys: Iterable[str]) -> Iterator[bytes | None]:
-        """Yield the values of keys, in the order of the keys; several at a time where each one takes a round trip."""
+        """Yield the values of keys in the order of the keys; remote storage is read several keys at a time."""
         return map(self.read, keys)
 
     def write(self, key: str, value: bytes) -> None:
-        """Put the whole value under the key or, whatever happens, nothing."""
+        """Write the whole value under the key; after any failure, nothing."""
 
     def write_all(self, values: Mapping[str, bytes]) -> None:
-        """Write each value as write does, in any order; after an error some are written and some are not."""
+        """Write each value as write does, in any order; after an error only some may be written."""
         for key, value in values.items():
             self.write(key, value)
 
     def write_new(self, key: str, value: bytes) -> bool:
-        """Like write, but only if the key is free; False if it was taken."""
+        """Write the value if the key is free, and return whether it was."""
 
     def renew(self, key: str, value: bytes) -> bool:
-        """Let a value count as written now; False, and nothing written, if another value or none is there."""
+        """Set the time of a value to now; return False, without a change, if the key has another value or none."""
 
     def flush(self) -> None:
-        """Return when everything written so far would survive a power cut."""
+        """Wait until everything written so far would survive a power cut."""
 
     def size(self, key: str) -> int | None: ...
 
     def written_at(self, key: str) -> float | None:
-        """Return when a value was written or renewed, in seconds since 1970 by the clock of the storage."""
+        """Return the time of the last write or renewal, in seconds since 1970 by the clock of the storage."""
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """Yield (key, size) of everything below a prefix, from one listing."""
+        """Yield (key, size) of every key below a prefix, from one listing."""
 
     def names(self, prefix: str) -> list[str]:
         """Return the sorted names directly below a prefix."""
@@ -66,16 +66,16 @@ class Backend(Protocol):
         """Yield every key below a prefix."""
 
     def delete(self, *keys: str) -> None:
-        """Delete values; those that are not there are no error."""
+        """Delete values; missing keys are ignored."""
 
     def delete_tree(self, prefix: str) -> None: ...
 
     def prune(self) -> None:
-        """Remove the folders of a store that has nothing in it, and those only."""
+        """Remove the empty folders of a store, and nothing else."""
 
 
 class LocalBackend(Backend):
-    """A folder. Values are written beside their place, synced, then renamed into it."""
+    """A folder. A value is written to a temporary file, synced, then renamed to its key."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -83,11 +83,11 @@ class LocalBackend(Backend):
         self.tmp_label = "0-of-1"
         self._unsynced: set[Path] = set()
         self._rooted: set[Path] = set()
-        """Folders whose way up to the root is synced with the next flush, or was."""
+        """Folders whose parents up to the root have been synced, or will be with the next flush."""
 
     def read(self, key: str) -> bytes | None:
         try:
-            # A path is a text here: making a Path takes as long as reading a small file.
+            # Not a Path: creating one takes as long as reading a small file.
             with open(f"{self.location}/{key}", "rb", buffering=0) as stream:
                 return stream.read()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -110,7 +110,7 @@ class LocalBackend(Backend):
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                # The folder is a link to another disk. Named for its place, so that the next run leaves none behind.
+                # The folder is a link to another disk. With this fixed name, the next run overwrites a leftover file.
                 part = _write_synced(path.with_name(f"{path.name}.part"), value)
                 part.replace(path)
 
@@ -119,7 +119,7 @@ class LocalBackend(Backend):
     def write_new(self, key: str, value: bytes) -> bool:
         path = self._prepare(key)
         try:
-            # link, unlike rename, refuses an existing name, also on NFS.
+            # Unlike rename, link fails if the name exists, also on NFS.
             self._place(value, path.hardlink_to)
         except FileExistsError:
             return False
@@ -140,7 +140,7 @@ class LocalBackend(Backend):
 
     def flush(self) -> None:
         for folder in list(self._unsynced):
-            # What is above the store may be somebody else's, who lets nobody list it.
+            # The folder above the store may belong to another user and not be readable.
             forbidden = [PermissionError] if folder == self.root.parent else []
             with contextlib.suppress(FileNotFoundError, *forbidden):
                 sync_folder(folder)
@@ -173,11 +173,13 @@ class LocalBackend(Backend):
         entered = set()
         for folder, subfolders, files in os.walk(self.root / prefix, followlinks=True):
             status = Path(folder).stat()
-            if (status.st_dev, status.st_ino) in entered:  # a link that leads back
+            if (status.st_dev, status.st_ino) in entered:  # a circular link
                 subfolders.clear()
                 continue
             entered.add((status.st_dev, status.st_ino))
-            subfolders[:] = sorted(name for name in subfolders if _is_ours(Path(folder, name)))
+            # A link may stand for a Zarr group on another disk; other links are not followed.
+            paths = [Path(folder, name) for name in sorted(subfolders)]
+            subfolders[:] = [path.name for path in paths if not path.is_symlink() or (path / "zarr.json").is_file()]
             above = Path(folder).relative_to(self.root).as_posix()
             for name in sorted(files):
                 yield name if above == "." else f"{above}/{name}"
@@ -194,11 +196,11 @@ class LocalBackend(Backend):
 
     def prune(self) -> None:
         for key in (*(f"{TMP}/{label}" for label in self.names(TMP)), TMP, LOCKS, *GROUPS, ""):
-            with contextlib.suppress(OSError):  # not there, or not empty: it stays
+            with contextlib.suppress(OSError):  # missing or not empty
                 (self.root / key).rmdir()
 
     def _place(self, value: bytes, place: Callable[[Path], object]) -> None:
-        """Write a temporary file and put it in its place; it is gone afterwards, whatever happens."""
+        """Write a temporary file and place it; the temporary file is removed in any case."""
         for attempt in range(_ATTEMPTS):
             tmp: Path | None = None
             try:
@@ -206,8 +208,8 @@ class LocalBackend(Backend):
                 place(tmp)
                 return
             except FileNotFoundError:
-                # Every run that starts sweeps the temporary files of runs without a lock; one that is
-                # just taking its lock has none yet.
+                # A run that starts deletes the temporary files of runs without a lock, and this run may not have its
+                # lock yet.
                 if attempt == _ATTEMPTS - 1:
                     raise
             finally:
@@ -223,7 +225,7 @@ class LocalBackend(Backend):
         path = self.root / key
         folder = path.parent
         folder.mkdir(parents=True, exist_ok=True)
-        # A folder's own name must survive too, all the way up, also of folders that a run made which was then killed.
+        # The names of all folders up to the root must survive too, also if a killed run created them.
         above = folder
         while above not in self._rooted and above != self.root.parent:
             self._rooted.add(above)
@@ -233,11 +235,6 @@ class LocalBackend(Backend):
         return path
 
 
-def _is_ours(folder: Path) -> bool:
-    """Return whether to look into a folder: a link may stand for a group on another disk, and for nothing else."""
-    return not folder.is_symlink() or (folder / "zarr.json").is_file()
-
-
 def _write_through(stream: BinaryIO, value: bytes) -> None:
     stream.write(value)
     stream.flush()
@@ -245,7 +242,7 @@ def _write_through(stream: BinaryIO, value: bytes) -> None:
 
 
 def _write_synced(path: Path, value: bytes) -> Path:
-    """Write a file that survives a power cut, or leave none."""
+    """Write a file that survives a power cut; after a failure, leave no file."""
     try:
         with path.open("wb") as stream:
             _write_through(stream, value)
@@ -257,7 +254,7 @@ def _write_synced(path: Path, value: bytes) -> Path:
 
 
 def _create(path: Path, value: bytes) -> bool:
-    """Write a new file in its place, where there are no links: a reader may see it half-written, nobody twice."""
+    """Create a file without hard links; readers may see it half-written. Return False if the file exists."""
     try:
         stream = path.open("xb")
     except FileExistsError:
@@ -275,7 +272,7 @@ def open_backend(location: str | Path) -> Backend:
     """Return the backend for a path or URL."""
     text = str(location)
     if is_url(text):
-        from grace_store.store.object_backend import ObjectBackend  # needs obstore, which a folder does not
+        from grace_store.store.object_backend import ObjectBackend  # needs obstore
 
         return ObjectBackend(text)
     if text.partition(":/")[0] in BUCKET_SCHEMES:
@@ -284,7 +281,7 @@ def open_backend(location: str | Path) -> Backend:
 
 
 def is_url(location: str | Path) -> bool:
-    """Return whether a store's location is in an object store, and no path of this machine."""
+    """Return whether the location of a store is a URL of an object store, not a local path."""
     return "://" in str(location)
 
 
@@ -296,7 +293,7 @@ def run_logs(backend: Backend) -> Iterator[str]:
 
 @contextmanager
 def open_run_log(backend: Backend, name: str) -> Iterator[TextIO]:
-    """Yield the log of a run to append to. It grows line by line in a folder; in a bucket it is written at the end."""
+    """Yield the log of a run for appending. In a folder, lines are written at once; in a bucket, at the end."""
     if isinstance(backend, LocalBackend):
         path = backend.root / RUNS / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -307,5 +304,5 @@ def open_run_log(backend: Backend, name: str) -> Iterator[TextIO]:
     try:
         yield lines
     finally:
-        with contextlib.suppress(StorageError):  # a log must not hide how the run ended
+        with contextlib.suppress(StorageError):  # a failed log must not hide the error of the run
             backend.write(f"{RUNS}/{name}", lines.getvalue().encode())

@@ -1,4 +1,4 @@
-"""Find what is wrong with a store: missing, truncated, flipped, miscounted, foreign. Mends nothing."""
+"""Find problems of a store: missing, truncated, changed, miscounted or foreign files. Repairs nothing."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from grace_store.store.metadata_backup import wrong_copy
 from grace_store.store.opened import SignalView, Store, is_commit_name
 from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
 from grace_store.store.storages import packed_grams
-from grace_store.store.unit_writer import Totals
+from grace_store.store.unit_writer import Totals, digest_of
 
 Remedy = Literal["repair", "extract", "replan", "delete"]
 Sizes = Mapping[str, int]
@@ -29,7 +29,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, where, and what mends it."""
+    """A problem, its place and its remedy."""
 
     signal: str | None
     unit: int | None
@@ -42,13 +42,13 @@ class Problem:
 
 
 def listed_sizes(store: Store) -> Sizes:
-    """List a store once, for all checks: about 250 bytes of memory a file."""
-    # In the order of keys the ledger comes first: of a unit committed meanwhile, no chunk can be wanted and not listed.
+    """List a store once, for all checks; a file takes about 250 bytes of memory."""
+    # The listing has the ledger first, so that it contains all chunks of a unit that is committed in the meantime.
     return dict(store.backend.sizes())
 
 
 def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Iterator[Problem]:
-    """Check the plan's arrays, with deep every value; sizes, here and below, is a listing of the store if at hand."""
+    """Check the plan's arrays, with deep every value. sizes, here and below, is an existing listing of the store."""
 
     def problem(where: str, text: str, remedy: Remedy = "repair") -> Problem:
         return Problem(None, None, where, text, remedy)
@@ -81,7 +81,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
 
 
 def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) -> Iterator[Problem]:
-    """Check one signal: every unit committed, every chunk of the right size, and with deep of the right content."""
+    """Check one signal: the commit of every unit, the size of every chunk, and with deep its content."""
     store, plan = view.store, view.store.plan
     if view.signal.plan_sha256 != plan.digest():
         yield Problem(view.name, None, view.key, "the signal belongs to another plan", "delete")
@@ -96,7 +96,7 @@ def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) ->
     committed = set(_committed_units(view.name, sizes))
     yield from _check_sharing(view, is_begun=bool(committed))
     sums = Totals()
-    # With wrong metadata no unit can be read, but none has to be computed again for that.
+    # With wrong metadata no unit can be read, but the units themselves may be intact.
     yield from _check_units(view, sizes, committed, sums, deep=deep, readable=not wrong)
     for unit in sorted(committed - set(plan.units)):
         yield Problem(view.name, unit, layout.commit_key(view.name, unit), "the plan has no such unit", "delete")
@@ -113,7 +113,7 @@ def _committed_units(signal: str, sizes: Sizes) -> Iterator[int]:
 def _check_units(
     view: SignalView, sizes: Sizes, committed: set[int], sums: Totals, *, deep: bool, readable: bool
 ) -> Iterator[Problem]:
-    """Check the units of the plan one by one, adding up the commits of those that have a sound one."""
+    """Check the units of the plan one by one, and add their intact commits to sums."""
     units = view.store.plan.units
     commits = view.store.backend.read_all(layout.commit_key(view.name, unit) for unit in units if unit in committed)
     for unit in units:
@@ -129,25 +129,30 @@ def _check_units(
         sums.add(commit)
         damage = list(_wrong_unit(view, commit, sizes))
         if deep:
-            raws = _bytes_of(view, commit, sizes)
-            damage += _wrong_digests(view, commit, raws)
+            # Only chunks of the right size; each is read once for all checks.
+            chunks = commit.chunks
+            names = [name for name in chunks if sizes.get(f"{view.key}/{name}") == chunks[name].num_bytes]
+            values = view.store.backend.read_all(f"{view.key}/{name}" for name in names)
+            raws = {name: raw or b"" for name, raw in zip(names, values, strict=True)}
+            changed = [name for name, raw in raws.items() if digest_of(raw) != chunks[name]]
+            damage += [(f"{view.key}/{name}", "the chunk has changed since it was written") for name in changed]
             damage += _wrong_content(view, commit, raws) if readable and not damage else []
         for where, text in damage:
             yield Problem(view.name, unit, where, text, "repair")
 
 
 def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
-    """Report files that the format does not know, such as what a killed run left half-written."""
+    """Report files that are not part of the format, such as half-written files of a killed run."""
     backend = store.backend
     sizes = listed_sizes(store) if sizes is None else sizes
     totals = {file.removesuffix(".json") for file in backend.names(COMPLETIONS) if file.endswith(".json")}
     lost = sorted({*backend.names(COMMITS), *totals} - set(store.signal_names))
     for name in lost:
-        text = "the signal's own metadata is gone, though units of it were committed"
+        text = "the metadata of the signal is missing, although units were committed"
         yield Problem(name, None, f"{layout.signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
     known = {"zarr.json", layout.PLAN_COPY, *(f"{group}/zarr.json" for group in layout.GROUPS)}
     known.update(f"{SAMPLES_GROUP}/{key}" for key in layout.array_keys(layout.plan_arrays(store.plan)))
-    # What is below these is reported elsewhere, or not described by the format.
+    # Other checks report files below these prefixes, or the format does not describe them.
     beyond = [f"{RUNS}/", f"{LOCKS}/", *(f"{TMP}/{name.removesuffix('.json')}/" for name in backend.names(LOCKS))]
     beyond += [f"{layout.signal_key(name)}/" for name in lost]
     for name in [*store.signal_names, *lost]:
@@ -166,7 +171,7 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
 
 
 def remedy_of_lost(store: Store, signal: str) -> Remedy:
-    """Return what helps a signal whose own document is damaged or gone."""
+    """Return the remedy for a signal whose document is damaged or missing."""
     return "delete" if store.backend.size(layout.signal_copy_key(signal)) is None else "repair"
 
 
@@ -178,11 +183,11 @@ def _wrong_documents(store: Store, expected: dict[str, bytes]) -> Iterator[tuple
             yield key, str(error)
             continue
         if specified(found) != specified(json.loads(value)):
-            yield key, "metadata differs from what the plan implies"
+            yield key, "metadata differs from the plan"
 
 
 def specified(metadata: Any) -> Any:
-    """Return metadata without what the format leaves open: the level of compression and the words for people."""
+    """Return metadata without the values that the format does not fix: the compression level and the descriptions."""
     if isinstance(metadata, list):
         return [specified(value) for value in metadata]
     if not isinstance(metadata, dict):
@@ -206,21 +211,8 @@ def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes) -> Iterator[tupl
             yield key, f"chunk has {size} bytes, {chunk.num_bytes} were written"
 
 
-def _bytes_of(view: SignalView, commit: Commit, sizes: Sizes) -> dict[str, bytes]:
-    """Return the chunks of a unit that have the size they should, each read once for all that is asked of it."""
-    there = [name for name, chunk in commit.chunks.items() if sizes.get(f"{view.key}/{name}") == chunk.num_bytes]
-    raws = view.store.backend.read_all(f"{view.key}/{name}" for name in there)
-    return {name: raw or b"" for name, raw in zip(there, raws, strict=True)}
-
-
-def _wrong_digests(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
-    for name, raw in raws.items():
-        if hashlib.sha256(raw).hexdigest() != commit.chunks[name].sha256:
-            yield f"{view.key}/{name}", "chunk's content is not what was written"
-
-
 def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
-    """Check that what the chunks say fits together: states with the commit, Grams with float32 vectors."""
+    """Check that the chunks are consistent: the states with the commit, the Grams with float32 vectors."""
     where = f"{view.key} unit {commit.unit}"
     start, stop = view.store.plan.unit_range(commit.unit)
     state = np.full(stop - start, STATE_DONE, dtype=np.uint8)
@@ -235,7 +227,7 @@ def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) 
         for why in commit.set_aside:
             state[why.sample - start] = STATE_CODES[why.reason]
         if not np.array_equal(state, arrays["sample_state"]):
-            yield where, "the samples' states are not those that the commit says"
+            yield where, "the states of the samples differ from the commit"
         if view.per_sample:
             yield from _wrong_lengths(view, commit.unit, arrays)
         elif view.storage.is_exact:
@@ -243,30 +235,30 @@ def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) 
             vectors = view.decode(arrays)
             grams, bound = packed_grams(vectors, num_segments), packed_grams(np.abs(vectors), num_segments)
             found = arrays["sample_gram"][: len(grams)]
-            # Not bit by bit: another machine adds up in another order.
+            # Not bit by bit: another machine may sum in another order.
             if not np.isclose(found, grams, rtol=1e-6, atol=1e-6 * bound).all():
-                yield where, "Grams are not those of the vectors"
+                yield where, "the Grams do not match the vectors"
     except (Corrupt, IndexError) as error:
         yield where, str(error)
 
 
 def _wrong_lengths(view: SignalView, unit: int, arrays: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
-    """Check that vectors per sample are as long as is said beside them: 1 if normalised, else their stored norm."""
+    """Check that each vector per sample has the right length: 1 if normalised, else the stored norm."""
     gradient = view.signal.spec.gradient
     assert gradient is not None
     norm = arrays["sample_norm"].astype(np.float64)
     stated = norm > 0 if gradient.normalise else norm
     found = np.linalg.norm(view.decode(arrays).astype(np.float64), axis=1)
-    # Compression shortens a vector a little: most of all int4, by less than a tenth.
+    # Compression shortens a vector slightly; int4 most, by less than a tenth.
     if not np.isclose(found, stated, rtol=0.1).all():
-        yield f"{view.key} unit {unit}", "vectors have another length than is stored"
+        yield f"{view.key} unit {unit}", "the lengths of the vectors differ from the stored norms"
 
 
 def _check_constants(view: SignalView) -> Iterator[Problem]:
-    """Check the arrays that vectors are decoded with, by value: their bytes depend on the compressor."""
+    """Check the values of the arrays that decode vectors; their bytes depend on the compressor."""
     for name, (_, values, _) in view.storage.constants().items():
         try:
-            text = "" if np.array_equal(view.constant(name), values) else "its values are not those of the format"
+            text = "" if np.array_equal(view.constant(name), values) else "its values differ from the format"
         except Corrupt as error:
             text = str(error)
         if text:
@@ -274,9 +266,7 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
 
 
 def _check_sharing(view: SignalView, *, is_begun: bool) -> Iterator[Problem]:
-    text = (
-        "what a probe of shared prompts found is missing: all units are to be done again, whatever the next one finds"
-    )
+    text = "the result of the probe for shared prompts is missing, so all units must be computed again"
     try:
         if view.sharing() is not None or not (view.signal.spec.share_prompts and is_begun):
             return
@@ -290,9 +280,9 @@ def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:
     remedy: Remedy = "repair"
     try:
         if (completion := view.completion()) is None and is_whole:
-            text, remedy = "all units are there, their totals are not", "extract"
+            text, remedy = "all units are committed, but their totals are missing", "extract"
         elif completion is not None and is_whole and completion != sums.completion(view.signal):
-            text = "the totals are not those of the commits"
+            text = "the totals differ from the commits"
     except Corrupt as error:
         text = str(error)
     if text:

@@ -1,4 +1,4 @@
-"""JSON documents that carry the digest of their own content, so that a flipped bit cannot pass for data."""
+"""JSON documents that contain the digest of their own content, so that damage is detected."""
 
 import hashlib
 import json
@@ -15,7 +15,6 @@ DocumentT = TypeVar("DocumentT", bound=Frozen)
 
 SEAL = "grace_store_sha256"
 BODY = "grace_store"
-_REMEDY = "Extract its data again into another store, or use the grace-store that wrote this one."
 
 
 def seal(document: Frozen) -> dict[str, Any]:
@@ -24,12 +23,12 @@ def seal(document: Frozen) -> dict[str, Any]:
 
 
 def sealed_body(sealed: Any, where: str) -> bytes:
-    """Return the canonical JSON that a sealed mapping vouches for, or raise Corrupt naming the place."""
+    """Return the canonical JSON of a sealed mapping after a check of its digest; raise Corrupt with the place."""
     if not isinstance(sealed, dict) or BODY not in sealed or SEAL not in sealed:
         raise Corrupt(f"{where} is not a document of this format.")
     try:
         body = canonical_json(sealed[BODY])
-    except ValueError:  # NaN, or half a surrogate pair
+    except ValueError:  # NaN, or half of a surrogate pair
         body = b""
     if hashlib.sha256(body).hexdigest() != sealed[SEAL]:
         raise Corrupt(f"{where} does not match its own digest: it was damaged or edited.")
@@ -37,11 +36,12 @@ def sealed_body(sealed: Any, where: str) -> bytes:
 
 
 def unseal(sealed: Any, kind: type[DocumentT], where: str) -> DocumentT:
-    """Return the document of a sealed mapping; raise Corrupt, or StoreError if it says another version, with where."""
+    """Return the document of a sealed mapping; raise Corrupt, or StoreError if it has another version."""
     body = sealed_body(sealed, where)
     found = sealed[BODY]
     if isinstance(found, dict) and found.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
-        raise StoreError(other_version(where, found["format_version"], _REMEDY))
+        remedy = "Extract its data again into another store, or use the grace-store that wrote this one."
+        raise StoreError(other_version(where, found["format_version"], remedy))
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -49,22 +49,22 @@ def unseal(sealed: Any, kind: type[DocumentT], where: str) -> DocumentT:
 
 
 def to_bytes(value: Any) -> bytes:
-    """Return readable JSON that depends on the content only."""
+    """Return readable JSON that depends only on the content."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def from_bytes(raw: bytes | None, where: str) -> Any:
-    """Parse JSON bytes, or raise Corrupt naming the place."""
+    """Parse JSON bytes, or raise Corrupt with the place."""
     if raw is None:
         raise Corrupt(f"{where} is missing.")
     try:
-        return json.loads(raw.decode())  # strictly UTF-8; json itself lets surrogates pass
+        return json.loads(raw.decode())  # strictly UTF-8; json alone accepts surrogates
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"{where} is not valid JSON: {error}") from None
 
 
 def group_bytes(document: Frozen | None = None) -> bytes:
-    """Return the zarr.json of a group, with a sealed document as its attributes."""
+    """Return the zarr.json of a group, with a sealed document in its attributes."""
     return to_bytes({"zarr_format": 3, "node_type": "group", "attributes": seal(document) if document else {}})
 
 

@@ -1,4 +1,4 @@
-"""The arrays of a store: shapes, chunks, types. Pure functions of the plan; schemas/FORMAT.md in code."""
+"""The keys and arrays of a store (shapes, chunks, types) as in schemas/FORMAT.md. Pure functions of the plan."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,12 @@ from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import STATE_CODES, TEXT_FLAGS, text_mask
 from grace_store.store.storages import storage_of
 
-# ---------------------------------------------------------------- keys
-# Where everything lies in a store: the keys of groups, chunks and documents.
-
+# ---------------------------------------------------------------- keys of groups, chunks and documents
 
 SAMPLES_GROUP = "samples"
 SIGNALS_GROUP = "signals"
 LEDGER_GROUP = "ledger"
 GROUPS = (SAMPLES_GROUP, SIGNALS_GROUP, LEDGER_GROUP)
-"""The groups of a store."""
 COMMITS = f"{LEDGER_GROUP}/commits"
 COMPLETIONS = f"{LEDGER_GROUP}/complete"
 SHARING = f"{LEDGER_GROUP}/sharing"
@@ -32,13 +29,10 @@ PLAN_COPY = f"{LEDGER_GROUP}/plan.json"
 SIGNAL_COPIES = f"{LEDGER_GROUP}/signals"
 TMP = f"{LEDGER_GROUP}/tmp"
 
-_RESERVED_NAMES = ("zarr.json", "all", "each")
-_SIGNAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}")
-
 
 def check_signal_name(name: str) -> str:
-    """Return the name if it can be a folder's name everywhere, else raise."""
-    if not _SIGNAL_NAME.fullmatch(name) or name in _RESERVED_NAMES:
+    """Return the name if it is a valid folder name on every system; else raise SettingError."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}", name) or name in ("zarr.json", "all", "each"):
         raise SettingError(
             f"{name!r} cannot be the name of a signal: use letters, digits and _ . = + - (up to 100, "
             "starting with a letter or digit; not all, each or zarr.json)."
@@ -67,22 +61,21 @@ def sharing_key(signal: str) -> str:
 
 
 def chunk_key(array: str, num_dims: int, unit: int) -> str:
-    """Return the key, below the group's, of the chunk of an array that a unit fills."""
+    """Return the key, relative to the group, of a unit's chunk of an array."""
     return "/".join([array, "c", str(unit), *["0"] * (num_dims - 1)])
 
 
 # ---------------------------------------------------------------- arrays
 
-
 SAMPLES_PER_CHUNK = 16384
-"""Chunk length of the plan's arrays, which one process writes."""
+"""Chunk length of the plan's arrays."""
 ROWS_PER_INNER_CHUNK = 128
 """Rows of segment_vector or sample_vector that are compressed, checked and read together."""
 MAX_SAMPLES_PER_UNIT = 4096
 
 
 class PlannedSample(NamedTuple):
-    """One usable record: where it lies and how many steps it has."""
+    """One usable record: its place and its number of steps."""
 
     sample_id: str
     row: int
@@ -92,7 +85,7 @@ class PlannedSample(NamedTuple):
     digest: bytes
     num_steps: int
     flags: int = 0
-    """Bits of the flags of its text, where they are looked for."""
+    """Bits of the flags of its text; 0 if flags were not computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +99,7 @@ class ArraySpec:
     dtype: str
     about: str
     inner: tuple[int, ...] | None = None
-    """Shape of the chunks inside a shard, where a chunk is one."""
+    """Shape of the inner chunks, if a chunk is a shard."""
     attributes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -115,12 +108,12 @@ class ArraySpec:
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of a chunk of numbers before it is compressed."""
+        """Size of a chunk of numbers before compression."""
         return prod(self.chunks) * np.dtype(self.dtype).itemsize
 
 
 def array_keys(arrays: Sequence[ArraySpec]) -> Iterator[str]:
-    """Yield every key, below the group's, that arrays have once all their chunks are written."""
+    """Yield all keys of complete arrays, relative to their group."""
     for array in arrays:
         yield f"{array.name}/zarr.json"
         for number in range(-(-array.shape[0] // array.chunks[0])):
@@ -128,7 +121,7 @@ def array_keys(arrays: Sequence[ArraySpec]) -> Iterator[str]:
 
 
 def default_samples_per_unit(num_samples: int) -> int:
-    """Return a power of two that makes about a thousand units: small enough to lose, large enough to list."""
+    """Return a power of two that makes about a thousand units: little work is lost with a unit, and listing is fast."""
     wanted = max(16, -(-num_samples // 1024))
     return min(MAX_SAMPLES_PER_UNIT, 1 << (wanted - 1).bit_length())
 
@@ -141,7 +134,7 @@ def check_samples_per_unit(samples_per_unit: int) -> int:
 
 
 def are_possible(plan: Plan) -> bool:
-    """Return whether a plan's counts fit together."""
+    """Return whether the counts of a plan are consistent."""
     most_segments = plan.spec.max_steps + 1
     samples_per_unit = plan.samples_per_unit
     return (
@@ -162,36 +155,34 @@ def plan_arrays(plan: Plan) -> list[ArraySpec]:
 
 
 def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
-    """Return the arrays of a plan, in the order their digest is taken."""
+    """Return the arrays of a plan, in the order of their combined digest."""
 
-    def per_sample(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
-        return ArraySpec(name, ("sample",), (num_samples,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
-
-    def per_set_aside(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
-        return ArraySpec(name, ("set_aside",), (num_set_aside,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
+    def column(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
+        dim, num_rows = ("sample", num_samples) if name.startswith("sample_") else ("set_aside", num_set_aside)
+        return ArraySpec(name, (dim,), (num_rows,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
 
     masks = {"flag_masks": [text_mask(name) for name in TEXT_FLAGS], "flag_meanings": " ".join(TEXT_FLAGS)}
     about_digest = "first 16 bytes of the SHA-256 of the record"
     digest = ("sample", "digest_byte"), (num_samples, 16), (SAMPLES_PER_CHUNK, 16), "uint8", about_digest
     return [
-        per_sample("sample_id", "string", "the record's own id, or file name and row"),
-        per_sample("sample_row", "int64", "row of the record over all files of the dataset"),
-        per_sample("sample_file", "int32", "which of the plan's files holds the record"),
-        per_sample("sample_offset", "int64", "byte offset in the decompressed file; row number in Parquet and Arrow"),
-        per_sample("sample_length", "int64", "length of the record in bytes; 0 in Parquet and Arrow"),
+        column("sample_id", "string", "the record's own id, or file name and row"),
+        column("sample_row", "int64", "row of the record over all files of the dataset"),
+        column("sample_file", "int32", "which of the plan's files holds the record"),
+        column("sample_offset", "int64", "byte offset in the decompressed file; row number in Parquet and Arrow"),
+        column("sample_length", "int64", "length of the record in bytes; 0 in Parquet and Arrow"),
         ArraySpec("sample_digest", *digest),
-        per_sample("sample_num_steps", "int32", "K, the number of steps; the sample has K+1 segments"),
-        per_sample("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
-        per_sample("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
-        per_set_aside("set_aside_row", "int64", "row of a record that is no sample"),
-        per_set_aside("set_aside_reason", "uint8", "why", **flag_attributes()),
-        per_set_aside("set_aside_detail", "string", "the reason in words"),
-        per_sample("sample_flags", "uint16", "what is doubtful about the sample's text, a bit each", **masks),
+        column("sample_num_steps", "int32", "K, the number of steps; the sample has K+1 segments"),
+        column("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
+        column("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
+        column("set_aside_row", "int64", "row of a record that is no sample"),
+        column("set_aside_reason", "uint8", "why", **flag_attributes()),
+        column("set_aside_detail", "string", "the reason in words"),
+        column("sample_flags", "uint16", "what is doubtful about the sample's text, a bit each", **masks),
     ]
 
 
 def flag_attributes() -> dict[str, Any]:
-    """Return the CF attributes that say what the codes of a state mean."""
+    """Return the CF attributes that explain the codes of a state."""
     return {"flag_values": list(STATE_CODES.values()), "flag_meanings": " ".join(STATE_CODES)}
 
 
@@ -208,7 +199,7 @@ def signal_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
 
 
 def _vector_arrays(of: str, num_rows: int, rows: int, spec: ExtractSpec) -> list[ArraySpec]:
-    """Return the arrays that hold the vectors of samples or of segments; a unit has room for rows of them."""
+    """Return the arrays for the vectors of samples or segments; a unit has space for rows vectors."""
     storage = storage_of(spec)
     columns = storage.num_columns
     vector = ArraySpec(

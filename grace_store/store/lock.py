@@ -1,10 +1,10 @@
-"""Who may write: one run per signal and shard. A dead run's lock is taken over.
+"""Locks: one run per signal and shard may write. A new run takes over the lock of a dead run.
 
-A process of this machine is seen to be dead at once. Any other shows that it lives by renewing its lock every minute;
-one that has been silent for fifteen counts as dead. The clock of the storage has the last word on how long that is: the
-claim that goes before a takeover and the lock are both written there, so a wrong clock of a machine makes no live run
-dead (one that is behind makes it wait longer). A run that was only stopped or cut off confirms its lock before it
-starts, writes and commits a unit, and ends when another run has taken over or the store is gone.
+A run sees at once if another process of this machine is dead. A process elsewhere renews its lock every minute; after
+fifteen minutes without renewal it counts as dead. Only the clock of the storage measures this time: both the lock and
+the claim before a takeover are written there, so a wrong clock of a machine never makes a live run count as dead (a
+slow clock only delays the takeover). A run confirms its lock before it starts, writes and commits a unit, because it
+may have been suspended or disconnected. It ends if another run has taken over or the store is gone.
 """
 
 import hashlib
@@ -28,10 +28,9 @@ from grace_store.store.layout import LOCKS, TMP
 
 RENEW_SECONDS = 60.0
 SILENT_SECONDS = 900.0
-"""A lock that has not been renewed for so long, by a run that cannot be seen from here, is a dead run's."""
+"""Time without renewal after which a run that this machine cannot see counts as dead."""
 CLAIM_SECONDS = 30.0
-"""How long to wait for another run that is just deleting a dead run's lock: of runs that start together after a crash
-each does that for all, and none should fail for it."""
+"""Time to wait while another run deletes the lock of a dead run, as when several runs start together after a crash."""
 _POLL_SECONDS = 0.2
 _LONGEST_POLL_SECONDS = 5.0
 
@@ -39,16 +38,16 @@ Shard = tuple[int, int]
 """(i, n): the units whose number leaves remainder i when divided by n."""
 
 _held: set[str] = set()
-"""The marks of this process that are in use, so that one it could not take back is known to be dead."""
+"""The marks of this process that are in use. A lock of this process with another mark is dead."""
 
 
 class _Claimed(StoreBusy):
-    """Another run is just deleting the lock of a dead one."""
+    """Another run is deleting the lock of a dead run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lock that is ours unless we were silent for too long."""
+    """A lock of this run, until another run takes it over."""
 
     backend: Backend
     key: str
@@ -56,7 +55,7 @@ class Lease:
 
     @property
     def scratch(self) -> str:
-        """A prefix for what only this run needs: gone when the lock is given back, or was a dead run's."""
+        """A prefix for temporary files of this run; they are deleted with the lock."""
         return f"{TMP}/{PurePosixPath(self.key).stem}"
 
     def confirm(self) -> None:
@@ -66,8 +65,8 @@ class Lease:
             return
         if found is None and not self.backend.names(""):
             raise NotAStore(
-                f"{self.backend.location} is gone: it was deleted, or has another name now. Nothing was written since. "
-                "If it was renamed, run the same command with its new name; what is committed is kept."
+                f"{self.backend.location} is gone: it was deleted or renamed. Nothing has been written since. "
+                "If it was renamed, run the same command with the new name; all committed units are kept."
             )
         raise StoreBusy(
             f"{self.backend.location}: this run was silent for too long, and its lock ({self.key}) was taken over"
@@ -79,7 +78,7 @@ class Lease:
 def hold(
     backend: Backend, name: str, shard: Shard = (0, 1), *, break_lock: bool = False, wait_seconds: float = 0.0
 ) -> Iterator[Lease]:
-    """Hold the right to write a signal's units of one shard; raise StoreBusy if a live run overlaps for too long."""
+    """Hold the lock of one shard of a signal's units; raise StoreBusy if a live run holds an overlapping lock."""
     began = time.monotonic()
     pause = _POLL_SECONDS
     with _mark() as mine:
@@ -99,16 +98,16 @@ def hold(
                 clear_dead(backend)
                 yield lease
         finally:
-            # Storage that has gone must not hide what the run has to say; others see that it is dead.
+            # A failure of the storage must not hide the error of the run; other runs will see that this one is dead.
             with suppress(StorageError):
-                if backend.read(key) == mine:  # else it was taken over, and what lies there is another run's
+                if backend.read(key) == mine:  # else another run has taken over
                     backend.delete_tree(f"{TMP}/{_label(name, shard)}")
                     backend.delete(key)
 
 
 @contextmanager
 def _renewed(lease: Lease) -> Iterator[None]:
-    """Renew a lock while the caller works. One that is gone or another's is let go, never put back."""
+    """Renew a lock while the caller works. A lock that is gone or taken over is never written again."""
     done = threading.Event()
 
     def renew() -> None:
@@ -117,7 +116,7 @@ def _renewed(lease: Lease) -> Iterator[None]:
             with suppress(OSError, StorageError):  # the storage may be back in a minute
                 is_ours = lease.backend.renew(lease.key, lease.content)
 
-    # Not waited for at the end: to renew a lock that was given back does nothing.
+    # No join at the end: renewing a lock that was released does nothing.
     threading.Thread(target=renew, name=f"renew {lease.key}", daemon=True).start()
     try:
         yield
@@ -130,7 +129,7 @@ def _label(name: str, shard: Shard) -> str:
 
 
 def _take(backend: Backend, name: str, shard: Shard, mine: bytes, *, break_lock: bool) -> str:
-    """Return the key of a lock that is now ours."""
+    """Take a lock and return its key, or raise StoreBusy."""
     label = _label(name, shard)
     key = f"{LOCKS}/{label}.json"
     if isinstance(backend, LocalBackend):
@@ -139,10 +138,10 @@ def _take(backend: Backend, name: str, shard: Shard, mine: bytes, *, break_lock:
     if not backend.write_new(key, mine):
         if backend.read(key) is None and backend.size(key) is not None:
             raise StoreBusy(f"{backend.location}: {key} is a folder where a lock belongs. Delete it and run again.")
-        raise StoreBusy(_busy_text(backend, key, _owner(backend, key)))
+        raise StoreBusy(_busy_text(backend, key, _parsed(backend.read(key))))
     for other_key, owner in _overlapping(backend, name, shard):
         if other_key != key:
-            # Both took their lock at once; whoever sees the other steps back.
+            # Two runs took their locks at the same time; a run that sees the other lock withdraws.
             backend.delete(key)
             raise StoreBusy(_busy_text(backend, other_key, owner))
     return key
@@ -158,9 +157,9 @@ def _clear_stale(backend: Backend, name: str, shard: Shard, *, break_lock: bool)
 def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
     """Delete a dead run's lock.
 
-    Many runs may find it at once, and one that is slow must not delete the lock that a quicker one has put in
-    its place: so who deletes first takes a claim, named for the lock's content, and looks again. The claim also says
-    what time it is by the clock that says when the lock was renewed. A claim whose owner died is buried in its turn.
+    Several runs may find the lock at the same time, and a slow run must not delete the new lock of a faster run. So a
+    run first takes a claim, named after the content of the lock, and then reads the lock again. The time of the claim
+    is also the current time by the clock of the storage. The claim of a dead run is buried in the same way.
     """
     found = backend.read(key)
     if found is None:
@@ -168,13 +167,13 @@ def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
     claim = f"{key}.{hashlib.sha256(found).hexdigest()[:16]}.dead"
     with _mark() as mine:
         if not backend.write_new(claim, mine):
-            owner = _owner(backend, claim)
+            owner = _parsed(backend.read(claim))
             if break_lock or is_dead(backend, claim, owner):
                 _bury(backend, claim, break_lock=break_lock)
             if not backend.write_new(claim, mine):
                 raise _Claimed(_busy_text(backend, claim, owner))
         try:
-            now = backend.written_at(claim) or 0.0  # without a claim silence says nothing
+            now = backend.written_at(claim) or 0.0  # without a claim, the current time is unknown
             if backend.read(key) == found and (break_lock or is_dead(backend, key, _parsed(found), now)):
                 backend.delete(key)
         finally:
@@ -182,10 +181,10 @@ def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
 
 
 def clear_dead(backend: Backend) -> None:
-    """Delete what runs that are gone left behind: locks and half-written files. Those of live runs stay."""
+    """Delete the locks and half-written files of dead runs."""
     for key, owner in _owners(backend, backend.names(LOCKS)):
         if is_dead(backend, key, owner):
-            with suppress(_Claimed):  # another run is at it
+            with suppress(_Claimed):  # another run is deleting the lock
                 _bury(backend, key)
     labels = backend.names(TMP)
     locks = backend.names(LOCKS) if labels else []
@@ -195,33 +194,28 @@ def clear_dead(backend: Backend) -> None:
 
 
 def refuse_busy(backend: Backend) -> None:
-    """Raise StoreBusy if any run, of whatever signal, may be writing."""
+    """Raise StoreBusy if any run of any signal may be writing."""
     clear_dead(backend)
     for key, owner in _owners(backend, backend.names(LOCKS)):
         raise StoreBusy(_busy_text(backend, key, owner))
 
 
 def _overlapping(backend: Backend, name: str, shard: Shard) -> Iterator[tuple[str, dict[str, Any]]]:
-    return _owners(backend, [file for file in backend.names(LOCKS) if _overlaps(file, name, shard)])
-
-
-def _overlaps(file: str, name: str, shard: Shard) -> bool:
-    """Return whether a file is the lock of units that a shard of a signal has too."""
-    prefix, _, rest = file.removesuffix(".json").rpartition(".")
-    i, _, n = rest.partition("-of-")
-    if prefix != name or not (i.isdigit() and n.isdigit() and int(n) > 0):
-        return False
-    return (int(i) - shard[0]) % gcd(int(n), shard[1]) == 0
+    """Yield the locks of shards of a signal that have units in common with a shard."""
+    files = []
+    for file in backend.names(LOCKS):
+        prefix, _, rest = file.removesuffix(".json").rpartition(".")
+        i, _, n = rest.partition("-of-")
+        is_lock = prefix == name and i.isdigit() and n.isdigit() and int(n) > 0
+        if is_lock and (int(i) - shard[0]) % gcd(int(n), shard[1]) == 0:
+            files.append(file)
+    return _owners(backend, files)
 
 
 def _owners(backend: Backend, files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the keys of locks and what they say; those that were given back since they were listed are left out."""
+    """Yield the keys and contents of locks; locks that were released after the listing are left out."""
     keys = [f"{LOCKS}/{file}" for file in files]
     return ((key, _parsed(raw)) for key, raw in zip(keys, backend.read_all(keys), strict=True) if raw is not None)
-
-
-def _owner(backend: Backend, key: str) -> dict[str, Any]:
-    return _parsed(backend.read(key))
 
 
 def _parsed(raw: bytes | None) -> dict[str, Any]:
@@ -233,7 +227,7 @@ def _parsed(raw: bytes | None) -> dict[str, Any]:
 
 
 def is_dead(backend: Backend, key: str, owner: dict[str, Any], now: float | None = None) -> bool:
-    """Return whether a lock's owner no longer runs: it is seen from here, or has been silent until now."""
+    """Return whether the owner of a lock is dead, from its process on this machine or from its last renewal."""
     if (runs := _is_running(owner)) is not None:
         return not runs
     renewed_at = backend.written_at(key)
@@ -241,13 +235,13 @@ def is_dead(backend: Backend, key: str, owner: dict[str, Any], now: float | None
 
 
 def _is_running(owner: dict[str, Any]) -> bool | None:
-    """Return whether a lock's owner runs; None if that cannot be seen from here."""
+    """Return whether the owner of a lock runs; None if this machine cannot see the process."""
     if owner.get("host") != socket.gethostname():
         return None
     if owner.get("boot") != _boot_id():
         return False
     if owner.get("pid_namespace") != _pid_namespace():
-        return None  # another container of this machine, whose processes cannot be seen from here
+        return None  # another container of this machine
     pid = owner.get("pid")
     if not isinstance(pid, int):
         return None
@@ -257,7 +251,7 @@ def _is_running(owner: dict[str, Any]) -> bool | None:
 
 
 def process_started(pid: int) -> str | None:
-    """Return when a process started, in the kernel's ticks, or None if there is no such process."""
+    """Return the start time of a process in kernel ticks, or None if there is no such process."""
     stat = Path(f"/proc/{pid}/stat")
     try:
         return stat.read_text().rpartition(")")[2].split()[19]
@@ -299,7 +293,7 @@ def _me() -> dict[str, Any]:
 
 @contextmanager
 def _mark() -> Iterator[bytes]:
-    """Yield what a lock of ours says: no two are alike, so that each can be told from all others."""
+    """Yield the content of a new lock, which is unique."""
     mark = uuid.uuid4().hex
     _held.add(mark)
     try:

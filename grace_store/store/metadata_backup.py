@@ -1,4 +1,4 @@
-"""Second copies of the plan and of each signal's document: nothing else could bring these back."""
+"""Second copies of the plan and of each signal's document, which cannot be computed again."""
 
 from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import Plan, Signal
@@ -7,7 +7,7 @@ from grace_store.store.digested_json import group_bytes, group_document
 from grace_store.store.layout import COMMITS, PLAN_COPY, SIGNALS_GROUP, signal_copy_key, signal_key
 
 Restored = tuple[str | None, str, str]
-"""A document that was damaged or lost and is written again: of which signal, its key, and what was wrong."""
+"""A document that was damaged or lost and is restored: its signal, its key, and the problem."""
 
 
 def write_copy(backend: Backend, document: Plan | Signal) -> None:
@@ -20,7 +20,7 @@ def _copy_key(document: Plan | Signal) -> str:
 
 
 def wrong_copy(backend: Backend, document: Plan | Signal) -> tuple[str, str] | None:
-    """Return where the copy of a document lies and what is wrong with it, or None."""
+    """Return the key of a document's copy and its problem, or None if the copy is right."""
     key = _copy_key(document)
     try:
         same = group_document(backend.read(key), type(document), key) == document
@@ -30,7 +30,7 @@ def wrong_copy(backend: Backend, document: Plan | Signal) -> tuple[str, str] | N
 
 
 def find_plan_copy(backend: Backend) -> Plan | None:
-    """Return the plan that the copy holds, None if there is none that can be read."""
+    """Return the plan from its copy; None if the copy is missing or damaged."""
     try:
         return group_document(backend.read(PLAN_COPY), Plan, f"{backend.location}/{PLAN_COPY}")
     except Corrupt:
@@ -38,7 +38,7 @@ def find_plan_copy(backend: Backend) -> Plan | None:
 
 
 def restore_documents(backend: Backend) -> list[Restored]:
-    """Write again what one of the two copies of a document can bring back; nobody else may be writing."""
+    """Restore documents from their copies, and copies from their documents; no other run may be writing."""
     plan, restored = _restored(backend, None, "zarr.json", PLAN_COPY, Plan)
     names = {*backend.names(SIGNALS_GROUP), *backend.names(COMMITS)} - {"zarr.json"}
     for name in sorted(names):
@@ -55,7 +55,7 @@ def restore_documents(backend: Backend) -> list[Restored]:
 def _restored(
     backend: Backend, signal: str | None, key: str, copy: str, kind: type[Plan] | type[Signal]
 ) -> tuple[Plan | Signal | None, list[Restored]]:
-    """Return a document, written again from its copy if need be; None if both are gone, or there never was one."""
+    """Return a document, restored from its copy if necessary; None if neither can be read."""
     try:
         return _own_document(backend, signal, key, kind), []
     except Corrupt as error:
@@ -69,7 +69,7 @@ def _restored(
 
 
 def _own_document(backend: Backend, signal: str | None, key: str, kind: type[Plan] | type[Signal]) -> Plan | Signal:
-    """Return the document at a key; another signal's, in its place, is as wrong as a damaged one."""
+    """Return the document at a key; raise Corrupt if it is damaged or the document of another signal."""
     document: Plan | Signal = group_document(backend.read(key), kind, key)
     if isinstance(document, Signal) and document.name != signal:
         raise Corrupt(f"{key} is the document of the signal {document.name!r}.")
@@ -77,7 +77,7 @@ def _own_document(backend: Backend, signal: str | None, key: str, kind: type[Pla
 
 
 def _copied(backend: Backend, signal: str | None, document: Plan | Signal) -> list[Restored]:
-    """Write the copy of a document again if it is not right, or not there."""
+    """Write the copy of a document again if it is wrong or missing."""
     if (wrong := wrong_copy(backend, document)) is None:
         return []
     write_copy(backend, document)

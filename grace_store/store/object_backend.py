@@ -1,8 +1,7 @@
-"""Bytes by key in a bucket: the only importer of obstore. A PUT is whole or not at all, and lasts once it returned.
+"""Read and write bytes by key in a bucket: the only importer of obstore. A PUT is atomic, and durable once it returns.
 
-Every request goes through one door, which makes it again while the storage does not answer and turns what cannot be
-mended by that into sentences. Nothing of the environment, where the secrets are, gets into a location, a message or a
-pickle.
+Every request goes through `_ask`, which retries it while the storage does not answer and turns other failures into
+clear messages. Nothing from the environment, which has the secrets, gets into a location, a message or a pickle.
 """
 
 from __future__ import annotations
@@ -33,33 +32,31 @@ CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
 }
-"""The schemes of URLs that can be stores, and what their storage wants to be told."""
+"""The URL schemes of stores, and the environment variables that each storage needs."""
 
 REQUEST_SECONDS = "GRACE_STORE_REQUEST_SECONDS"
-"""Environment variable: how long a request may go without an answer before it is made again."""
+"""Environment variable: how long a request may go without an answer before it is retried."""
 OUTAGE_SECONDS = "GRACE_STORE_OUTAGE_SECONDS"
-"""Environment variable: how long requests are made again before a run gives up."""
+"""Environment variable: how long requests are retried before a run gives up."""
 _DEFAULTS = {REQUEST_SECONDS: 60.0, OUTAGE_SECONDS: 300.0}
 _FIRST_ANSWER_SECONDS = 15.0
-"""How long to wait for storage that never answered (its address may be wrong) or that was given up on."""
+"""Time to wait for storage that has never answered (its address may be wrong) or that a run has given up."""
 _LONGEST_PAUSE_SECONDS = 15.0
 _REQUESTS_AT_ONCE = 16
 _PART_BYTES = 32 << 20
-"""Values above this size are uploaded in parts, each of which can be sent again."""
+"""Values above this size are uploaded in parts, and each part can be retried."""
 _KEYS_PER_PAGE = 1000
-_BEYOND_THE_END = 416
-_NOT_IMPLEMENTED = 501
 _PASSING_STATUSES = (408, 409, 425, 429)
-"""Refusals that another attempt may overcome, as those of 500 and above but one."""
+"""Statuses below 500 that a retry may overcome."""
 _PASSING_CODES = ("RequestTimeout", "ConditionalRequestConflict", "OperationAborted")
-"""The same, where the status alone does not say so."""
+"""Error codes that a retry may overcome with any status."""
 
 _opened_in: list[int] = []
-"""The process that first used obstore, whose threads a forked one does not have."""
+"""The process that first used obstore; a forked process does not have its threads."""
 
 
 class ObjectBackend(Backend):
-    """A prefix of a bucket. Threads may share it; a pickle of it is its URL."""
+    """A prefix of a bucket. Thread-safe; its pickle is its URL."""
 
     def __init__(self, url: str) -> None:
         self._scheme, self._bucket, prefix = split_url(url)
@@ -85,13 +82,13 @@ class ObjectBackend(Backend):
                 begin: Any = {"suffix": -part.start} if part.start < 0 else {"offset": part.start}
                 return bytes(self._store.get(key, options={"range": begin}).bytes())
             except GenericError as error:
-                if _status(str(error)) == _BEYOND_THE_END:
+                if _status(str(error)) == 416:  # beyond the end
                     return b""
                 raise
 
         try:
             return self._unless_missing(get, NotSupportedError)
-        except NotSupportedError:  # Azure cannot count from the end
+        except NotSupportedError:  # Azure has no ranges from the end
             size = self.size(key)
             return None if size is None else self.read_slice(key, slice(max(0, size + part.start), size))
 
@@ -110,7 +107,7 @@ class ObjectBackend(Backend):
         try:
             self._put(key, value, "create", AlreadyExistsError)
         except AlreadyExistsError:
-            # Our own bytes: an attempt had succeeded whose answer was lost.
+            # The same bytes mean that an earlier attempt succeeded, but its answer was lost.
             return self.read(key) == value
         return True
 
@@ -132,7 +129,7 @@ class ObjectBackend(Backend):
         return True
 
     def flush(self) -> None:
-        """Do nothing: a PUT that returned is there to stay."""
+        """Do nothing, because a PUT is durable once it returns."""
 
     def size(self, key: str) -> int | None:
         found = self._unless_missing(lambda: self._store.head(key))
@@ -162,7 +159,7 @@ class ObjectBackend(Backend):
         try:
             self._ask(lambda: self._store.delete(keys))
         except FileNotFoundError:
-            # Some storages say so of one key and leave the others; Amazon's never does.
+            # Some storages stop at the first missing key; Amazon's does not.
             if len(keys) > 1:
                 deque(_several(self.delete, keys), maxlen=0)
 
@@ -170,7 +167,7 @@ class ObjectBackend(Backend):
         self.delete(*self.walk(prefix))
 
     def prune(self) -> None:
-        """Do nothing: a bucket has no folders that could be empty."""
+        """Do nothing, because a bucket has no empty folders."""
 
     def _put(self, key: str, value: bytes, mode: PutMode, *expected: type[Exception]) -> None:
         try:
@@ -189,10 +186,13 @@ class ObjectBackend(Backend):
             return None
 
     def _ask(self, request: Callable[[], T], *expected: type[Exception]) -> T:
-        """Make a request until it is answered or patience ends. FileNotFoundError and what is expected are answers."""
+        """Retry a request until it is answered or time runs out. FileNotFoundError and expected errors are answers."""
         from obstore.exceptions import BaseError
 
-        _refuse_forked()
+        if _opened_in[0] != os.getpid():  # a request would hang without the threads of the first process
+            raise StorageError(
+                "This process was forked from one that uses an object store, and cannot use it. Start it by 'spawn'."
+            )
         began = time.monotonic()
         pause = 0.1
         while True:
@@ -204,7 +204,7 @@ class ObjectBackend(Backend):
                     self._has_answered = True
                     if isinstance(error, (FileNotFoundError, *expected)):
                         raise
-                    # The cause may hold signed headers or a token of the URL's: it goes nowhere.
+                    # The cause may contain signed headers or a token, so it is not chained.
                     raise self._explained(error) from None
                 patience = self._outage_seconds if self._has_answered else _FIRST_ANSWER_SECONDS
                 if waited + pause > min(patience, self._outage_seconds):
@@ -218,7 +218,7 @@ class ObjectBackend(Backend):
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _explained(self, error: Exception, waited: float = 0.0) -> StorageError:
-        """Return what went wrong and what to do about it, in words that hold nothing secret."""
+        """Return the error with its remedy, in words that contain no secret."""
         text, known = str(error), f"the environment ({CREDENTIALS[self._scheme]})"
         here, reason = self.location, _reason(text)
         if _is_without_bucket(text):
@@ -251,21 +251,21 @@ class ObjectBackend(Backend):
                 f"{how_to_install('cloud')}"
             ) from None
         for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
-            # At an address without http://, the library under obstore would panic.
+            # The library under obstore panics on an address without http://.
             if not os.environ.get(name, "http://").startswith(("http://", "https://")):
                 raise SettingError(f"The environment's {name} must begin with http:// or https://.")
         if not _opened_in:
             _opened_in.append(os.getpid())
         kinds: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
-        # As configuration, not as client options: those would replace what the environment says.
+        # As configuration, because client options would replace the settings of the environment.
         config: Any = {
-            "allow_http": "true",  # an endpoint that is given as http:// is meant so
+            "allow_http": "true",  # for endpoints that the user gives as http://
             "connect_timeout": f"{min(10.0, self._request_seconds)}s",
             "read_timeout": f"{self._request_seconds}s",
             "timeout": "1h",
         }
         try:
-            # Its own attempts are few: requests that we repeat are signed again.
+            # obstore itself retries little: `_ask` retries with a new signature.
             retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=self._request_seconds)}
             opened: S3Store | GCSStore | AzureStore = kinds[self._scheme](
                 self._bucket, prefix=prefix, config=config, retry_config=retry
@@ -278,7 +278,7 @@ class ObjectBackend(Backend):
 
 
 def split_url(url: str) -> tuple[str, str, str]:
-    """Return the scheme, bucket and prefix of a store's URL; raise SettingError if it can be none."""
+    """Return the scheme, bucket and prefix of a store's URL, or raise SettingError."""
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise SettingError("A store's URL holds no user or password: credentials belong in the environment.")
@@ -293,7 +293,7 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 class _Pages:
-    """A listing that goes on where it was when a request failed."""
+    """A listing that continues where it was after a failed request."""
 
     def __init__(self, store: S3Store | GCSStore | AzureStore, prefix: str) -> None:
         self._store = store
@@ -314,7 +314,7 @@ class _Pages:
 
 
 def _several(do: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-    """Yield what a function makes of items, in their order, some of them at a time."""
+    """Yield the results of a function for items, in their order, with several calls at a time."""
     pool = ThreadPoolExecutor(_REQUESTS_AT_ONCE)
     under_way: deque[Future[U]] = deque()
     try:
@@ -329,7 +329,7 @@ def _several(do: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether the same request may succeed later: no answer, a server's error, or too many requests."""
+    """Return whether a retry may succeed: after no answer, a server error, or too many requests."""
     from obstore.exceptions import GenericError
 
     text = str(error)
@@ -338,7 +338,7 @@ def _may_pass(error: Exception) -> bool:
     if not isinstance(error, GenericError) or "builder error" in text:
         return False
     status = _status(text)
-    return status is None or (status >= 500 and status != _NOT_IMPLEMENTED) or status in _PASSING_STATUSES
+    return status is None or (status >= 500 and status != 501) or status in _PASSING_STATUSES
 
 
 def _is_without_bucket(text: str) -> bool:
@@ -351,7 +351,7 @@ def _status(text: str) -> int | None:
 
 
 def _reason(text: str, otherwise: str = "the connection broke") -> str:
-    """Return what a message of obstore says, in words that are known to hold no secret."""
+    """Return the reason in a message of obstore, in words that contain no secret."""
     found = re.search(r"status code: (\d{3}[A-Za-z -]*)", text)
     code = re.search(r"<Code>(\w+)</Code>", text)
     if found:
@@ -364,14 +364,6 @@ def _reason(text: str, otherwise: str = "the connection broke") -> str:
         "builder error": "the endpoint is no URL",
     }
     return next((words for sign, words in signs.items() if sign in text), otherwise)
-
-
-def _refuse_forked() -> None:
-    """Raise StorageError in a forked process, which would hang: the threads that do the requests stayed behind."""
-    if _opened_in[0] != os.getpid():
-        raise StorageError(
-            "This process was forked from one that uses an object store, and cannot use it. Start it by 'spawn'."
-        )
 
 
 def _seconds(name: str) -> float:

@@ -13,14 +13,7 @@ import zarr
 
 from grace_store.base.arrays import Array, Float32Array, FloatArray, IntArray, Positions, find_rows
 from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinished, UnknownName
-from grace_store.base.metadata import (
-    Commit,
-    Completion,
-    Plan,
-    Sharing,
-    SharingDocument,
-    Signal,
-)
+from grace_store.base.metadata import Commit, Completion, Plan, Sharing, SharingDocument, Signal
 from grace_store.base.states import STATE_CODES, TEXT_SHIFT
 from grace_store.base.text import counted
 from grace_store.store import layout
@@ -32,12 +25,12 @@ from grace_store.store.sample_rows import SampleRows
 from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64
-"""Of a plan with more chunks of samples than this it is checked that they are there."""
-_REDO_ALL = "Nothing else says how the signal's units share: `grace-store verify --repair` does all of them again."
+"""If a plan has more chunks of samples than this, opening it checks that they exist."""
+_REDO_ALL = "Without it the units cannot be used: `grace-store verify --repair` computes all of them again."
 
 
 class Store:
-    """A planned store, open for reading: ``plan`` says what was frozen, ``signal(name)`` reads vectors."""
+    """A planned store, open for reading: ``plan`` has the fixed settings, ``signal(name)`` reads vectors."""
 
     def __init__(self, backend: Backend, plan: Plan) -> None:
         self.backend = backend
@@ -54,24 +47,30 @@ class Store:
             raise NotAStore(f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes one.")
         try:
             plan = _plan_document(raw, backend.location)
-            _refuse_empty_claim(backend, plan)
+            num_chunks = -(-plan.num_samples // layout.SAMPLES_PER_CHUNK)
+            # If a large plan lacks most of its samples, a search for each of them would take too long.
+            if num_chunks > CHUNKS_BELIEVED:
+                num_found = len(backend.names(f"{SAMPLES_GROUP}/sample_num_steps/c"))
+                if num_found < num_chunks // 2:
+                    what = f"the plan has {plan.num_samples} samples, and most of its arrays are missing"
+                    raise Corrupt(f"{backend.location}: {what}.")
             return cls(backend, plan)
         except (Corrupt, NotAStore) as error:
             if backend.size(layout.PLAN_COPY) is not None:
-                error.add_note("There is a copy of the plan, which `grace-store verify --repair` puts back.")
+                error.add_note("`grace-store verify --repair` restores the plan from its copy.")
             raise
 
     def __repr__(self) -> str:
         try:
             signals = ", ".join(self.signal_names) or "none yet"
-        except (GraceStoreError, OSError):  # the place is gone; what was read of it can still be told
+        except (GraceStoreError, OSError):  # the storage is gone, but the plan is in memory
             signals = "cannot be listed"
         plan = self.plan
         samples = f"{counted(plan.num_samples, 'sample')} of {counted(plan.num_records, 'record')}"
         return f"<Store {self.location}: {samples}, {counted(plan.num_units, 'unit')}; signals: {signals}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A store that is sent to another process is opened there, by its location."""
+        """Open the store again, by its location, in another process."""
         return Store.open, (self.location,)
 
     @property
@@ -80,13 +79,13 @@ class Store:
 
     @property
     def signal_names(self) -> list[str]:
-        """Names of the signals, sorted. A signal exists when its group's metadata does."""
+        """Names of the signals, sorted. A signal exists if the metadata of its group exists."""
         names = [name for name in self.backend.names(SIGNALS_GROUP) if name != "zarr.json"]
         documents = self.backend.read_all(f"{layout.signal_key(name)}/zarr.json" for name in names)
         return [name for name, document in zip(names, documents, strict=True) if document is not None]
 
     def signal(self, name: str | None = None) -> SignalView:
-        """Return a signal by name; without a name, the only one there is."""
+        """Return a signal by name; without a name, the only signal of the store."""
         if name is None:
             if not (names := self.signal_names):
                 raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
@@ -112,19 +111,19 @@ class Store:
         return self._samples.read(name, start, self._samples[name].shape[0] if stop is None else stop)
 
     def text_flags(self, start: int, stop: int) -> Array:
-        """Return the flags of samples' texts as bits of `base.states.Flag`."""
+        """Return the flags of the samples' texts as bits of `base.states.Flag`."""
         return self.column("sample_flags", start, stop).astype(np.uint32) << TEXT_SHIFT
 
     def num_steps(self, sample: int) -> int:
-        """Return how many steps a sample has."""
+        """Return the number of steps of a sample."""
         return int(self.column("sample_num_steps", sample, sample + 1)[0])
 
     def positions_of(self, row: IntArray) -> Positions:
-        """Return where the samples with these dataset rows stand in the plan."""
+        """Return the positions in the plan of the samples with these dataset rows."""
         return Positions(find_rows(self.column("sample_row"), row)[0])
 
     def find(self, sample: str) -> int:
-        """Return the position of a sample given by id, or by ``#row`` for its row in the dataset."""
+        """Return the position of a sample from its id, or from ``#row`` for its row in the dataset."""
         by_row = sample.startswith("#") and sample[1:].isdigit()
         name = "sample_row" if by_row else "sample_id"
         wanted: Any = int(sample[1:]) if by_row else sample
@@ -134,7 +133,7 @@ class Store:
                 return start + int(hits[0])
         raise UnknownName(
             f"{self.location} has no sample {sample!r}. Give an id as `score` lists them, or #ROW for a dataset row; "
-            "a record that was set aside is no sample (see `grace-store status`)."
+            "a record that was set aside is not a sample (see `grace-store status`)."
         )
 
     def records_set_aside(self) -> Iterator[tuple[int, str, str]]:
@@ -159,8 +158,8 @@ class SignalView:
         self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
         if self.signal.name != name:
             raise Corrupt(
-                f"{where} is the document of the signal {self.signal.name!r}. `grace-store verify --repair` puts "
-                "the right one back if there is a copy of it."
+                f"{where} is the document of the signal {self.signal.name!r}. `grace-store verify --repair` restores "
+                "the right document if it has a copy."
             )
         self._group = ArrayGroup(store.backend, self.key, self.arrays)
 
@@ -178,12 +177,12 @@ class SignalView:
 
     @property
     def per_sample(self) -> bool:
-        """Whether a sample has one vector, and no Gram, instead of one for each segment."""
+        """Whether each sample has one vector and no Gram, instead of a vector for each segment."""
         return self.signal.spec.is_per_sample
 
     @property
     def vectors_of(self) -> str:
-        """What has a vector: sample or segment."""
+        """The owner of each vector: "sample" or "segment"."""
         return "sample" if self.per_sample else "segment"
 
     @cached_property
@@ -192,13 +191,13 @@ class SignalView:
 
     @property
     def vector_arrays(self) -> list[str]:
-        """The arrays that vectors are decoded from."""
+        """Names of the arrays from which vectors are decoded."""
         names = [f"{self.vectors_of}_vector"]
         return [*names, f"{self.vectors_of}_scale"] if self.storage.has_scale else names
 
     @cached_property
     def identity(self) -> str:
-        """The digest that every commit of the signal names; made once, not for each of them."""
+        """The digest of the signal that every commit contains, computed once."""
         return self.signal.identity()
 
     @cached_property
@@ -206,21 +205,21 @@ class SignalView:
         return layout.signal_arrays(self.store.plan, self.signal.spec)
 
     def committed_units(self) -> list[int]:
-        """Return the units whose commit exists, in order; one listing, no reads."""
+        """Return the units that have a commit, in order, from one listing."""
         names = self.store.backend.names(f"{layout.COMMITS}/{self.name}")
         return [int(name[:-5]) for name in names if is_commit_name(name)]
 
     def commit(self, unit: int) -> Commit:
-        """Return a unit's commit; Corrupt if it is missing, damaged or another signal's."""
+        """Return a unit's commit; raise Corrupt if it is missing, damaged or of another signal."""
         return self.parsed_commit(unit, self.store.backend.read(layout.commit_key(self.name, unit)))
 
     def commits(self, units: Sequence[int]) -> Iterator[Commit]:
-        """Yield the commits of units as commit does, several being read at a time."""
+        """Yield the commits of units as commit does; the backend may read several at a time."""
         found = self.store.backend.read_all([layout.commit_key(self.name, unit) for unit in units])
         return map(self.parsed_commit, units, found)
 
     def parsed_commit(self, unit: int, raw: bytes | None) -> Commit:
-        """Return the commit of a unit from what lies at its key; Corrupt if that is none of its."""
+        """Return a unit's commit from its bytes; raise Corrupt if they are not a commit of this unit and signal."""
         key = layout.commit_key(self.name, unit)
         commit = unseal(from_bytes(raw, key), Commit, key)
         if commit.unit != unit or commit.signal_sha256 != self.identity:
@@ -228,13 +227,13 @@ class SignalView:
         return commit
 
     def completion(self) -> Completion | None:
-        """Return the totals if every unit was committed when they were written."""
+        """Return the totals of the signal; None if it is not complete."""
         key = layout.completion_key(self.name)
         raw = self.store.backend.read(key)
         return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
 
     def sharing(self) -> Sharing | None:
-        """Return how samples share prompts and images, if a run has kept what its probe found."""
+        """Return how samples share prompts and images, from the probe of the first run; None before it."""
         key = layout.sharing_key(self.name)
         if (raw := self.store.backend.read(key)) is None:
             return None
@@ -248,28 +247,28 @@ class SignalView:
 
     @cached_property
     def chunks(self) -> ChunkReader:
-        """What reads whole chunks of committed units."""
+        """The reader of whole chunks of committed units."""
         return ChunkReader(self.name, self.identity, self._group)
 
     def unit_arrays(self, unit: int, names: Sequence[str]) -> dict[str, Array]:
-        """Return the chunks that a unit fills in some of the signal's arrays, padding included, as committed."""
+        """Return a unit's chunks of some arrays of the signal, with their padding, after a check against the commit."""
         wanted = [(self.array_spec(name).name, unit) for name in names]
         return dict(zip(names, self.chunks.read(wanted, self.chunks.digests([unit])), strict=True))
 
     def unit_array(self, name: str, unit: int) -> Array:
-        """Return the chunk that a unit fills in one of the signal's arrays, padding included, as committed."""
+        """Return a unit's chunk of one array of the signal, with its padding, after a check against the commit."""
         return self.unit_arrays(unit, [name])[name]
 
     def array(self, name: str) -> zarr.Array[Any]:
-        """Return one of the signal's arrays, open for reading and held against what the plan implies."""
+        """Return one of the signal's arrays, open for reading, after a check of its metadata against the plan."""
         return self._group[name]
 
     def constant(self, name: str) -> Array:
-        """Return one of the arrays that have nothing to do with units."""
+        """Return one of the arrays that do not belong to units."""
         return self._group.read(name, 0, self.array_spec(name).shape[0])
 
     def array_spec(self, name: str) -> layout.ArraySpec:
-        """Return what the plan implies of one of the signal's arrays."""
+        """Return the specification of one of the signal's arrays."""
         if (spec := self._group.specs.get(name)) is None:
             what = f"has vectors per {self.vectors_of}, and no {name}"
             raise UnknownName(f"Signal {self.name!r} of {self.store.location} {what}.")
@@ -281,9 +280,10 @@ class SignalView:
         return slice(start, start + self.store.num_steps(sample) + 1)
 
     def rows(self, name: str, start: int, stop: int) -> Array:
-        """Return rows of one unit, which must be committed, of one of the signal's arrays, held against the commit.
+        """Return rows of one committed unit from one of the signal's arrays, after a check against the commit.
 
-        Of vectors no more is read than what is asked for, and only checksums are looked at: a digest takes all of it.
+        Of vectors only the given rows are read, and only their checksums are checked, because the digest in the commit
+        needs the whole chunk.
         """
         spec = self.array_spec(name)
         if spec.inner:
@@ -293,28 +293,28 @@ class SignalView:
         return self.unit_array(name, unit)[start - first : stop - first]
 
     def segments(self, name: str, sample: int) -> Array:
-        """Return one segment_* array's values for a sample, the answer last."""
+        """Return a segment_* array's values for a sample; the answer is last."""
         self.require_unit_of(sample)
         rows = self.segment_rows(sample)
         return self.rows(name, rows.start, rows.stop)
 
     def sample_value(self, name: str, sample: int) -> Any:
-        """Return one sample_* array's value for a sample."""
+        """Return a sample_* array's value for a sample."""
         self.require_unit_of(sample)
         return self.rows(name, sample, sample + 1)[0]
 
     def vectors(self, sample: int) -> Float32Array:
-        """Return a sample's K+1 vectors as float32, decoded from their stored form; or the one it has."""
+        """Return a sample's K+1 vectors, or its one vector, decoded to float32."""
         self.require_unit_of(sample)
         rows = slice(sample, sample + 1) if self.per_sample else self.segment_rows(sample)
         return self.decode({name: self.rows(name, rows.start, rows.stop) for name in self.vector_arrays})
 
     def unit_vectors(self, unit: int) -> Float32Array:
-        """Return all vectors of a unit, of its segments or samples: padding included, zero if set aside."""
+        """Return all vectors of a unit with their padding; samples that were set aside have zeros."""
         return self.decode(self.unit_arrays(unit, self.vector_arrays))
 
     def decode(self, stored: Mapping[str, Array], rows: slice | Array = slice(None)) -> Float32Array:
-        """Return vectors from the arrays that hold them, or rows of these."""
+        """Decode vectors, or some rows of them, from their stored arrays."""
         found = [stored[name][rows] for name in self.vector_arrays]
         return self.storage.decode(found[0], found[1] if self.storage.has_scale else None, self._constants)
 
@@ -335,7 +335,7 @@ class SignalView:
         return next((word for word, value in STATE_CODES.items() if value == code), str(code))
 
     def require_unit_of(self, sample: int) -> None:
-        """Raise Unfinished unless the unit that a sample is in is committed."""
+        """Raise Unfinished unless the unit of a sample is committed."""
         if not is_committed(self, unit := self.store.plan.unit_of(sample)):
             raise Unfinished(
                 f"{self.store.location}: sample {sample} is in unit {unit} of {self.name}, which is not done yet. "
@@ -348,7 +348,7 @@ class SignalView:
 
 
 def _plan_document(raw: bytes, location: str) -> Plan:
-    """Return the plan that a root's zarr.json holds."""
+    """Return the plan from the zarr.json of the root group."""
     where = f"{location}/zarr.json"
     node = from_bytes(raw, where)
     attributes = node.get("attributes") if isinstance(node, dict) else None
@@ -363,25 +363,15 @@ def _plan_document(raw: bytes, location: str) -> Plan:
     return plan
 
 
-def _refuse_empty_claim(backend: Backend, plan: Plan) -> None:
-    """Raise Corrupt if most of the samples that a large plan lists are missing: looking for each would take forever."""
-    num_chunks = -(-plan.num_samples // layout.SAMPLES_PER_CHUNK)
-    if num_chunks > CHUNKS_BELIEVED:
-        num_there = len(backend.names(f"{SAMPLES_GROUP}/sample_num_steps/c"))
-        if num_there < num_chunks // 2:
-            what = f"the plan has {plan.num_samples} samples, and most of its arrays are missing"
-            raise Corrupt(f"{backend.location}: {what}.")
-
-
 def is_commit_name(name: str) -> bool:
-    """Return whether a file's name is that of a unit's commit."""
+    """Return whether a file name is the name of a unit's commit."""
     return re.fullmatch(r"[0-9]{8}[.]json", name) is not None
 
 
 def is_committed(view: SignalView, unit: int) -> bool:
-    """Return whether a unit is done."""
+    """Return whether a unit is committed."""
     return view.store.backend.size(layout.commit_key(view.name, unit)) is not None
 
 
 StoreLike = Store | str | Path
-"""A store, or where it is."""
+"""A store or its location."""

@@ -1,4 +1,4 @@
-"""Write a plan: samples stream in, the root group's metadata goes last and makes the store exist."""
+"""Write a plan from a stream of samples. The metadata of the root group is written last and makes the store exist."""
 
 from __future__ import annotations
 
@@ -14,36 +14,28 @@ import numpy.typing as npt
 
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import NotAStore
-from grace_store.base.metadata import FORMAT_VERSION, DataFile, Plan
+from grace_store.base.metadata import DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, TEXT_FLAGS, Reason, text_mask
 from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.digested_json import group_bytes
-from grace_store.store.layout import (
-    COMMITS,
-    LEDGER_GROUP,
-    SAMPLES_GROUP,
-    SIGNALS_GROUP,
-    PlannedSample,
-    plan_arrays,
-    sample_arrays,
-)
+from grace_store.store.layout import COMMITS, SAMPLES_GROUP, SIGNALS_GROUP, PlannedSample, sample_arrays
 from grace_store.store.lock import Lease
 from grace_store.store.metadata_backup import write_copy
 from grace_store.store.opened import Store
 from grace_store.store.storages import num_packed
 
 Count = Callable[[IntArray], IntArray]
-"""From samples' numbers of steps to the places that each of them takes in an array."""
+"""A function from the numbers of steps of samples to the number of entries of each sample in an array."""
 
 _UNBOUNDED = 1 << 40
-"""Stands for the number of samples while it is not known; chunk bytes do not depend on it."""
+"""A stand-in for the unknown number of samples; the bytes of chunks do not depend on it."""
 
 
 class PlanWriter:
-    """Collects samples and records set aside, a chunk at a time; of what is written only numbers of steps are kept."""
+    """Writes samples and records set aside, a chunk at a time. Only the numbers of steps stay in memory."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -54,7 +46,7 @@ class PlanWriter:
         self._samples: list[PlannedSample] = []
         self._asides: list[tuple[int, Reason, str]] = []
         self._num_steps: list[npt.NDArray[np.unsignedinteger[Any]]] = []
-        """Of each chunk's samples."""
+        """Numbers of steps of the samples of each chunk."""
         self._num_written = 0
         self._num_asides = 0
         self.set_aside: Counter[str] = Counter()
@@ -78,20 +70,13 @@ class PlanWriter:
             self._flush_asides()
 
     def discard(self) -> None:
-        """Leave nothing of a plan that will not be, or that was cut short."""
+        """Delete the remains of a plan that was cancelled or cut short."""
         for group in (SAMPLES_GROUP, SIGNALS_GROUP):
             self._backend.delete_tree(group)
         self._backend.delete(layout.PLAN_COPY)
 
-    def finish(
-        self,
-        spec: DataSpec,
-        files: Iterable[DataFile],
-        samples_per_unit: int | None,
-        created_by: str,
-        version: str = FORMAT_VERSION,
-    ) -> Plan:
-        """Write what is left and, last of all, the plan itself."""
+    def finish(self, spec: DataSpec, files: Iterable[DataFile], samples_per_unit: int | None, created_by: str) -> Plan:
+        """Write the remaining samples and then the plan."""
         self._flush_samples()
         self._flush_asides()
         num_samples = self.num_samples
@@ -100,7 +85,6 @@ class PlanWriter:
         rows_per_unit, gram_per_unit = self._place(per_unit)
         files = tuple(files)
         plan = Plan(
-            format_version=version,
             spec=spec,
             files=files,
             num_records=sum(file.num_records for file in files),
@@ -124,7 +108,7 @@ class PlanWriter:
         return plan
 
     def _place(self, per_unit: int) -> tuple[int, int]:
-        """Write every sample's starts; return the room a unit needs."""
+        """Write the starts of every sample; return the number of rows and of Gram entries of a unit."""
         counts: tuple[Count, Count] = (lambda num_steps: num_steps + 1, lambda num_steps: num_packed(num_steps + 1))
         most = [max(int(stop.max()) for _, stop in self._placed(count, per_unit)) for count in counts]
         rows_per_unit, gram_per_unit = most
@@ -141,13 +125,13 @@ class PlanWriter:
         return rows_per_unit, gram_per_unit
 
     def _placed(self, count: Count, per_unit: int) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield where each sample's places begin and end in its unit, chunk by chunk; a unit may lie in several."""
+        """Yield where each sample's entries begin and end in its unit, by chunk; a unit may span several chunks."""
         num_before = num_before_unit = position = 0
         for num_steps in self._num_steps:
             counts = count(num_steps.astype(np.int64))
             before = num_before + np.cumsum(counts) - counts
             opens_unit = np.arange(position, position + len(counts)) % per_unit == 0
-            # Sums only grow, so the latest one at which a unit opened is the largest.
+            # The sums only grow, so the sum at the latest start of a unit is the largest.
             before_unit = np.maximum.accumulate(np.where(opens_unit, before, num_before_unit))
             yield before - before_unit, before - before_unit + counts
             num_before, num_before_unit = int(before[-1] + counts[-1]), int(before_unit[-1])
@@ -188,19 +172,19 @@ class PlanWriter:
         self._backend.write_all({f"{SAMPLES_GROUP}/{key}": value for key, value in chunks.items()})
 
 
-# ---------------------------------------------------------------- a plan in another's place
+# ---------------------------------------------------------------- a plan that replaces another
 
 
 def is_begun(store: Store) -> bool:
-    """Return whether a store has a signal, whole or damaged, so that its plan must stay."""
+    """Return whether a store has a signal, intact or damaged, so that its plan must not change."""
     return bool(store.signal_names or store.backend.names(COMMITS))
 
 
 @contextmanager
 def staged(lease: Lease) -> Iterator[Backend]:
-    """Yield an empty place inside a store in which a plan can be written before it takes the other's place."""
+    """Yield an empty backend inside a store, to write a plan before it replaces the old one."""
     place = f"{lease.scratch}/plan.zarr"
-    lease.backend.delete_tree(place)  # of a run that was killed
+    lease.backend.delete_tree(place)  # the remains of a killed run
     try:
         yield open_backend(f"{lease.backend.location.rstrip('/')}/{place}")
     finally:
@@ -208,10 +192,10 @@ def staged(lease: Lease) -> Iterator[Backend]:
 
 
 def replace_plan(backend: Backend, stage: Backend) -> None:
-    """Put a complete plan in the place of one that has no signal.
+    """Replace a plan that has no signal by a complete plan.
 
-    Killed midway, either the old plan is there or none: the store then counts as not planned, and its next planning
-    starts over. The old one's copy goes last, so that it can still say what the new one was to take from it.
+    If the run is killed, the store has either the old plan or no plan; without a plan, the next planning starts again.
+    The copy of the old plan is replaced last, so that the next planning can read its settings.
     """
     unfinished = [f"{SIGNALS_GROUP}/{name}" for name in backend.names(SIGNALS_GROUP) if name != "zarr.json"]
     for remains in (*unfinished, layout.SIGNAL_COPIES):
@@ -220,38 +204,33 @@ def replace_plan(backend: Backend, stage: Backend) -> None:
     backend.delete("zarr.json")
     backend.flush()
     backend.delete_tree(SAMPLES_GROUP)
-    for key in stage.walk():
-        if key not in ("zarr.json", layout.PLAN_COPY) and not key.startswith(layout.TMP):
-            _copy(stage, backend, key)
-    backend.flush()
-    for key in (layout.PLAN_COPY, "zarr.json"):
-        _copy(stage, backend, key)
+    last = (layout.PLAN_COPY, "zarr.json")
+    first = [key for key in stage.walk() if key not in last and not key.startswith(layout.TMP)]
+    for keys in (first, *([key] for key in last)):
+        for key in keys:
+            if (value := stage.read(key)) is not None:
+                backend.write(key, value)
         backend.flush()
 
 
-def _copy(source: Backend, target: Backend, key: str) -> None:
-    if (value := source.read(key)) is not None:
-        target.write(key, value)
-
-
 def plan_documents(plan: Plan) -> dict[str, bytes]:
-    """Return {key: bytes} of all metadata that follows from a plan, its own in zarr.json last."""
-    arrays = plan_arrays(plan)
+    """Return {key: bytes} of all metadata of a plan; the zarr.json of the root is last."""
+    arrays = layout.plan_arrays(plan)
     documents = {f"{SAMPLES_GROUP}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
     documents |= {f"{group}/zarr.json": group_bytes() for group in layout.GROUPS}
     return documents | {"zarr.json": group_bytes(plan)}
 
 
 def check_claimable(backend: Backend) -> None:
-    """Raise NotAStore unless nothing, or nothing but the remains of an unfinished plan, lies at the location."""
+    """Raise NotAStore unless the location is empty or has only the remains of an unfinished plan."""
     arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
     samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
-    ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
+    ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{layout.LEDGER_GROUP}/.*")
     if not (strangers := [name for name in backend.names("") if name not in layout.GROUPS]):
         if backend.names(COMMITS):
             raise NotAStore(
                 f"{backend.location} holds units of a store whose plan (zarr.json) is gone. "
-                "`grace-store verify --repair` puts it back from the copy in ledger/plan.json; or choose another place."
+                "`grace-store verify --repair` restores it from the copy in ledger/plan.json; or choose another place."
             )
         strangers = [key for key in backend.walk() if not ours.fullmatch(key)]
     if strangers:

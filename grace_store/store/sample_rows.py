@@ -1,4 +1,4 @@
-"""What a plan holds of some samples, at positions in any order. Bounded in memory."""
+"""Read the plan's columns for samples at positions in any order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from grace_store.store.opened import Store
 
 GATHERED_AT_ONCE = 1 << 18
-"""Samples that are looked up together where neighbours in the dataset are far apart in the plan."""
+"""Number of samples to look up together if neighbours in the dataset are far apart in the plan."""
 
 PositionsLike = IntArray | Sequence[int]
-"""Of samples in a plan."""
+"""Positions of samples in a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SampleRows:
 
 
 def rows_at(store: Store, positions: PositionsLike) -> Iterator[SampleRows]:
-    """Yield the plan's columns for samples at some positions, a piece at a time."""
+    """Yield the plan's columns for samples at the given positions, in pieces."""
     names = [f"sample_{name}" for name in SampleRows.COLUMNS]
     for piece in _pieces(store, positions):
         ids, *columns = _columns_at(store, names, piece)
@@ -48,33 +48,32 @@ def rows_at(store: Store, positions: PositionsLike) -> Iterator[SampleRows]:
 
 
 def locators_at(store: Store, positions: PositionsLike) -> Iterator[tuple[int, int, int]]:
-    """Yield where the records of samples at some positions lie: file, offset and length."""
+    """Yield the file, offset and length of the record of each sample at the given positions."""
     for piece in _pieces(store, positions):
         columns = _columns_at(store, ["sample_file", "sample_offset", "sample_length"], piece)
         yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
 def order_of_records(store: Store, positions: IntArray) -> IntArray:
-    """Return the order in which the records of samples at some positions stand in the dataset."""
+    """Return the order of the given positions by the row of their records in the dataset."""
     return np.argsort(_columns_at(store, ["sample_row"], positions)[0] if store.plan.spec.gather else positions)
 
 
 def _pieces(store: Store, positions: PositionsLike) -> Iterator[IntArray]:
-    # Of a plan that gathers, any piece may need every chunk: large pieces read all of it a few times only.
+    # If the plan gathers samples, a piece may need every chunk; with large pieces all chunks are read only a few times.
     length = GATHERED_AT_ONCE if store.plan.spec.gather else SAMPLES_PER_CHUNK
     for start in range(0, len(positions), length):
         yield np.asarray(positions[start : start + length], dtype=np.int64)
 
 
 def _columns_at(store: Store, names: Sequence[str], positions: IntArray) -> list[Array]:
-    """Return arrays of the plan at some positions; each of their chunks is read once."""
+    """Return arrays of the plan at the given positions; each chunk is read once."""
     chunk = positions // SAMPLES_PER_CHUNK
     order = np.argsort(chunk, kind="stable")
     parts = np.split(positions[order], np.flatnonzero(np.diff(chunk[order])) + 1)
-    back = np.argsort(order)
-    return [np.concatenate([_within_chunk(store, name, part) for part in parts])[back] for name in names]
-
-
-def _within_chunk(store: Store, name: str, positions: IntArray) -> Array:
-    first, last = (int(positions.min()), int(positions.max())) if len(positions) else (0, -1)
-    return store.column(name, first, last + 1)[positions - first]
+    spans = [(int(part.min()), int(part.max()) + 1) if len(part) else (0, 0) for part in parts]
+    columns = []
+    for name in names:
+        values = [store.column(name, *span)[part - span[0]] for part, span in zip(parts, spans, strict=True)]
+        columns.append(np.concatenate(values)[np.argsort(order)])
+    return columns

@@ -1,6 +1,6 @@
-"""The storages: how a vector is kept, one class each with all that differs. Plain numpy; FORMAT.md section 6 in code.
+"""The storages of vectors, one class each, in plain numpy. Implements section 6 of FORMAT.md.
 
-A new one is a class here, its entry in STORAGES and its name in ``base.settings.Storage``.
+A new storage is a class here, its entry in STORAGES and its name in ``base.settings.Storage``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _ROTATION_SEED = b"grace-store rotation of size %d"
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A fixed orthogonal map that makes coordinates look normal, so that 4 bits suffice.
+    """A fixed orthogonal map that makes coordinates approximately normal, so that 4 bits suffice.
 
-    Twice: flip signs, then a Walsh-Hadamard transform of each power-of-two block; in between, a permutation.
+    It has two rounds: flip signs, then apply a Walsh-Hadamard transform to each power-of-two block. A permutation comes
+    between the rounds.
     """
 
     sign: npt.NDArray[np.int8]
@@ -34,7 +35,7 @@ class Rotation:
     @classmethod
     @lru_cache(maxsize=8)
     def for_size(cls, size: int) -> Rotation:
-        """Return the rotation of that size: from SHAKE-256, which no release of a library will ever change."""
+        """Return the rotation of a size, from SHAKE-256, which is the same in every release of every library."""
         stream = hashlib.shake_256(_ROTATION_SEED % size).digest(10 * size)
         bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8, count=2 * size))[: 2 * size]
         keys = np.frombuffer(stream, dtype="<u8", offset=2 * size)
@@ -59,21 +60,15 @@ def hadamard_blocks(vectors: Float32Array) -> Float32Array:
     start, size = 0, out.shape[1]
     for bit in reversed(range(size.bit_length())):
         if size & (1 << bit):
-            _hadamard_inplace(out[:, start : start + (1 << bit)])
-            start += 1 << bit
+            length = 1 << bit
+            block = np.ascontiguousarray(out[:, start : start + length])
+            for half in (1 << power for power in range(bit)):
+                pairs = block.reshape(len(out), length // (2 * half), 2, half)
+                left, right = pairs[:, :, 0], pairs[:, :, 1]
+                block = np.stack([left + right, left - right], axis=2).reshape(len(out), length)
+            out[:, start : start + length] = block / np.float32(np.sqrt(length))
+            start += length
     return out
-
-
-def _hadamard_inplace(block: Float32Array) -> None:
-    num_rows, size = block.shape
-    work = np.ascontiguousarray(block)
-    half = 1
-    while half < size:
-        pairs = work.reshape(num_rows, size // (2 * half), 2, half)
-        left, right = pairs[:, :, 0], pairs[:, :, 1]
-        work = np.stack([left + right, left - right], axis=2).reshape(num_rows, size)
-        half *= 2
-    block[:] = work / np.float32(np.sqrt(size))
 
 
 CODEBOOK: Float32Array = np.array(
@@ -85,52 +80,51 @@ CODEBOOK: Float32Array = np.array(
 
 
 Constant = tuple[tuple[str, ...], Array, str]
-"""The dimensions, the values and the meaning of an array that a storage keeps beside the vectors to decode them with.
-It follows from their size alone."""
+"""The dimensions, the values and the description of an array that decodes vectors; it depends only on their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorStorage(ABC):
-    """How vectors of one size are kept: in rows of numbers, mostly each with a scale."""
+    """The storage of vectors of one size, as rows of numbers; most storages have a scale for each row."""
 
     size: int
     """Length of a vector."""
 
     dtype: ClassVar[str]
-    """Of the numbers in a row."""
+    """Data type of the numbers in a row."""
     has_scale: ClassVar[bool] = True
     is_exact: ClassVar[bool] = False
-    """Whether vectors come back as they were."""
+    """Whether decoded vectors equal the original ones."""
 
     @property
     def num_columns(self) -> int:
-        """Numbers in a row."""
+        """Number of columns of a row."""
         return self.size
 
     @property
     def bytes_per_vector(self) -> int:
-        """Size of a row before it is compressed."""
+        """Size of a row before compression."""
         return self.num_columns * np.dtype(self.dtype).itemsize
 
     def constants(self) -> Mapping[str, Constant]:
-        """Return what is kept once for all vectors, by name."""
+        """Return the arrays that are stored once for all vectors, by name."""
         return {}
 
     @abstractmethod
     def encode(self, vectors: Float32Array) -> tuple[Array, Float32Array | None]:
-        """Return the rows, shape (n, num_columns), and the scale of each, or None if the storage has none."""
+        """Return the rows, shape (n, num_columns), and the scale of each row, or None if the storage has no scale."""
 
     def decode(
         self, rows: Array, scale: Float32Array | None, constants: Mapping[str, Array] | None = None
     ) -> Float32Array:
-        """Return float32 vectors from their rows; constants are those kept with them, as a reader has to use them."""
+        """Return float32 vectors from their rows; constants are the arrays stored with the rows."""
         if scale is None:
             return rows.astype(np.float32)
         return np.asarray(rows.astype(np.float32) * scale[:, None], dtype=np.float32)
 
 
 class Float32(VectorStorage):
-    """Vectors as they are."""
+    """Vectors without change."""
 
     dtype = "float32"
     has_scale = False
@@ -147,13 +141,13 @@ class Float16(VectorStorage):
 
     def encode(self, vectors: Float32Array) -> tuple[Array, Float32Array]:
         largest = _largest(vectors)
-        # A power of two: no precision is lost, and small gradients do not fall out of the range of float16.
+        # A power of two loses no precision, and keeps small gradients in the range of float16.
         scale = np.exp2(np.frexp(largest)[1].clip(-126, 127)).astype(np.float32) * (largest > 0)
         return _divided(vectors, scale).astype(np.float16), scale
 
 
 class Int8(VectorStorage):
-    """Whole numbers up to 127 times the scale."""
+    """Integers up to 127, multiplied by the scale."""
 
     dtype = "int8"
 
@@ -163,7 +157,7 @@ class Int8(VectorStorage):
 
 
 class Int4(VectorStorage):
-    """Codes of 4 bits, two in a byte, of the rotated vector's coordinates."""
+    """Codes of 4 bits, two in a byte, for the coordinates of the rotated vector."""
 
     dtype = "uint8"
 
@@ -215,7 +209,7 @@ def storage_of(spec: ExtractSpec) -> VectorStorage:
 
 
 def stored_form(vectors: Float32Array, storage: Storage) -> Float32Array:
-    """Return what is left of vectors when they are stored and read again."""
+    """Return vectors after encoding and decoding."""
     chosen = STORAGES[storage](vectors.shape[1])
     return chosen.decode(*chosen.encode(vectors))
 
@@ -225,18 +219,18 @@ def _largest(vectors: Float32Array) -> Float32Array:
 
 
 def _divided(vectors: Float32Array, scale: Float32Array) -> Float32Array:
-    """Return each row divided by its scale; zeros where that is zero."""
-    # Not times 1/scale: the inverse of the tiniest float32 is no float32.
+    """Return each row divided by its scale; zeros if the scale is zero."""
+    # Not multiplied by 1/scale: the inverse of the smallest float32 overflows.
     return np.asarray(vectors / np.where(scale > 0, scale, np.float32(np.inf))[:, None], dtype=np.float32)
 
 
 def num_packed(num_segments: IntArray) -> IntArray:
-    """Return how many entries the packed Gram of each sample has, from its number of segments."""
+    """Return the number of entries of each sample's packed Gram, from its number of segments."""
     return num_segments * (num_segments + 1) // 2
 
 
 def packed_grams(vectors: Float32Array, num_segments: IntArray) -> Float32Array:
-    """Return the packed Grams of samples whose rows follow each other, summed in float64 and rounded at the end."""
+    """Return the packed Grams of consecutive samples, computed in float64 and rounded at the end."""
     out: list[FloatArray] = []
     start = 0
     for m in num_segments.tolist():

@@ -1,4 +1,4 @@
-"""Write signals: create one, fill its units, complete it. A commit is written last and says what was written."""
+"""Write a signal: create it, write its units, complete it. The commit of a unit comes last and lists its chunks."""
 
 import hashlib
 import time
@@ -10,15 +10,7 @@ import numpy as np
 
 from grace_store.base.arrays import Array, Int32Array, IntArray
 from grace_store.base.errors import Corrupt
-from grace_store.base.metadata import (
-    ChunkDigest,
-    Commit,
-    Completion,
-    SampleSetAside,
-    Sharing,
-    SharingDocument,
-    Signal,
-)
+from grace_store.base.metadata import ChunkDigest, Commit, Completion, SampleSetAside, Sharing, SharingDocument, Signal
 from grace_store.base.states import STATE_CODES, STATE_DONE, SampleSignals, UnitOutcome, UnitSignals
 from grace_store.base.text import counted
 from grace_store.store import layout
@@ -29,16 +21,13 @@ from grace_store.store.metadata_backup import write_copy
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.storages import packed_grams, storage_of
 
-Regions = dict[str, tuple[int, Array]]
-"""For each array where along its first dimension values are written, and the values."""
-
 WHOLE_SECONDS = 10.0
-"""How long another run may take to write a small document where files cannot appear whole."""
+"""Time that another run may take to write a small document on a file system without hard links."""
 _POLL_SECONDS = 0.1
 
 
 def create_signal(store: Store, signal: Signal) -> SignalView:
-    """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
+    """Write the empty arrays of a signal, and last the metadata that makes the signal exist."""
     layout.check_signal_name(signal.name)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
@@ -48,15 +37,17 @@ def create_signal(store: Store, signal: Signal) -> SignalView:
 
 
 def keep_sharing(view: SignalView, found: Sharing) -> None:
-    """Keep how samples of a signal share prompts and images, unless another run was first and what it keeps is whole.
+    """Store how samples of a signal share prompts and images, unless another run has stored an intact document.
 
-    Where there are no hard links, a document is seen while it is being written, and gone if that fails.
+    Without hard links, a document is visible while it is written, and disappears if the writing fails.
     """
     document = to_bytes(seal(SharingDocument(signal_sha256=view.identity, sharing=found)))
     deadline = time.monotonic() + WHOLE_SECONDS
     while not view.store.backend.write_new(layout.sharing_key(view.name), document):
         try:
-            _require_sharing(view)
+            if view.sharing() is None:
+                where = f"{view.store.location}/{layout.sharing_key(view.name)}"
+                raise Corrupt(f"{where} can neither be read nor written. Delete it and run again.")
         except Corrupt:
             if time.monotonic() >= deadline:
                 raise
@@ -66,14 +57,8 @@ def keep_sharing(view: SignalView, found: Sharing) -> None:
     view.store.backend.flush()
 
 
-def _require_sharing(view: SignalView) -> None:
-    if view.sharing() is None:
-        where = f"{view.store.location}/{layout.sharing_key(view.name)}"
-        raise Corrupt(f"{where} can neither be read nor written. Delete what lies there and run again.")
-
-
 def drop_damaged_sharing(view: SignalView) -> None:
-    """Delete what is kept of sharing if it cannot be read. With all units withdrawn, the next run keeps its own."""
+    """Delete a damaged document of shared prompts; after all units are withdrawn, the next run writes a new one."""
     try:
         view.sharing()
     except Corrupt:
@@ -81,7 +66,7 @@ def drop_damaged_sharing(view: SignalView) -> None:
 
 
 def rewrite_signal_metadata(view: SignalView) -> None:
-    """Write again all that follows from a signal's spec: its group's and arrays' metadata and the rotation."""
+    """Write again the metadata of a signal's group and arrays, and the arrays that decode vectors."""
     _write_metadata(view.store, view.signal)
     view.store.backend.write(f"{view.key}/zarr.json", group_bytes(view.signal))
     view.store.backend.flush()
@@ -97,22 +82,23 @@ def _write_metadata(store: Store, signal: Signal) -> None:
 
 
 class UnitWriter:
-    """Encodes, digests, writes and commits units of one signal. Not thread-safe: one per writer thread.
+    """Encodes, writes and commits units of one signal. Not thread-safe: each writer thread has its own.
 
-    The lease, which a store that nobody else knows of does without, is confirmed before chunks and before commits.
+    The lease is confirmed before chunks and before commits; a store that no other run can reach needs no lease.
     """
 
     def __init__(self, view: SignalView, lease: Lease | None = None) -> None:
         self._view = view
-        self.confirm = lease.confirm if lease else lambda: None
         self._plan = view.store.plan
+        self.confirm = lease.confirm if lease else lambda: None
         self._encoder = ArrayEncoder(view.arrays)
 
     def write(self, unit: int, signals: UnitOutcome, spans: Int32Array) -> Commit:
-        """Write all chunks of a unit, make them durable, then commit. spans is (rows, 2); unused per sample."""
+        """Write all chunks of a unit durably, then its commit. spans is (rows, 2); vectors per sample do not use it."""
         start, stop = self._plan.unit_range(unit)
         if isinstance(signals, SampleSignals):
-            regions = self._sample_regions(unit, signals, stop - start)
+            columns = self._columns(unit, signals, "sample", stop - start)
+            regions = {name: (start, values) for name, values in columns.items()}
         else:
             assert isinstance(signals, UnitSignals)
             num_segments = self._view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
@@ -144,11 +130,10 @@ class UnitWriter:
         backend.flush()
         return commit
 
-    def _sample_regions(self, unit: int, signals: SampleSignals, num_samples: int) -> Regions:
-        columns = self._columns(unit, signals, "sample", num_samples)
-        return {name: (unit * self._plan.samples_per_unit, values) for name, values in columns.items()}
-
-    def _segment_regions(self, unit: int, signals: UnitSignals, spans: Int32Array, num_segments: IntArray) -> Regions:
+    def _segment_regions(
+        self, unit: int, signals: UnitSignals, spans: Int32Array, num_segments: IntArray
+    ) -> dict[str, tuple[int, Array]]:
+        """Return the start along the first dimension, and the values, of each array of a unit's segments."""
         rows = self._plan.rows_per_unit
         segments = self._columns(unit, signals, "segment", int(num_segments.sum()), segment_span=spans)
         gram = packed_grams(signals.segment_vector, num_segments)
@@ -158,7 +143,7 @@ class UnitWriter:
         }
 
     def _columns(self, unit: int, signals: UnitOutcome, of: str, num_rows: int, **more: Array) -> dict[str, Array]:
-        """Return the arrays of a unit's segments or samples as stored; ValueError for what the format cannot hold."""
+        """Return the stored arrays of a unit's segments or samples; raise ValueError for values outside the format."""
         names = [each.name for each in fields(signals) if each.name.startswith(f"{of}_")]
         columns = {name: getattr(signals, name) for name in names} | more
         for name, values in columns.items():
@@ -181,7 +166,7 @@ def _padded(values: Array, length: int) -> Array:
 
 
 def complete_signal(view: SignalView) -> Completion:
-    """Add up all commits of a finished signal and write the totals."""
+    """Write the totals over all commits of a finished signal."""
     units = view.committed_units()
     if units != list(view.store.plan.units):
         wanted = counted(view.store.plan.num_units, "unit")
@@ -193,7 +178,7 @@ def complete_signal(view: SignalView) -> Completion:
 
 
 def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
-    """Undo commits, so that the next run computes those units again."""
+    """Delete commits, so that the next run computes these units again."""
     backend = view.store.backend
     backend.delete(layout.completion_key(view.name))
     backend.delete(*(layout.commit_key(view.name, unit) for unit in units))
@@ -201,11 +186,11 @@ def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
 
 
 # ---------------------------------------------------------------- totals of a signal
-# Add up commits one by one: what a completion says of a whole signal, and a status of the units so far.
+# The sums for the completion of a signal, or for the status of its units so far.
 
 
 class Totals:
-    """Sums over commits that are given in the order of their units; holds none of them."""
+    """Sums over commits, which must be added in the order of their units. Keeps no commit in memory."""
 
     def __init__(self, commits: Iterable[Commit] = ()) -> None:
         self.num_units = 0
@@ -233,7 +218,7 @@ class Totals:
         return dict(sorted(self._set_aside.items()))
 
     def completion(self, signal: Signal) -> Completion:
-        """Return the document of a signal all of whose commits were added."""
+        """Return the completion document of a signal, after all its commits were added."""
         names = ("num_units", "num_done", "set_aside", "num_tokens", "num_bytes")
         digests = {"signal_sha256": signal.identity(), "commits_sha256": self._digests.hexdigest()}
         return Completion(**digests, **{name: getattr(self, name) for name in names})

@@ -1,7 +1,7 @@
-"""Conversations as lists of turns, for the formats that hold one.
+"""Conversations as lists of turns, for the formats that contain a conversation.
 
-The last assistant turn is the response and everything before it the prompt; turns after it are left out. Some keys of
-records and turns change what a model is trained on and are not understood yet (`unread_keys`).
+The last assistant turn is the response, and everything before this turn is the prompt. Turns after it are left out.
+Some keys of records and turns would change the training data but are not supported yet (`unread_keys`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _ROLES = {name: role for role, names in _NAMES.items() for name in names}
 _RECORD_KEYS = frozenset({"tools", "videos", "audios", "objects"})
 _TURN_KEYS = UNREAD_KEYS.keys() - _RECORD_KEYS
 _WEIGHT_KEYS = frozenset({"loss", "loss_scale", "weight"})
-_EMPTY_TEXTS = frozenset({"", "[]", "{}", "null"})
+"""Keys that say nothing if their value is 1."""
 
 
 def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[Draft]:
@@ -77,7 +77,7 @@ def _content_parts(content: Any, where: str) -> list[Part]:
 
 
 def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
-    """Return the trace whose response is the last assistant turn, the record's images in their places."""
+    """Return the trace that has the last assistant turn as response, and the record's images in their places."""
     if (last := max((i for i, (role, _) in enumerate(drafts) if role == "assistant"), default=None)) is None:
         raise Unusable(Reason.NO_RESPONSE, "no turn is the assistant's")
     response = "".join(part for part in drafts[last][1] if isinstance(part, str))
@@ -85,34 +85,29 @@ def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
 
 
 def unread_keys(record: Fields, field: str | None) -> list[str]:
-    """Return the keys of a record and its turns, which a field holds, that say something and are not understood yet."""
+    """Return the unsupported keys that have a value in the record or in the turns of the given field."""
     turns = None if field is None else record.get(field)
     if not isinstance(turns, list) or not turns:
         return []
     found = {key for key in _RECORD_KEYS & record.keys() if not _is_empty(record[key])}
     for turn in turns:
         if isinstance(turn, dict):
-            found.update(key for key in _TURN_KEYS & turn.keys() if not _says_nothing(key, turn[key]))
+            set_keys = [key for key in _TURN_KEYS & turn.keys() if not _is_empty(turn[key])]
+            found.update(key for key in set_keys if not (key in _WEIGHT_KEYS and turn[key] == 1))
     return [key for key in UNREAD_KEYS if key in found]
 
 
-def _says_nothing(key: str, value: Any) -> bool:
-    """Whether a turn is the same without a key: there is nothing in it, or it is a weight of 1."""
-    is_one = isinstance(value, bool | int | float) and value == 1
-    return _is_empty(value) or (is_one and key in _WEIGHT_KEYS)
-
-
 def _is_empty(value: Any) -> bool:
-    """Whether there is nothing in a value: null, a blank text, or a list or object of such, also as JSON in a text."""
+    """Return whether a value is null, a blank text, an empty list or object (also as JSON), or contains only these."""
     if isinstance(value, str):
-        return value.strip() in _EMPTY_TEXTS
+        return value.strip() in ("", "[]", "{}", "null")
     if isinstance(value, list | dict):
         return all(map(_is_empty, value.values() if isinstance(value, dict) else value))
     return value is None
 
 
 def holds_turns(record: Fields, key: str, role_key: str, text_key: str) -> bool:
-    """Whether a field holds a list of turns with these two keys."""
+    """Return whether a field holds a list of turns with these two keys."""
     turns = record.get(key)
     first = turns[0] if isinstance(turns, list) and turns else None
     return isinstance(first, dict) and {role_key, text_key} <= set(first)

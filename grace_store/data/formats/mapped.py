@@ -1,6 +1,6 @@
-"""Records of any other kind, once `data.mapping` has put their parts under the names of the parts.
+"""The format for all other records, after `data.mapping` has renamed their fields to the names of the parts.
 
-The options of a multiple choice, in the ways that datasets write them, become lines of the prompt.
+The options of a multiple-choice question become lines of the prompt.
 """
 
 import json
@@ -11,12 +11,10 @@ from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import natural_answer
 from grace_store.data.formats.conversation import read_prompt
 from grace_store.data.formats.trace import Fields, Format, Trace, listed_steps, listed_trace, text_field
-from grace_store.data.images import Draft, place_images, record_images
+from grace_store.data.images import place_images, record_images
 
 _AROUND = " \t\r\n*_.$([{)}]"
 _LABELLED = re.compile(r"\s*[(\[]?([A-Z])[).:\]]")
-_LABEL_KEYS = ("label", "key", "letter", "id")
-_TEXT_KEYS = ("text", "value", "content", "option")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -32,10 +30,11 @@ class Choice(NamedTuple):
 
 
 def read_choices(value: Any) -> list[Choice]:
-    """Return the options that a field holds; none if it is empty.
+    """Return the options that a field holds; an empty field has none.
 
-    It may be a list of texts, with labels of their own or without (these get A, B, C, ...), an object from labels to
-    texts, an object of a list of labels and one of texts, or a list of objects with a label and a text each.
+    The field may hold a list of texts with labels, a list of texts without labels (which become A, B, C, ...), an
+    object from labels to texts, an object with a list of labels and a list of texts, or a list of objects that have a
+    label and a text each.
     """
     if not value:
         return []
@@ -47,20 +46,9 @@ def read_choices(value: Any) -> list[Choice]:
     if not isinstance(value, list):
         raise _unknown(value)
     if all(isinstance(each, dict) for each in value):
-        return [_labelled(_first(each, _LABEL_KEYS), _first(each, _TEXT_KEYS)) for each in value]
-    return _from_texts([_text(each) for each in value])
-
-
-def chosen_label(answer: int, choices: list[Choice]) -> str:
-    """Return the label for an answer that is a number: itself if an option is called so, else counted from 0."""
-    if any(str(answer) in (each.label, each.text) for each in choices):
-        return str(answer)
-    if not 0 <= answer < len(choices):
-        raise Unusable(Reason.NO_ANSWER, f"the answer {answer} is none of {len(choices)} options, counted from 0")
-    return choices[answer].label
-
-
-def _from_texts(texts: list[str]) -> list[Choice]:
+        label_keys, text_keys = ("label", "key", "letter", "id"), ("text", "value", "content", "option")
+        return [_labelled(_first(each, label_keys), _first(each, text_keys)) for each in value]
+    texts = [_text(each) for each in value]
     found = [_LABELLED.match(text) for text in texts]
     if [match and match[1] for match in found] == list(_LETTERS[: len(texts)]):
         return [
@@ -100,7 +88,12 @@ def _unknown(value: Any) -> Unusable:
 
 def _read(record: Fields) -> Trace:
     choices = read_choices(record.get("options"))
-    turns = place_images(_with_choices(read_prompt(record), choices), record_images(record))
+    drafts = read_prompt(record)
+    asked = max((number for number, (role, _) in enumerate(drafts) if role == "user"), default=None)
+    if choices and asked is not None:
+        role, parts = drafts[asked]
+        drafts[asked] = role, [*parts, "\n" + "\n".join(each.line for each in choices)]
+    turns = place_images(drafts, record_images(record))
     answer = _answer(record, choices) if "answer" in record else None
     if "steps" in record:
         return listed_trace(turns, listed_steps(record, "steps"), answer)
@@ -113,21 +106,18 @@ def _read(record: Fields) -> Trace:
     return Trace(turns, response + answer, answer_start=len(response))
 
 
-def _with_choices(drafts: list[Draft], choices: list[Choice]) -> list[Draft]:
-    """Return the prompt with the options below the last question, one a line."""
-    asked = max((number for number, (role, _) in enumerate(drafts) if role == "user"), default=None)
-    if not choices or asked is None:
-        return drafts
-    role, parts = drafts[asked]
-    drafts[asked] = role, [*parts, "\n" + "\n".join(each.line for each in choices)]
-    return drafts
-
-
 def _answer(record: Fields, choices: list[Choice]) -> str:
-    """Return the answer as text; of a multiple choice, the label of the option that a number stands for."""
+    """Return the answer as text.
+
+    If there are options, a number is an option's label or text, or else counts the options from 0.
+    """
     answer = record["answer"]
     if isinstance(answer, int) and not isinstance(answer, bool) and choices:
-        return chosen_label(answer, choices)
+        if any(str(answer) in (each.label, each.text) for each in choices):
+            return str(answer)
+        if not 0 <= answer < len(choices):
+            raise Unusable(Reason.NO_ANSWER, f"the answer {answer} is none of {len(choices)} options, counted from 0")
+        return choices[answer].label
     if isinstance(answer, bool | int | float):
         return json.dumps(answer)
     if answer is None:
@@ -136,9 +126,9 @@ def _answer(record: Fields, choices: list[Choice]) -> str:
 
 
 def _stated_answer(response: str, answer: str) -> int | None:
-    """Return where the response itself states the answer on its last line; None if it does not.
+    """Return where the response states the answer on its last line; None if it does not.
 
-    So that "The answer is C." is not followed by "C" once more.
+    This avoids a second "C" after "The answer is C."
     """
     start = natural_answer(response)
     if start is None or not response[:start].strip():
@@ -148,7 +138,7 @@ def _stated_answer(response: str, answer: str) -> int | None:
     return start if "\n" not in line and wanted and is_stated else None
 
 
-FORMAT = Format(
+MAPPED_FORMAT = Format(
     name="mapped",
     description="any other record, its fields named by --map: prompt, response or steps, answer, options",
     recognises=lambda record: False,

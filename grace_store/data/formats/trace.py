@@ -1,7 +1,4 @@
-"""What a record format is: a name, a test, and functions that find a record's parts. The extension point of data.
-
-A new format is a module with one ``Format`` called FORMAT, and its name in ``formats/__init__``.
-"""
+"""The interface of a record format: a name, a test, and functions that find the parts of a record."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,13 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grace_store.base.states import Reason, Unusable
-from grace_store.data.answers import AnswerFinder, natural_answer
 from grace_store.data.sample import Turn
-from grace_store.data.splitters import Splitter, natural_starts
 
 Fields = Mapping[str, Any]
 
-# With what opens the formula around it, so that no half of a formula is left to the step.
+# Includes the opening of the formula around the box, so that the step does not keep half of a formula.
 _BOXED = re.compile(r"(?:(?:\\[\[(]|\$\$?|\*\*)\s?)?\\boxed\b")
 _ANSWER_IS = re.compile(r"\banswer(?: is:?|:)\s+(?=\S)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[a-z)\]}$0-9])[.!?]\s+(?=\S)", re.IGNORECASE)
@@ -24,7 +19,7 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The parts of a record: the conversation, the response, and the segments if the record itself lists them."""
+    """The parts of a record: the conversation, the response, and the segments if the record lists them."""
 
     turns: tuple[Turn, ...]
     response: str
@@ -34,15 +29,15 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class StepLabels:
-    """Where the records of a format say which of their steps are wrong."""
+    """The fields of a format that say which steps of a record are wrong."""
 
     field: str
     is_first: bool
-    """Whether it holds the number of the first wrong step, from 0, or -1; otherwise the wrong steps, from 1."""
+    """Whether the field holds the first wrong step, counted from 0, or -1; else it lists wrong steps from 1."""
     kind: str | None = None
     """The field that names the kind of error."""
     question: str | None = None
-    """The field that traces of one question share; without it, the prompt."""
+    """The field that is the same for all traces of one question; if None, the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +46,25 @@ class Format:
 
     name: str
     description: str
-    """What such a record holds, in a line; shown in --help and when no format fits."""
+    """The fields of such a record, in one line; shown in --help and when no format fits."""
     recognises: Callable[[Fields], bool]
     """Whether a record is of this format and of no other."""
     read: Callable[[Fields], Trace]
-    """Find a record's parts; raises Unusable."""
-    split: Splitter = natural_starts
-    """The format's own splitter; not asked when the trace has step_starts."""
-    find_answer: AnswerFinder = natural_answer
-    """The format's own way to the answer; not asked when the trace has answer_start."""
+    """The function that finds the parts of a record, or raises Unusable."""
+    split: Callable[[str], list[int]] | None = None
+    """The format's own splitter, if it has one; not used if the trace has step_starts."""
+    find_answer: Callable[[str], int | None] | None = None
+    """The format's own function to find the answer, if it has one; not used if the trace has answer_start."""
     answer_marks: str = r"`†Answer:`, `####`, `</think>`, `<CONCLUSION>`, `\boxed{}` or a line `Answer:`"
-    """What find_answer looks for, in words."""
+    """A description of the text that find_answer looks for."""
     turns: str | None = None
-    """The field that may hold a conversation, a list of turns."""
+    """The field that may hold a conversation as a list of turns."""
     step_labels: StepLabels | None = None
-    """Of a benchmark whose records say which steps are wrong."""
+    """The labels of a benchmark whose records say which steps are wrong."""
 
 
 def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str | None) -> Trace:
-    """Return the trace whose response is the steps and the answer, if it stands apart, joined by newlines."""
+    """Return the trace whose response is the steps, and the answer if there is one, joined by newlines."""
     starts, at = [], 0
     for number, step in enumerate(steps, start=1):
         if not step.strip():
@@ -82,22 +77,25 @@ def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str | No
 
 
 def answer_at_the_end(turns: tuple[Turn, ...], steps: Sequence[str]) -> Trace:
-    """Return the trace of steps that hold the answer in the last of them, from where it begins there.
+    """Return the trace of steps whose last step contains the answer.
 
-    It begins with the last boxed formula, else after the last "answer is" or "answer:", else with the last sentence if
-    there are several, else with the last word. What stands before it remains a step; a last step of one word is the
-    answer.
+    The answer begins with the last boxed formula, else after the last "answer is" or "answer:", else with the last
+    sentence if there are several, else with the last word. The text before the answer remains a step. A last step of
+    one word is the answer.
     """
     if not steps:
         raise Unusable(Reason.NO_STEPS, "there are no steps")
     *before, last = steps
     if not last.strip():
         raise Unusable(Reason.NO_ANSWER, "the last step, which has the answer, is empty")
-    return answer_inside(listed_trace(turns, before, last), _answer_in(last))
+    boxed, words = ([match.start() for match in pattern.finditer(last)] for pattern in (_BOXED, _WORD))
+    stated, sentences = ([match.end() for match in pattern.finditer(last)] for pattern in (_ANSWER_IS, _SENTENCE_END))
+    cut = next(places[-1] for places in (boxed, stated, sentences, words) if places)
+    return answer_inside(listed_trace(turns, before, last), cut)
 
 
 def answer_inside(trace: Trace, cut: int) -> Trace:
-    """Return a trace whose answer opens cut characters into its last part; the text before it remains a step."""
+    """Return the trace with its answer starting cut characters later; the text before it becomes a step."""
     assert trace.step_starts is not None
     assert trace.answer_start is not None
     if not trace.response[trace.answer_start :][:cut].strip():
@@ -105,14 +103,8 @@ def answer_inside(trace: Trace, cut: int) -> Trace:
     return replace(trace, step_starts=(*trace.step_starts, trace.answer_start), answer_start=trace.answer_start + cut)
 
 
-def _answer_in(text: str) -> int:
-    boxed, words = ([match.start() for match in pattern.finditer(text)] for pattern in (_BOXED, _WORD))
-    said, sentences = ([match.end() for match in pattern.finditer(text)] for pattern in (_ANSWER_IS, _SENTENCE_END))
-    return next(places[-1] for places in (boxed, said, sentences, words) if places)
-
-
 def listed_steps(record: Fields, key: str) -> list[str]:
-    """Return a field that holds the steps, a list of texts."""
+    """Return the steps from a field that holds a list of texts."""
     steps = record.get(key)
     if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps):
         raise wrong_field(record, key, "a list of strings")
@@ -120,7 +112,7 @@ def listed_steps(record: Fields, key: str) -> list[str]:
 
 
 def text_field(record: Fields, key: str, reason: Reason) -> str:
-    """Return a text that the format needs: UNKNOWN_RECORD when it is no text, the given reason when it is blank."""
+    """Return a required text field, or raise Unusable: UNKNOWN_RECORD if it is no text, reason if it is blank."""
     value = record.get(key)
     if key not in record or not isinstance(value, str | None):
         raise wrong_field(record, key, "a string")
@@ -130,18 +122,18 @@ def text_field(record: Fields, key: str, reason: Reason) -> str:
 
 
 def wrong_field(record: Fields, key: str, wanted: str) -> Unusable:
-    """Return the verdict on a record whose field is missing or of the wrong type."""
+    """Return the error for a field that is missing or has the wrong type."""
     missing = f"no {key!r} among its keys ({shown_keys(record)})"
     found = f"{key!r} is a {type(record[key]).__name__}" if key in record else missing
     return Unusable(Reason.UNKNOWN_RECORD, f"{found}; {wanted} is wanted")
 
 
 def shown_keys(record: Fields) -> str:
-    """Return a record's keys for people, shortened."""
+    """Return the keys of a record for a message, shortened."""
     keys = [repr(key if len(key) <= 40 else key[:40] + "...") for key in list(record)[:12]]
     return ", ".join(keys) + (", ..." if len(record) > 12 else "")
 
 
 def has_text(record: Fields, *keys: str) -> bool:
-    """Whether all of these fields hold a string."""
+    """Return whether all of these fields hold a string."""
     return all(isinstance(record.get(key), str) for key in keys)
