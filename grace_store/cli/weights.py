@@ -1,7 +1,5 @@
 """grace-store weights"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ SCORE_SETTINGS = ("alpha", "history", "target")
 METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])
 
 method_options = stacked(
-    option("--method", click.Choice(list(WEIGHTINGS)), "How steps are weighed, as listed below.", default="fit"),
+    option("--method", click.Choice(list(WEIGHTINGS)), "Method of weighting steps; see the list below.", default="fit"),
     options_of(WeightsSpec, only=["drop_share", "answer_weight"]),
     options_of(ScoreSpec, only=SCORE_SETTINGS),
 )
@@ -36,7 +34,12 @@ method_options = stacked(
 )
 @shared.store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
-@option("--signal", "NAME[=WEIGHT]", "Signal to weigh by, and its weight. [default: the only one]", many=True)
+@option(
+    "--signal",
+    "NAME[=WEIGHT]",
+    "Signal to use, and its weight. [default: the only signal]",
+    many=True,
+)
 @method_options
 @shared.where()
 @shared.moved_data
@@ -45,11 +48,11 @@ method_options = stacked(
 def weights(store: str, out: Path, *, as_json: bool, **settings: Any) -> None:
     """Make a table of step weights: how much to train on each step.
 
-    A weight is a factor on the loss of each token of its step. The mean over the tokens of a sample's steps is 1, and
-    the answer's weight is 1 unless --answer-weight says otherwise. The method drop gives 0 or 1, which masks can say.
+    A step weight multiplies the loss of each token of the step. The mean weight over the tokens of a sample's steps is
+    1. The answer's weight is 1, or --answer-weight. The method drop gives only 0 and 1, so that trainers can use masks.
 
-    `select --weights` writes the chosen samples with their weights for trainers that read them. --alpha, --history and
-    --target say how steps are scored, for the methods scores and drop.
+    `select --weights` writes the chosen samples with their weights, for trainers that read weights. --alpha, --history
+    and --target set how the methods scores and drop score steps.
     """
     given = {name: settings.pop(name) for name in ("where", "partial", "threads")}
     pool = gs.Pool.of(store, signals=settings.pop("signal") or None, data=settings.pop("data") or None, **given)

@@ -36,11 +36,11 @@ class Report:
     """What was written."""
 
     out: Path
+    figures: list[Path]
     num_bytes: int
     num_samples: int
     num_traces: int
     sections: list[str]
-    figures: list[Path]
     notes: list[str]
 
 
@@ -67,7 +67,7 @@ def report(
     listener(Note("Writing the page."))
     write_page(out, page.title, page.sections, page.trace_documents())
     num_traces, sections = len(page.traces.index["id"]), [section.key for section in page.sections]
-    return Report(out, out.stat().st_size, len(page.table), num_traces, sections, written, page.traces.notes)
+    return Report(out, written, out.stat().st_size, len(page.table), num_traces, sections, page.traces.notes)
 
 
 def _sources(request: ReportRequest) -> list[Source]:
