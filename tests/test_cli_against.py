@@ -52,7 +52,7 @@ def test_the_conclusion_comes_first_then_counts_and_the_worst_cases_side_by_side
     assert lines[2] == "  a match has at least 0.3 of an item's n-grams of 5 words"
     assert lines[4].split()[1:] == ["8", "3", "3", "1", "0"]
     assert lines[3].split("  ")[-2:] == ["other numbers", "whole only"]
-    assert lines[5].startswith("  found: items that a sample has a copy of. samples: samples that have a copy.")
+    assert lines[5].startswith("  found: items that samples contain. samples: samples that contain an item.")
     assert lines[7] == f"  exact 1.00: t{100 + EXACT} (row {EXACT}) has test.jsonl:0, question in its prompt"
     assert [line.split()[0] for line in lines[8:10]] == ["sample", "item"]
     assert read_against(tmp_path / "a.parquet").contaminated.tolist() == [EXACT, WRAPPED, DILUTED]
