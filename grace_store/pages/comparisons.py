@@ -65,8 +65,8 @@ def methods_section(store: Store, tables: Mapping[str, ScoreTable], status: Stat
     section.records(
         "Cost of each method",
         rows,
-        "A proxy signal or a loss needs one forward pass for each sample. A gradient signal needs one backward pass "
-        "for each vector. Random choice and lengths need no model. The warm-up and the target set are not counted. Stored: "
+        "A proxy signal or a loss needs one forward pass for each sample. A gradient signal needs one backward pass for "
+        "each vector. Random choice and lengths need no model. The warm-up and the target set are not counted. Stored: "
         "all bytes of the signals that the method reads. Run time: the sum over workers in the store's run logs, with "
         "the time to load the model.",
     )
