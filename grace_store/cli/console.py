@@ -19,7 +19,6 @@ from grace_store.base.errors import GraceStoreError, Interrupted, how_to_install
 from grace_store.base.finding import UNKNOWN, Finding, WhereNote
 from grace_store.base.text import counted, one_line, without_nan
 
-EXIT_INTERRUPTED = 130
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors", "PIL", "jinja2", "gguf"), "extract"),
     "peft": "warmup",
@@ -43,7 +42,7 @@ def errors_as_messages() -> Iterator[None]:
         yield
     except Interrupted as error:
         click.echo(str(error), err=True)
-        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+        raise click.exceptions.Exit(130) from None  # as shells do after Ctrl-C
     except GraceStoreError as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
         raise click.ClickException(escape_controls(f"{error}{notes}")) from None

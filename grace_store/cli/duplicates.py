@@ -68,11 +68,7 @@ def duplicates(
             pool = shared.take_pool(store, settings, threads)
             found = gs.duplicates(pool, scores=scores, **said(settings), listener=display)
     found.write(out)
-    print_result(_result(found, out), _print, found, out, as_json=as_json)
-
-
-def _result(found: gs.DuplicateTable, out: Path) -> dict[str, Any]:
-    return {
+    result = {
         "out": str(out),
         "conclusion": found.conclusion,
         "num_samples": len(found),
@@ -84,6 +80,7 @@ def _result(found: gs.DuplicateTable, out: Path) -> dict[str, Any]:
         "thresholds": [asdict(count) for count in found.counts()],
         **found.note.to_json(),
     }
+    print_result(result, _print, found, out, as_json=as_json)
 
 
 def _print(found: gs.DuplicateTable, out: Path) -> None:

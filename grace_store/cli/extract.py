@@ -9,7 +9,7 @@ from grace_store.base.settings import GradientSpec
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick, stacked
+from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.run.engines.engine import EngineOptions
 from grace_store.run.extract import extract_signals
@@ -25,19 +25,6 @@ class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
         if not (slash and i.isdigit() and n.isdigit() and 0 <= int(i) < int(n)):
             self.fail(f"{value!r} is not i/n with 0 <= i < n, such as 3/16", param, ctx)
         return int(i), int(n)
-
-
-worker_options = stacked(
-    shared.engine,
-    option("--workers", COUNT, "Number of worker processes. [default: one per GPU, here or in the Ray cluster]"),
-    option("--wait-minutes", click.FloatRange(0), "Minutes that --engine ray waits for a node. [default: no limit]"),
-    option(
-        "--shard",
-        ShardType(),
-        "Every n-th unit, from unit i on. [default: by torchrun or srun, else all units]",
-    ),
-    flag("--break-lock", "Remove the lock of a run that no longer exists."),
-)
 
 
 @command(
@@ -60,7 +47,15 @@ worker_options = stacked(
 @shared.extract_spec
 @shared.gradient_spec
 @shared.speed
-@worker_options
+@shared.engine
+@option("--workers", COUNT, "Number of worker processes. [default: one per GPU, here or in the Ray cluster]")
+@option("--wait-minutes", click.FloatRange(0), "Minutes that --engine ray waits for a node. [default: no limit]")
+@option(
+    "--shard",
+    ShardType(),
+    "Every n-th unit, from unit i on. [default: by torchrun or srun, else all units]",
+)
+@flag("--break-lock", "Remove the lock of a run that no longer exists.")
 @config_option
 def extract(
     store: str, adapter: tuple[str, ...], signal: tuple[str, ...], break_lock: bool, *, as_json: bool, **wishes: Any

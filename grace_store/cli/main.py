@@ -52,7 +52,6 @@ REMOVED = {
 }
 """Removed commands, with their replacements."""
 
-_FINDINGS = ("--diversity", "--fidelity", "--judge", "--stability", "--trial")
 _FIRST = {
     "plan": "plan STORE DATA...",
     "doctor": "doctor STORE --model MODEL --data DATA",
@@ -62,7 +61,10 @@ _FIRST = {
 }
 REMOVED_OPTIONS = {
     **{(name, "--store"): f"the store is the first argument: grace-store {order}" for name, order in _FIRST.items()},
-    **{("report", name): "give the file with --finding." for name in _FINDINGS},
+    **{
+        ("report", f"--{name}"): "give the file with --finding."
+        for name in ("diversity", "fidelity", "judge", "stability", "trial")
+    },
     ("duplicates", "--against"): "`grace-store contamination STORE --against FILE` compares samples with benchmarks.",
     ("fidelity", "--figure"): "`grace-store report STORE --finding FILE` draws the file of --out.",
     ("trial", "--by"): "random subsets follow the rules of their subset: with `select --by`, both keep the shares "

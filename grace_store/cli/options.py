@@ -63,7 +63,6 @@ OUT_PATH = LocalPath()
 """A file or a folder. Other options of the command set the format."""
 OUT_FOLDER = LocalPath(files.FOLDER)
 OUT_PARQUET = LocalPath(files.PARQUET)
-OUT_RECORDS = LocalPath(files.JSON_LINES, files.JSON)
 OUT_JSON = LocalPath(files.JSON)
 OUT_HTML = LocalPath(files.HTML)
 

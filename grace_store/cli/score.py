@@ -10,7 +10,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, where_line
-from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, option, options_of, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.grouped_scoring import groups_in_words
 from grace_store.values.methods import METHODS
@@ -26,48 +26,9 @@ METHOD_LIST = "\n".join(
     ["\b\nMethods, and what they prefer:", *(f"  {n}: {each.about}" for n, each in METHODS.items())]
 )
 
-method_options = stacked(
-    option(
-        "--method",
-        click.Choice(list(METHODS)),
-        "Scoring method; see the list below. less, icons and cadc score by influence on --targets.",
-        default="grace",
-    ),
-    shared.grace,
-    options_of(InfluenceSpec, but=["method"]),
-)
-
-target_options = stacked(
-    option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted like STORE. [default: none]"),
-    option(
-        "--target-signal",
-        "NAME",
-        "Signal of the targets for each --signal. [default: the one of the same name, or the only one that fits]",
-        many=True,
-    ),
-    option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: one per file]"),
-    option("--target-data", PLACE, "Files of the targets, if they have moved. [default: the planned files]", many=True),
-)
 
 GROUP = "group"
 """Value of --within that means questions. Other values name a field; a field with the name group is $.group."""
-
-within_options = stacked(
-    option(
-        "--within",
-        "group|FIELD",
-        "Compare each value with the values of the same question. Traces with the same value of FIELD, or the same "
-        "question by --group-by (group), are compared. The column plain_value keeps the original values. [default: "
-        "values are not compared]",
-    ),
-    option(
-        "--within-as",
-        choice(Within),
-        "With --within, subtract the question's mean from values (centred), and also divide them by the question's "
-        "standard deviation (standardised). [default: centred]",
-    ),
-    shared.group_by,
-)
 
 
 @command(
@@ -89,9 +50,37 @@ within_options = stacked(
 @shared.optional_store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
 @option("--signal", "NAME[=WEIGHT]", "Signal to score, and its weight. [default: the only signal]", many=True)
-@method_options
-@target_options
-@within_options
+@option(
+    "--method",
+    click.Choice(list(METHODS)),
+    "Scoring method; see the list below. less, icons and cadc score by influence on --targets.",
+    default="grace",
+)
+@shared.grace
+@options_of(InfluenceSpec, but=["method"])
+@option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted like STORE. [default: none]")
+@option(
+    "--target-signal",
+    "NAME",
+    "Signal of the targets for each --signal. [default: the one of the same name, or the only one that fits]",
+    many=True,
+)
+@option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: one per file]")
+@option("--target-data", PLACE, "Files of the targets, if they have moved. [default: the planned files]", many=True)
+@option(
+    "--within",
+    "group|FIELD",
+    "Compare each value with the values of the same question. Traces with the same value of FIELD, or the same "
+    "question by --group-by (group), are compared. The column plain_value keeps the original values. [default: "
+    "values are not compared]",
+)
+@option(
+    "--within-as",
+    choice(Within),
+    "With --within, subtract the question's mean from values (centred), and also divide them by the question's "
+    "standard deviation (standardised). [default: centred]",
+)
+@shared.group_by
 @shared.where()
 @shared.moved_data
 @option("--replay", FILE, "Table of scores to compute again, with its own settings. [default: the given options]")

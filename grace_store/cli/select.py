@@ -17,7 +17,7 @@ from grace_store.choose.select import subset_paths
 from grace_store.choose.selection import SIZES
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, print_rows, where_line
-from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.provenance import check_outputs
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
@@ -26,48 +26,6 @@ from grace_store.values.length_bias import LENGTHS
 GROUPS_SHOWN = 20
 GROUPS_WRITTEN = 1000
 """Maximum number of groups in the JSON result. A field can have a different value for each sample."""
-
-size_options = stacked(
-    option(
-        "--ratio",
-        TEXT,
-        "Share of the samples to keep; one file for each share. [default: 0.2; 1 with --per-group or pairs]",
-        many=True,
-    ),
-    option("--count", int, "Number of samples to keep. [default: by --ratio]", many=True),
-    option("--threshold", float, "Smallest value to keep. [default: by --ratio]"),
-)
-
-question_options = stacked(
-    option(
-        "--per-group",
-        "N|SHARE",
-        "Keep at most the best N traces of each question, or a share of them (0.5). 1 is best of n. [default: all]",
-    ),
-    option(
-        "--margin",
-        click.FloatRange(0),
-        "With --as *-pairs, smallest difference between the values of a pair. [default: any difference]",
-    ),
-    shared.group_by,
-)
-
-diversity_options = stacked(
-    option("--diversity", click.Choice(METHODS), "Method of a diverse selection. [default: rank by value alone]"),
-    options_of(
-        DiversitySpec,
-        only=["weight", "similarity", "balance", "seed"],
-        differing={
-            "weight": As(default="0.25 for facility, 0.5 for mmr, 1 for clusters"),
-            "similarity": As(default="the threshold of --duplicates, or 0.95"),
-            "balance": As(default="equal"),
-            "seed": As(default="0"),
-        },
-    ),
-    option("--duplicates", FILE, "With dedup, table that `duplicates` wrote. [default: a new search]"),
-    shared.clusters,
-    shared.threads,
-)
 
 
 @command(
@@ -86,7 +44,14 @@ diversity_options = stacked(
     "grace-store select scores.parquet --as trl-pairs --margin 0.1 --out pairs.jsonl   # best and worst of each",
 )
 @click.argument("scores", type=FILE)
-@size_options
+@option(
+    "--ratio",
+    TEXT,
+    "Share of the samples to keep; one file for each share. [default: 0.2; 1 with --per-group or pairs]",
+    many=True,
+)
+@option("--count", int, "Number of samples to keep. [default: by --ratio]", many=True)
+@option("--threshold", float, "Smallest value to keep. [default: by --ratio]")
 @option("--out", OUT_PATH, "File or folder to write; {ratio} in its name stands for the ratio or count.", required=True)
 @option(
     "--as",
@@ -129,14 +94,37 @@ diversity_options = stacked(
     "[default: none]",
 )
 @shared.where(shared.KNOWN_BY_SCORES)
-@question_options
+@option(
+    "--per-group",
+    "N|SHARE",
+    "Keep at most the best N traces of each question, or a share of them (0.5). 1 is best of n. [default: all]",
+)
+@option(
+    "--margin",
+    click.FloatRange(0),
+    "With --as *-pairs, smallest difference between the values of a pair. [default: any difference]",
+)
+@shared.group_by
 @option(
     "--control",
     click.Choice(["length", *LENGTHS]),
     "Length to remove from values by regression; length means all of them. [default: none]",
     many=True,
 )
-@diversity_options
+@option("--diversity", click.Choice(METHODS), "Method of a diverse selection. [default: rank by value alone]")
+@options_of(
+    DiversitySpec,
+    only=["weight", "similarity", "balance", "seed"],
+    differing={
+        "weight": As(default="0.25 for facility, 0.5 for mmr, 1 for clusters"),
+        "similarity": As(default="the threshold of --duplicates, or 0.95"),
+        "balance": As(default="equal"),
+        "seed": As(default="0"),
+    },
+)
+@option("--duplicates", FILE, "With dedup, table that `duplicates` wrote. [default: a new search]")
+@shared.clusters
+@shared.threads
 @option("--store", PLACE, "Scored store, if it has moved. [default: its earlier place]")
 @shared.moved_data
 @shared.images

@@ -9,7 +9,6 @@ from grace_store.cli import shared
 from grace_store.cli.console import print_result, stoppable
 from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, given, option
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.verify import describe_problems, repair, verify_store
 from grace_store.store.check import Problem
 from grace_store.store.opened import Store
@@ -47,7 +46,13 @@ def verify(
     """
     job = shared.extract_job(store, settings)
     if is_repair:
-        _repair(job, as_json=as_json)
+        if ignored := [name for name in given() if name in ("--signal", "--units")]:
+            raise click.UsageError(f"--repair checks the whole store and cannot be used with {', '.join(ignored)}.")
+        with ProgressDisplay() as display, stoppable() as stop:
+            mended = repair(job, display, stop)
+        result = {"store": store, "mended": [problem.to_json() for problem in mended]}
+        count = f"{counted(len(mended), 'problem')} repaired." if mended else "nothing to repair."
+        print_result(result, click.echo, f"{store}: {count}", as_json=as_json)
         return
     again = None if job.model is None else job
     with ProgressDisplay() as display:
@@ -57,16 +62,6 @@ def verify(
     print_result({"store": store, "deep": deep, **listed}, _print, store, problems, to_do, deep, as_json=as_json)
     if problems:
         raise click.exceptions.Exit(1)
-
-
-def _repair(job: ExtractJob, *, as_json: bool) -> None:
-    if ignored := [name for name in given() if name in ("--signal", "--units")]:
-        raise click.UsageError(f"--repair checks the whole store and cannot be used with {', '.join(ignored)}.")
-    with ProgressDisplay() as display, stoppable() as stop:
-        mended = repair(job, display, stop)
-    result = {"store": job.store, "mended": [problem.to_json() for problem in mended]}
-    count = f"{counted(len(mended), 'problem')} repaired." if mended else "nothing to repair."
-    print_result(result, click.echo, f"{job.store}: {count}", as_json=as_json)
 
 
 def _print(store: str, problems: list[Problem], to_do: list[Problem], deep: bool) -> None:

@@ -8,7 +8,7 @@ import click
 import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import OUT_PARQUET, command, option, options_of, said, stacked
+from grace_store.cli.options import OUT_PARQUET, command, option, options_of, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.weightings import WEIGHTINGS
@@ -16,12 +16,6 @@ from grace_store.values.weightings.weighting import WeightsSpec
 
 SCORE_SETTINGS = ("alpha", "history", "target")
 METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])
-
-method_options = stacked(
-    option("--method", click.Choice(list(WEIGHTINGS)), "Method of weighting steps; see the list below.", default="fit"),
-    options_of(WeightsSpec, only=["drop_share", "answer_weight"]),
-    options_of(ScoreSpec, only=SCORE_SETTINGS),
-)
 
 
 @command(
@@ -40,7 +34,9 @@ method_options = stacked(
     "Signal to use, and its weight. [default: the only signal]",
     many=True,
 )
-@method_options
+@option("--method", click.Choice(list(WEIGHTINGS)), "Method of weighting steps; see the list below.", default="fit")
+@options_of(WeightsSpec, only=["drop_share", "answer_weight"])
+@options_of(ScoreSpec, only=SCORE_SETTINGS)
 @shared.where()
 @shared.moved_data
 @shared.partial

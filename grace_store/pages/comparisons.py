@@ -1,9 +1,8 @@
 """The page's comparisons: of score tables with each other, and of the values of groups of traces."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 
@@ -65,8 +64,8 @@ def methods_section(store: Store, tables: Mapping[str, ScoreTable], status: Stat
     section.records(
         "Cost of each method",
         rows,
-        "A proxy signal or a loss needs one forward pass for each sample. A gradient signal needs one backward pass for "
-        "each vector. Random choice and lengths need no model. The warm-up and the target set are not counted. Stored: "
+        "A proxy signal or a loss needs one forward pass for each sample. A gradient signal needs one backward pass "
+        "for each vector. Random choice and lengths need no model. Warm-up and target set are not counted. Stored: "
         "all bytes of the signals that the method reads. Run time: the sum over workers in the store's run logs, with "
         "the time to load the model.",
     )
@@ -124,10 +123,16 @@ def cost_of(note: ScoresNote, store: Store, signals: Mapping[str, SignalStatus])
 def seconds_by_signal(store: Store) -> dict[str, float]:
     """Return the time that runs worked on each signal, by their logs: from the start to the last committed unit."""
     spent: dict[str, float] = {}
-    for events in _run_events(store):
+    for log in run_logs(store.backend):
         signal: str | None = None
         began = 0.0
-        for event in events:
+        for line in log.splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:  # the last line of a killed run may be incomplete
+                continue
+            if not isinstance(event, dict) or "time" not in event:
+                continue
             at = datetime.fromisoformat(event["time"]).timestamp()
             if event.get("event") == "Started":
                 signal, began = event["signal"], at
@@ -135,17 +140,6 @@ def seconds_by_signal(store: Store) -> dict[str, float]:
                 spent[signal] = spent.get(signal, 0.0) + at - began
                 began = at
     return spent
-
-
-def _run_events(store: Store) -> Iterator[list[dict[str, Any]]]:
-    for log in run_logs(store.backend):
-        events = []
-        for line in log.splitlines():
-            try:
-                events.append(json.loads(line))
-            except ValueError:  # the last line of a killed run may be incomplete
-                continue
-        yield [event for event in events if isinstance(event, dict) and "time" in event]
 
 
 # ---------------------------------------------------------------- groups of traces
@@ -185,7 +179,11 @@ def groups_section(
             more = " Groups of about the same size, in the order of the numbers."
             _draw(section, shown, _quantile_groups(numbers), main.value, chosen, more)
             continue
-        members, more = _largest_groups(found)
+        label = np.array([group_name(value) for value in found], dtype=object)
+        names, counts = np.unique(label, return_counts=True)
+        largest: list[str] = names[np.argsort(-counts, kind="stable")][:MAX_FIELD_GROUPS].tolist()
+        more = f" The {MAX_FIELD_GROUPS} largest of {len(names)} groups." if len(names) > MAX_FIELD_GROUPS else ""
+        members = {name: label == name for name in largest}
         section.records(
             f"Values by {shown}",
             [{shown: name} | _group_row(main.value, member, chosen) for name, member in members.items()],
@@ -218,15 +216,6 @@ def _quantile_groups(numbers: FloatArray) -> dict[str, BoolArray]:
     place = np.searchsorted(edges, numbers)
     members = [np.isfinite(numbers) & (place == i) for i in range(len(edges) + 1)]
     return {f"{numbers[each].min():g} to {numbers[each].max():g}": each for each in members if each.any()}
-
-
-def _largest_groups(values: Sequence[object]) -> tuple[dict[str, BoolArray], str]:
-    """Return the members of the largest groups by name, and a sentence about further groups."""
-    label = np.array([group_name(value) for value in values], dtype=object)
-    names, counts = np.unique(label, return_counts=True)
-    largest: list[str] = names[np.argsort(-counts, kind="stable")][:MAX_FIELD_GROUPS].tolist()
-    more = f" The {MAX_FIELD_GROUPS} largest of {len(names)} groups." if len(names) > MAX_FIELD_GROUPS else ""
-    return {name: label == name for name in largest}, more
 
 
 def _group_row(value: FloatArray, member: BoolArray, chosen: BoolArray) -> dict[str, Cell]:

@@ -15,7 +15,6 @@ from grace_store.pages.sections import Figure, plot_label
 
 BLUE, ORANGE, GREY = "#3d7fc1", "#cc6b1f", "#8a8f98"
 COLOURS, DASHES = (BLUE, ORANGE, "#2f9e77", "#b5649a", GREY), ("solid", "dash", "dot", "dashdot")
-MOST_BINS = 60
 LINE_HEIGHT = 15
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -80,7 +79,7 @@ def numbers(values: Array, digits: int = 5) -> list[Any]:
 
 
 def num_bins(num: int) -> int:
-    return int(np.clip(np.sqrt(num) * 2, 8, MOST_BINS))
+    return int(np.clip(np.sqrt(num) * 2, 8, 60))
 
 
 def histogram_bars(count: IntArray, edges: FloatArray, colour: str, what: str, **more: Any) -> dict[str, Any]:

@@ -14,20 +14,14 @@ from grace_store.pages.sections import Figure, plot_label, wrapped_label
 MAX_POINTS = 3000
 """Maximum number of points in a scatter. Lines and bands use all samples."""
 MAX_POSITIONS = 40
-MAX_NUMBERED = 20
-"""Maximum rows of a matrix with numbers in its cells, in a file. A page scrolls, so it has more room."""
 FEW_POSITIONS, MANY_POSITIONS = 12, 24
 """Maximum positions with horizontal counts above the bars, and with vertical counts."""
-MAX_MARKED = 60
-"""Maximum points of a line with a mark at each point."""
-BANDS = ((0.1, 0.9), (0.25, 0.75))
 BOXES = "Median, quartiles, and whiskers at 5 % and 95 %."
 """Caption for boxes."""
 
 # The colours are half transparent: numbers on them are readable on a light and on a dark page.
 _BLUES = [[0, "rgba(61,127,193,0.04)"], [1, "rgba(61,127,193,0.75)"]]
 _BOTH_WAYS = [[0, "rgba(204,107,31,0.75)"], [0.5, "rgba(128,128,128,0.06)"], [1, "rgba(61,127,193,0.75)"]]
-_TICKS = (1, 1.5, 2, 3, 4, 5, 6, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +163,7 @@ def _log_ticks(length: FloatArray) -> list[float]:
         return []
     low, high = float(length.min()), float(length.max())
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for steps in (_TICKS, (1, 2, 5), (1,)):
+    for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1,)):
         ticks = [float(step * power) for power in powers for step in steps if low * 0.95 <= step * power <= high * 1.05]
         if len(ticks) <= 8:
             break
@@ -219,7 +213,7 @@ def step_profile(step_score: FloatArray, offsets: IntArray, chosen: BoolArray) -
     last = len(groups)
     x = np.arange(1, last + 1, dtype=np.float64)
     data: list[dict[str, Any]] = []
-    for (low, high), strength in zip(BANDS, (0.14, 0.22), strict=True):
+    for low, high, strength in ((0.1, 0.9, 0.14), (0.25, 0.75, 0.22)):
         name = f"middle {round(100 * (high - low))} %"
         data += parts.band(x, _quantiles(groups, low), _quantiles(groups, high), name, strength)
     for name, some, colour, dash in (
@@ -229,7 +223,15 @@ def step_profile(step_score: FloatArray, offsets: IntArray, chosen: BoolArray) -
         line = parts.line(x, _quantiles(some, 0.5), name, colour, dash)
         line["customdata"] = [len(group) for group in some]
         data.append(line | {"hovertemplate": "step %{x}: %{y:.3f}<br>%{customdata:,} traces have it"})
-    data.append(_counts_below(x, [len(group) for group in groups]))
+    counts = [len(group) for group in groups]
+    hover = "step %{x}<br>%{y:,} traces have it<extra></extra>"
+    look = {"name": "traces", "yaxis": "y2", "showlegend": False, "hovertemplate": hover, "cliponaxis": False}
+    bars = parts.bars(parts.numbers(x), counts, "rgba(138,143,152,0.6)", **look)
+    if last <= MANY_POSITIONS:
+        turned = 0 if last <= FEW_POSITIONS else -90
+        bars |= {"text": [_short_count(count) for count in counts], "textposition": "outside", "textangle": turned}
+        bars |= {"textfont": {"size": 10}, "constraintext": "none"}
+    data.append(bars)
     return parts.figure(
         data,
         parts.axis("position of the step", dtick=1 if last <= FEW_POSITIONS else 5, anchor="y2"),
@@ -246,18 +248,6 @@ def _by_position(step_score: FloatArray, offsets: IntArray, among: BoolArray) ->
     kept = np.repeat(among, num_steps) & np.isfinite(step_score)
     last = min(int(num_steps.max(initial=0)), MAX_POSITIONS)
     return [step_score[kept & (position == k)] for k in range(last)]
-
-
-def _counts_below(x: FloatArray, counts: Sequence[int]) -> dict[str, Any]:
-    bars = parts.bars(
-        parts.numbers(x), list(counts), "rgba(138,143,152,0.6)", name="traces", yaxis="y2", showlegend=False
-    )
-    bars |= {"hovertemplate": "step %{x}<br>%{y:,} traces have it<extra></extra>", "cliponaxis": False}
-    if len(counts) <= MANY_POSITIONS:
-        turned = 0 if len(counts) <= FEW_POSITIONS else -90
-        bars |= {"text": [_short_count(count) for count in counts], "textposition": "outside", "textangle": turned}
-        bars |= {"textfont": {"size": 10}, "constraintext": "none"}
-    return bars
 
 
 def _short_count(count: int) -> str:
@@ -285,7 +275,7 @@ def line_chart(
         along, up = (np.asarray(each, dtype=np.float64) for each in points)
         line = parts.line(along, up, plot_label(name, 44), *look)
         line["hovertemplate"] = "%{x:.4~g}: %{y:.4~g}"
-        data.append(line | ({"mode": "lines"} if len(along) > MAX_MARKED else {}))
+        data.append(line | ({"mode": "lines"} if len(along) > 60 else {}))
     return parts.figure(data, x, y)
 
 
@@ -299,7 +289,8 @@ def matrix_map(matrix: FloatArray, labels: Sequence[str], what: str, *, lowest: 
     cells |= {"zmin": lowest, "zmax": 1, "colorscale": _BOTH_WAYS if lowest < 0 else _BLUES, "xgap": 1, "ygap": 1}
     cells["colorbar"] = {"title": {"text": what}, "thickness": 12, "outlinewidth": 0}
     cells["hovertemplate"] = f"%{{y}}<br>%{{x}}<br>{what} %{{z:.3f}}<extra></extra>"
-    cells |= {"texttemplate": "%{z:.2f}" if len(names) <= MAX_NUMBERED else "", "textfont": {"size": 10}}
+    # The cells of a larger matrix are too small for numbers in a file. A page scrolls, so it has more room.
+    cells |= {"texttemplate": "%{z:.2f}" if len(names) <= 20 else "", "textfont": {"size": 10}}
     x = parts.axis("", tickangle=-40, type="category", showgrid=False)
     y = parts.axis("", autorange="reversed", type="category", showgrid=False)
     return parts.figure([cells], x, y, height=int(np.clip(150 + 30 * len(names), 260, 760)))

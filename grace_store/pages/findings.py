@@ -25,7 +25,6 @@ from grace_store.pages.report_inputs import ReportInputs
 from grace_store.pages.sections import Figure, Section
 from grace_store.train.loss_log import read_losses
 
-INTERVALS = "Dots with their 95 % intervals."
 PROXY, WHOLE = "proxy", "representation"
 """Names in the finding of `fidelity`: the stored scores, and the scores over all parameters below the head."""
 MOST_ROWS = 200
@@ -49,9 +48,8 @@ def add_finding(section: Section, found: Finding) -> None:
         section.text(f"Only samples where {one_line(where.sql)}: {kept}.", kind="note")
     for name, table in found.tables.items():
         if table.is_drawn and (picture := estimates_figure(table)) is not None:
-            section.figure(
-                f"{found.study}-{name}", table.title, picture, f"{table.about} {INTERVALS}".strip(), wide=True
-            )
+            caption = f"{table.about} Dots with their 95 % intervals.".strip()
+            section.figure(f"{found.study}-{name}", table.title, picture, caption, wide=True)
         if table.is_shown:
             headings, *rows = table.texts()
             more = f" {len(rows) - MOST_ROWS:,} more rows are in the file of the finding." * (len(rows) > MOST_ROWS)

@@ -99,9 +99,7 @@ def _digest(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-FIGURE_FORMATS = ("svg", "png")
 WIDTH = 800
-PNG_SCALE = 2
 
 
 def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
@@ -128,8 +126,8 @@ async def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     async with Kaleido(n=1, timeout=90, mathjax=False) as browser:
         for name, figure in figures.items():
             paper = for_paper(figure)
-            for kind in FIGURE_FORMATS:
-                size = {"width": WIDTH, "height": paper["layout"]["height"], "scale": PNG_SCALE if kind == "png" else 1}
+            for kind, scale in (("svg", 1), ("png", 2)):
+                size = {"width": WIDTH, "height": paper["layout"]["height"], "scale": scale}
                 drawn: bytes = await browser.calc_fig(paper, opts={"format": kind, **size})
                 path = folder / f"{name}.{kind}"
                 with whole_file(path) as partial:

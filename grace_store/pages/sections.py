@@ -13,8 +13,6 @@ Figure = dict[str, Any]
 Cell = str | int | float | None
 Cells = Sequence[Cell]
 
-FIGURE_HEIGHT = 380
-"""Default height of a figure in pixels."""
 MAX_HALF_MATRIX, MAX_TABLE_MATRIX = 10, 40
 """Maximum rows of a matrix that is drawn at half the page's width, and of one that is shown as a table."""
 
@@ -68,7 +66,7 @@ class Section:
     def figure(self, name: str, title: str, figure: Figure, caption: str = "", *, wide: bool = False) -> None:
         """Add a figure. Its files have the same name."""
         self.figures[name] = figure
-        height = figure["layout"].setdefault("height", FIGURE_HEIGHT)
+        height = figure["layout"].setdefault("height", 380)
         self.blocks.append(
             {"kind": "figure", "figure": name, "title": title, "caption": caption, "wide": wide, "height": height}
         )
@@ -79,7 +77,6 @@ class Section:
 
 MAX_CHARS = 20_000
 """Maximum length of a segment's or turn's text in a page."""
-MAX_LABEL_CHARS = 72
 
 _JOINERS = "\u200c\u200d\u00ad"
 """Format characters that some scripts and emoji need. They do not change the direction of text."""
@@ -113,7 +110,7 @@ def shortened(text: str, limit: int = MAX_CHARS) -> str:
     return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit} characters more)"
 
 
-def plot_label(text: str, limit: int = MAX_LABEL_CHARS) -> str:
+def plot_label(text: str, limit: int = 72) -> str:
     """Return one line of text for a plot. HTML is escaped, because plotly reads some HTML in labels.
 
     >>> plot_label("<b>no tag</b>")

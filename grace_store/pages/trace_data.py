@@ -48,11 +48,6 @@ SHOWN_ANYWAY = ("id", "row", "num_steps", "num_tokens", "value", "flags")
 """Columns of the list for every trace. These names never mean fields of records."""
 LARGEST_WHOLE = 2**53
 """Largest whole number that a browser does not round. Larger numbers are shown as text."""
-LARGE, SMALL = 448, 224
-"""Longest side of large and small pictures in pixels."""
-MANY = 400
-"""Maximum number of samples with large pictures."""
-_QUALITY = 72
 _STREAM = 0x7265706F7274
 """Seed of the page's random samples. `score --method random` with a usual seed draws other samples."""
 
@@ -314,7 +309,7 @@ class Thumbnails:
         from grace_store.data.image_files import ImageFolder
 
         self._folder = ImageFolder(folder)
-        self._side = LARGE if num_samples <= MANY else SMALL
+        self._side = 448 if num_samples <= 400 else 224  # longest side of a picture in pixels
         self._keys: dict[str, str] = {}
         self.num_missing = 0
 
@@ -337,7 +332,7 @@ def _encoded(image: object) -> Iterator[str]:
     from PIL import Image
 
     assert isinstance(image, Image.Image)
-    options: dict[str, dict[str, int | bool]] = {"WEBP": {"quality": _QUALITY}, "PNG": {"optimize": True}}
+    options: dict[str, dict[str, int | bool]] = {"WEBP": {"quality": 72}, "PNG": {"optimize": True}}
     for name, how in options.items():
         stream = BytesIO()
         image.save(stream, name, **how)
