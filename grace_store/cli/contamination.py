@@ -9,7 +9,7 @@ import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, print_rows
-from grace_store.cli.options import NATURAL, OUT_PARQUET, as_table, command, option, said
+from grace_store.cli.options import NATURAL, OUT_PARQUET, as_table, command, only_given, option
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE
@@ -68,7 +68,7 @@ def contamination(store: str, against: tuple[str, ...], out: Path, *, as_json: b
     check_results(store, [out], [Path(each) for each in against if "://" not in each])
     with ProgressDisplay(quiet=as_json) as display:
         pool = shared.take_pool(store, settings, settings.pop("threads"))
-        found = gs.contamination(pool, against, **said(settings), listener=display)
+        found = gs.contamination(pool, against, **only_given(settings), listener=display)
     found.write(out)
     worst = {each.name: found.worst(WORST_SHOWN, each.name) for each in found.note.benchmarks}
     result = {"out": str(out), "conclusion": found.conclusion, "num_matches": found.counts, "worst": worst}

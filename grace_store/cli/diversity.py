@@ -7,7 +7,7 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import COUNT, NATURAL, PATH, TEXT, choice, command, flag, option, parsed, said
+from grace_store.cli.options import COUNT, NATURAL, PATH, TEXT, choice, command, flag, only_given, option, parsed
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.provenance import check_results
 from grace_store.values.diversity_spec import Traded
@@ -53,7 +53,7 @@ def diversity(
     Each subset is compared with the whole pool of samples and with random subsets of the same size. Coverage is the
     share of the clusters of the samples' vectors that a subset touches.
     """
-    asked = said({name: settings.pop(name) for name in ("methods", "weights")})
+    asked = only_given({name: settings.pop(name) for name in ("methods", "weights")})
     if asked and not curve:
         raise SettingError("--method and --weight are for the curve: give --curve, too")
     choices = gs.curve_choices(seed=settings["seed"], **asked) if curve else ()

@@ -11,7 +11,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_result, print_rows, where_line
-from grace_store.cli.options import FILE, NATURAL, OUT_PARQUET, PATH, PLACE, command, given, option, said
+from grace_store.cli.options import FILE, NATURAL, OUT_PARQUET, PATH, PLACE, command, given, only_given, option
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
 from grace_store.scoring.provenance import check_results
@@ -64,9 +64,9 @@ def duplicates(
     elif store is None:
         raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
-        with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as threads:
+        with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:
             pool = shared.take_pool(store, settings, threads)
-            found = gs.duplicates(pool, scores=scores, **said(settings), listener=display)
+            found = gs.duplicates(pool, scores=scores, **only_given(settings), listener=display)
     found.write(out)
     result = {
         "out": str(out),

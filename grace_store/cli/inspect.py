@@ -12,7 +12,7 @@ from grace_store.base.finding import number_text
 from grace_store.base.states import ABOUT
 from grace_store.cli import shared
 from grace_store.cli.console import console, escape_controls, print_json, show
-from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, option, said
+from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, only_given, option
 from grace_store.cli.progress import ProgressDisplay
 
 COLUMNS = {
@@ -85,7 +85,7 @@ def inspect(
     found = None
     if not is_alone:
         query = sample if sample is not None else read_vectors(str(vectors))
-        asked = {"scores": None if scores is None else gs.read_scores(scores), **said(settings)}
+        asked = {"scores": None if scores is None else gs.read_scores(scores), **only_given(settings)}
         with ProgressDisplay(quiet=as_json) as display:
             found = gs.neighbours(pool, query, neighbours or DEFAULT_COUNT, **asked, listener=display)
     if as_json:

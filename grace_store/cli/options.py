@@ -97,7 +97,7 @@ def option(name: str, kind: Any, help: str, field: str | None = None, *, many: b
     shown = rest.get("default") is not None
     if many and "callback" not in rest:
         does, dot, default = help.partition(". [default")
-        help = f"{does.removesuffix('.')}; may be repeated{dot or '.'}{default}"
+        help = f"{does.removesuffix('.')}. May be repeated{dot or '.'}{default}"
     return click.option(*names, type=kind, multiple=many, show_default=shown, help=help, **rest)
 
 
@@ -177,7 +177,7 @@ def parsed(model: type[SettingsT], values: dict[str, Any]) -> SettingsT:
     """
     nested = {name: each.annotation for name, each in model.model_fields.items() if is_settings(each.annotation)}
     given = {name: parsed(kind, values) for name, kind in nested.items()}
-    given |= said({name: values.pop(name) for name in model.model_fields if name in values})
+    given |= only_given({name: values.pop(name) for name in model.model_fields if name in values})
     return model.parse(**given)
 
 
@@ -251,7 +251,7 @@ def given(*, but: Collection[str] = ()) -> list[str]:
     ]
 
 
-def said(settings: dict[str, Any]) -> dict[str, Any]:
+def only_given(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that were given. The value of a setting that was not given is None, False or ()."""
     return {name: value for name, value in settings.items() if value is not None and value is not False and value != ()}
 

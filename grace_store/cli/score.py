@@ -10,7 +10,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, where_line
-from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, option, options_of, said
+from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.grouped_scoring import groups_in_words
 from grace_store.values.methods import METHODS
@@ -23,9 +23,8 @@ BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "data", "th
 """Parameters that can be given together with --replay. All other settings come from the table."""
 
 METHOD_LIST = "\n".join(
-    ["\b\nMethods, and what they prefer:", *(f"  {n}: {each.about}" for n, each in METHODS.items())]
+    ["\b\nMethods, each with its preference:", *(f"  {name}: {each.about}" for name, each in METHODS.items())]
 )
-
 
 GROUP = "group"
 """Value of --within that means questions. Other values name a field; a field with the name group is $.group."""
@@ -106,11 +105,11 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     signals, partial = settings.pop("signal"), settings.pop("partial")
     where, data = settings.pop("where"), settings.pop("data") or None
     targets, groups = _take_targets(settings), _take_groups(settings)
-    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
+    with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as pool:
         if replay is not None:
             done = gs.replay(replay, out, store, targets=targets, data=data, threads=pool, listener=display)
         else:
-            spec = parse_spec(said(settings))
+            spec = parse_spec(only_given(settings))
             pool_of = {"partial": partial, "where": where, "data": data}
             request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, **pool_of, **groups)
             done = gs.score(str(store), request, out=out, threads=pool, listener=display)

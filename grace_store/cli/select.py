@@ -17,7 +17,7 @@ from grace_store.choose.select import subset_paths
 from grace_store.choose.selection import SIZES
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, print_rows, where_line
-from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said
+from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.provenance import check_outputs
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
@@ -189,7 +189,7 @@ def _selection(settings: dict[str, Any], as_format: str) -> gs.Selection:
         raise SettingError(f"--margin is for pairs: give --as with one of {pairs}")
     if asked["diversity"] is not None:
         asked["diversity"] = DiversitySpec.parse(method=asked["diversity"], **diversity)
-    elif lonely := said({**diversity, "duplicates": asked["duplicates"]}):
+    elif lonely := only_given({**diversity, "duplicates": asked["duplicates"]}):
         option = {"num_clusters": "clusters"}.get(name := next(iter(lonely)), name)
         raise SettingError(f"--{option} is for a diverse selection: give --diversity, too")
     return gs.Selection.parse(**asked)

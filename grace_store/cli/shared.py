@@ -32,11 +32,11 @@ from grace_store.cli.options import (
     command,
     flag,
     given_once,
+    only_given,
     option,
     options_of,
     parsed,
     pick,
-    said,
     stacked,
 )
 from grace_store.cli.progress import ProgressDisplay
@@ -204,7 +204,7 @@ clusters = stacked(
 
 def take_pool(store: str, settings: dict[str, Any], threads: Threads) -> Pool:
     """Remove --signal, --where, --data and --partial from the settings, and return the pool that they describe."""
-    named = said({name: settings.pop(name, None) for name in ("where", "data", "partial")})
+    named = only_given({name: settings.pop(name, None) for name in ("where", "data", "partial")})
     return Pool.of(store, signals=settings.pop("signal"), threads=threads, **named)
 
 
@@ -232,7 +232,7 @@ def is_local(engine: str, address: str | None) -> bool:
 
 
 @contextmanager
-def spread(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
+def open_workers(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
     """Remove --engine, --address and --threads from the settings, and yield the workers that read a store.
 
     The workers are threads of this process, or tasks of a Ray cluster.

@@ -6,7 +6,7 @@ from typing import Any
 import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, said
+from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, only_given, option
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.sweep_settings import sweep_of
 
@@ -50,9 +50,9 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     draws overlap and rank correlation.
     """
     axes = {name: settings[name] for name in ("alpha", "history", "target", "aggregation")}
-    spec = sweep_of(said(axes), settings["signal"], settings["ratio"], grid)
+    spec = sweep_of(only_given(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
-    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as threads:
+    with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:
         given = {"where": settings["where"], "data": settings["data"] or None, "partial": partial}
         found = gs.sweep(gs.Pool.of(store, threads=threads, **given), spec, out=folder, listener=display).finding()
     replaced = " (the earlier sweep there is replaced)" if is_replaced else ""

@@ -8,7 +8,7 @@ import click
 import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import OUT_PARQUET, command, option, options_of, said
+from grace_store.cli.options import OUT_PARQUET, command, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.weightings import WEIGHTINGS
@@ -52,7 +52,7 @@ def weights(store: str, out: Path, *, as_json: bool, **settings: Any) -> None:
     """
     given = {name: settings.pop(name) for name in ("where", "partial", "threads")}
     pool = gs.Pool.of(store, signals=settings.pop("signal") or None, data=settings.pop("data") or None, **given)
-    scores = ScoreSpec.parse(**said({name: settings.pop(name) for name in SCORE_SETTINGS}))
+    scores = ScoreSpec.parse(**only_given({name: settings.pop(name) for name in SCORE_SETTINGS}))
     spec = WeightsSpec.parse(scores=scores, **{name: value for name, value in settings.items() if value is not None})
     with ProgressDisplay(quiet=as_json) as display:
         found = gs.weights(pool, spec, out=out, listener=display)
