@@ -21,7 +21,6 @@ from grace_store.pages.figures import (
     subset_losses,
     trade_lines,
 )
-from grace_store.pages.report_inputs import ReportInputs
 from grace_store.pages.sections import Figure, Section
 from grace_store.train.loss_log import read_losses
 
@@ -196,16 +195,6 @@ def against_section(found: AgainstTable) -> Section:
     about = "The strongest match of each item. Strength: the share of its word n-grams in the sample, or a cosine."
     section.records("Side by side", rows, about)
     return section
-
-
-def other_sections(given: ReportInputs) -> list[Section]:
-    """Return a part for each file that another command wrote."""
-    sections = [finding_section(each) for each in given.findings]
-    if given.against is not None:
-        sections.append(against_section(given.against))
-    if given.request.warmup is not None:
-        sections.append(warmup_section(given.request.warmup))
-    return sections
 
 
 def warmup_section(folder: Path) -> Section:

@@ -14,14 +14,14 @@ from grace_store.base.text import counted
 from grace_store.choose.select import select
 from grace_store.pages.comparisons import groups_section, methods_section, name_tables
 from grace_store.pages.figures import PlottedSamples
-from grace_store.pages.findings import other_sections
+from grace_store.pages.findings import against_section, finding_section, warmup_section
 from grace_store.pages.page_files import load_plotly_js, write_figures, write_page
 from grace_store.pages.report_inputs import ReportInputs, ReportRequest
 from grace_store.pages.score_sections import length_section, overview_section, settings_section, values_section
 from grace_store.pages.sections import Section
 from grace_store.pages.similarity import similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, choose_traces, gather_traces
-from grace_store.pool.pool import stepwise_signals
+from grace_store.pool.pool import Pool, stepwise_signals
 from grace_store.run.status import status
 from grace_store.scoring.conclusions import conclude_scores
 from grace_store.scoring.provenance import check_outputs, keep_samples, sources_of, where_note
@@ -113,11 +113,14 @@ def _gather(
     if request.by:
         sections.append(groups_section(store, named_tables, table, chosen, request.by, request.data))
     listener(Note("Comparing settings."))
-    sections.append(settings_section(given, table))
+    pool = Pool(store, where=given.kept, partial=request.partial)
+    sections.append(settings_section(pool, table, given.sweep, request.ratio))
     sections.append(methods_section(store, named_tables, state, request.ratio))
     listener(Note("Looking for neighbours."))
     similar, neighbours, groups = similarity_section(given, table, place, listener)
-    sections += [similar, *other_sections(given)]
+    sections += [similar, *map(finding_section, given.findings)]
+    sections += [] if given.against is None else [against_section(given.against)]
+    sections += [] if request.warmup is None else [warmup_section(request.warmup)]
     listed = ScoreTable(table.table.take(place), table.note, table.path)
     in_subsets = sum(mask.astype(np.int64) << bit for bit, (_, mask) in enumerate(subsets))
     traces = gather_traces(given, listed, np.asarray(in_subsets)[place], neighbours, listener)

@@ -15,7 +15,6 @@ from grace_store.base.text import one_line, size
 from grace_store.pages import figures
 from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.findings import add_finding
-from grace_store.pages.report_inputs import ReportInputs
 from grace_store.pages.sections import Cell, Section
 from grace_store.pool.pool import Pool, stepwise_signals
 from grace_store.run.status import Status, set_aside_rows
@@ -224,12 +223,11 @@ def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Sec
     return section
 
 
-def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
+def settings_section(pool: Pool, table: ScoreTable, given: Sweep | None, ratio: str) -> Section:
     """Return the part that compares settings and signals, from the given sweep or from a small new one."""
-    store, given, ratio = inputs.store, inputs.sweep, inputs.request.ratio
-    pool = Pool(store, where=inputs.kept, partial=inputs.request.partial)
+    stepwise = stepwise_signals(pool.store)
     section = Section("settings", "Settings", "The choice that other settings make.")
-    scored = {name: each for name, each in table.note.signals.items() if name in stepwise_signals(store)}
+    scored = {name: each for name, each in table.note.signals.items() if name in stepwise}
     if not scored:
         section.text("The signals of this table have one vector for each sample, so there are no settings to vary.")
         return section
@@ -243,8 +241,8 @@ def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
     section.text(f"{made} {len(swept.settings)} settings over {swept.num_samples:,} samples.")
     _overlap(section, swept)
     _boxes(section, "value-by-setting", "Values by setting", swept, "setting")
-    if len(stepwise_signals(store)) > 1:
-        grid: dict[str, Any] = {"signal": stepwise_signals(store)}
+    if len(stepwise) > 1:
+        grid: dict[str, Any] = {"signal": stepwise}
         if isinstance(same := table.note.spec, ScoreSpec):
             grid |= {name: (getattr(same, name),) for name in ("alpha", "history", "target", "aggregation")}
             grid["without_answer"] = same.without_answer

@@ -1,6 +1,9 @@
 """The page's part on similar samples: neighbours, duplicates, and the coverage of subsets."""
 
+from __future__ import annotations
+
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +15,13 @@ from grace_store.choose.duplicate_table import DuplicateTable
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages.figures import similarity_histogram
 from grace_store.pages.findings import add_finding
-from grace_store.pages.report_inputs import ReportInputs
 from grace_store.pages.sections import Cell, Section
 from grace_store.pool.descriptors import Descriptions, describe_samples
 from grace_store.pool.pool import Pool
 from grace_store.scoring.score_table import ScoreTable
+
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportInputs
 
 NUM_NEIGHBOURS_SHOWN = 5
 SEARCHED_AT_ONCE = 256

@@ -3,13 +3,15 @@
 The browser sorts and filters by an index of all traces. It reads the other data in blocks, when it needs them.
 """
 
+from __future__ import annotations
+
 import base64
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +23,7 @@ from grace_store.base.text import counted, one_line
 from grace_store.data.record import fields_in, value_of
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.sample_digests import prompt_digest
-from grace_store.pages.report_inputs import ReportInputs
 from grace_store.pages.sections import shortened
-from grace_store.pages.similarity import Neighbours
 from grace_store.pool.blocks import BlockReader
 from grace_store.pool.pool import parse_names, stepwise_signals
 from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
@@ -33,6 +33,10 @@ from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import rank
+
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportInputs
+    from grace_store.pages.similarity import Neighbours
 
 BLOCK_TRACES = 64
 """Number of traces in one block of the page's data."""
@@ -161,7 +165,7 @@ def _cosines(packed: Float32Array) -> list[list[float | None]]:
 
 def _texts(
     given: ReportInputs, shown: ScoreTable, positions: IntArray, found: TraceData, listener: Listener
-) -> Iterator[tuple[Sample | None, "Thumbnails | None"]]:
+) -> Iterator[tuple[Sample | None, Thumbnails | None]]:
     """Yield each shown sample and the maker of its pictures; None if the dataset cannot be read."""
     store, request = given.store, given.request
     try:
@@ -187,7 +191,7 @@ def _texts(
             found.notes.append(f"{counted(pictures.num_missing, 'image')} could not be shown; each trace says why.")
 
 
-def _text(sample: Sample | None, pictures: "Thumbnails | None", blocks: list[dict[str, str]]) -> dict[str, Any]:
+def _text(sample: Sample | None, pictures: Thumbnails | None, blocks: list[dict[str, str]]) -> dict[str, Any]:
     if sample is None:
         return {}
 
@@ -198,7 +202,7 @@ def _text(sample: Sample | None, pictures: "Thumbnails | None", blocks: list[dic
     return {"turns": turns, "segments": [shortened(text) for text in sample.segments]}
 
 
-def _picture(ref: ImageRef, pictures: "Thumbnails | None", blocks: list[dict[str, str]]) -> dict[str, Any]:
+def _picture(ref: ImageRef, pictures: Thumbnails | None, blocks: list[dict[str, str]]) -> dict[str, Any]:
     assert pictures is not None
     name = ref.source if isinstance(ref.source, str) and ref.source[:5].lower() != "data:" else "image in the record"
     key, url, problem = pictures.picture(ref)
