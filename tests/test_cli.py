@@ -218,7 +218,7 @@ def test_a_second_ctrl_c_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -
 
     assert interrupt(1)
     assert "Stopping after the step under way; Ctrl-C again" in capsys.readouterr().err
-    with pytest.raises(Interrupted, match=r"Stopped at once\. What was committed is kept"):
+    with pytest.raises(Interrupted, match=r"Stopped at once\. All committed work is kept"):
         interrupt(2)
 
 

@@ -48,11 +48,11 @@ def test_the_conclusion_comes_first_then_counts_and_the_worst_cases_side_by_side
     assert lines[0].startswith(
         "3 of 24 samples (12 %) have items of a benchmark in the text or close to it: 3 of 8 items of test.jsonl."
     )
-    assert lines[1].endswith("a.parquet: 4 rows, one for each sample and item (1 exact, 2 ngram, 1 template).")
-    assert lines[2] == "  from 0.3 of an item's runs of 5 words"
+    assert lines[1].endswith("a.parquet: 4 rows, one for each pair of sample and item (1 exact, 2 ngram, 1 template).")
+    assert lines[2] == "  a match has at least 0.3 of an item's n-grams of 5 words"
     assert lines[4].split()[1:] == ["8", "3", "3", "1", "0"]
     assert lines[3].split("  ")[-2:] == ["other numbers", "whole only"]
-    assert lines[5].startswith("  found: items that a sample has a copy of. samples: samples that have a copy.")
+    assert lines[5].startswith("  found: items that samples contain. samples: samples that contain an item.")
     assert lines[7] == f"  exact 1.00: t{100 + EXACT} (row {EXACT}) has test.jsonl:0, question in its prompt"
     assert [line.split()[0] for line in lines[8:10]] == ["sample", "item"]
     assert read_against(tmp_path / "a.parquet").contaminated.tolist() == [EXACT, WRAPPED, DILUTED]

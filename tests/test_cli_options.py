@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from pydantic import Field
 
 from grace_store.base.settings import Frozen, Storage
-from grace_store.cli.options import As, choice, given, options_of, said
+from grace_store.cli.options import As, choice, given, only_given, options_of
 
 
 class Spec(Frozen):
@@ -48,7 +48,7 @@ def run(*words: str) -> Result:
     @options_of(Request, Spec, differing={"limit": As("--at-most", default="no limit")})
     @options_of(Speed, but=["workers"], has_defaults=True)
     def command(**values: object) -> None:
-        click.echo(json.dumps([said(values), given(but=("rate",))]))
+        click.echo(json.dumps([only_given(values), given(but=("rate",))]))
 
     return CliRunner().invoke(command, words)
 

@@ -143,13 +143,13 @@ def test_a_mapping_comes_from_a_configuration_too_and_another_one_is_another_pla
     assert "map: planned answer=correct options=options" in refused
     assert "now prompt=rationale response=rationale" in refused
     config.write_text("[map]\nprompt.text = 3\n")
-    assert "a text or a number is wanted" in run("plan", "s", aqua, "--config", config, code=2).stderr
+    assert "write a text or a number." in run("plan", "s", aqua, "--config", config, code=2).stderr
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--map", "prompt"], 2, "--map 'prompt': PART=FIELD is wanted."),
+        (["--map", "prompt"], 2, "--map 'prompt': write PART=FIELD."),
         (["--map", "id=a", "--map", "id=b"], 2, "--map is given twice for id."),
         (["--map", "quest=question"], 1, "--map quest=question: there is no such part."),
         (["--map", "prompt=question"], 1, "Give either --map response=FIELD"),

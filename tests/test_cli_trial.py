@@ -58,7 +58,7 @@ def test_it_says_what_it_costs_then_trains_and_ends_with_a_sentence(home: Path, 
     [
         (["--random", "1"], 2, "1 is not in the range x>=2"),
         (["--held-out", "0.1"], 1, "holds 4 questions out; at least 8 are wanted"),
-        (["--by", "kind"], 2, "trial has no --by any more: random subsets follow the rules of the subset"),
+        (["--by", "kind"], 2, "trial has no --by any more: random subsets follow the rules of their subset"),
         (["--out", "{data}"], 1, "Writing"),
     ],
 )

@@ -23,10 +23,10 @@ def test_verify_and_repair(tmp_path: Path, text_model: str, data: str) -> None:
     assert "base unit 4: signals/base/segment_vector/c/4/0: chunk has" in result.stdout
     result = run("verify", store, "--json", code=1)
     assert json.loads(result.stdout)["problems"][0]["unit"] == 4
-    assert "1 problem mended" in run("verify", store, "--repair", "--threads", 1).stdout
+    assert "1 problem repaired" in run("verify", store, "--repair", "--threads", 1).stdout
     assert content(store) == before
     assert run_json("verify", store, "--repair")["mended"] == []
-    assert "nothing to mend" in run("verify", store, "--repair").stdout
+    assert "nothing to repair" in run("verify", store, "--repair").stdout
 
 
 def test_a_repair_that_cannot_be_done_undoes_nothing(tmp_path: Path, text_model: str, data: str) -> None:
@@ -43,7 +43,7 @@ def test_a_repair_that_cannot_be_done_undoes_nothing(tmp_path: Path, text_model:
 
 def test_a_repair_is_of_the_whole_store(extracted: Path) -> None:
     result = run("verify", extracted / "store.zarr", "--repair", "--signal", "base", "--units", 3, code=2)
-    assert "--repair mends all of a store and has no use for --signal, --units." in result.stderr
+    assert "--repair checks the whole store and cannot be used with --signal, --units." in result.stderr
 
 
 def test_units_to_do_are_no_problem_of_a_store_but_lost_ones_are(tmp_path: Path, text_model: str, data: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. Errors become messages here and only here."""
+"""The command line: parse arguments, call one function, print its result. Only this room turns errors into messages."""
 
 from grace_store.cli.main import main
 

@@ -1,7 +1,5 @@
 """grace-store audit"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import show
 from grace_store.cli.options import FILE, PLACE, TEXT, command, option
+from grace_store.scoring.provenance import check_results
 
 
 @command(
@@ -19,23 +18,26 @@ from grace_store.cli.options import FILE, PLACE, TEXT, command, option
     "grace-store audit scores.parquet --by source                 # which sources have the highest values",
 )
 @click.argument("scores", type=FILE)
-@option("--ratio", TEXT, "Share of the best samples whose mean length is compared with that of all.", default="0.2")
+@option(
+    "--ratio",
+    TEXT,
+    "Share of the best samples; their mean length is compared with the pool's.",
+    default="0.2",
+)
 @option(
     "--by",
     "FIELD[,...]",
-    "Field of the records, num_steps, or several (source,level), whose groups are compared. [default: none]",
+    "Fields of the records, or num_steps, that make groups of samples to compare. [default: none]",
 )
 @shared.where(shared.KNOWN_BY_SCORES)
-@option("--store", PLACE, "Store that was scored, if it has moved; for --where and --by. [default: where it was]")
+@option("--store", PLACE, "Scored store, if it has moved; for --where and --by. [default: its earlier place]")
 @shared.moved_data
 @shared.out_finding
 def audit(scores: Path, data: tuple[str, ...], out: Path | None, *, as_json: bool, **settings: Any) -> None:
-    """Measure how far the values of a table follow length and groups.
+    """Measure how values depend on length and on groups of traces.
 
-    Lengths are those of steps and of the response in tokens, and the number of steps. `select --control length` ranks
-    by what is left of the values when length is taken out.
+    Length is measured in three ways: tokens in a step, tokens in the response, and number of steps. To rank samples by
+    values without the effect of length, use `select --control length`.
     """
-    from grace_store.scoring.provenance import check_results
-
     check_results(None, [out], [scores])
     show(gs.audit(scores, **settings, data=data or None), out, as_json=as_json)

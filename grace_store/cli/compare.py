@@ -1,14 +1,14 @@
 """grace-store compare"""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
 
 import grace_store as gs
+from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import NATURAL, OUT_JSON, PATH, TEXT, command, option
+from grace_store.cli.options import NATURAL, PATH, TEXT, command, option
+from grace_store.scoring.provenance import check_results
 
 
 @command(
@@ -17,17 +17,22 @@ from grace_store.cli.options import NATURAL, OUT_JSON, PATH, TEXT, command, opti
 )
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
-@option("--ratio", TEXT, "Share of the samples that counts as chosen in tables of scores. [default: 0.2]")
-@option("--show", NATURAL, "Number of samples to list that entered, and of those that left.", "most", default=10)
-@option("--out", OUT_JSON, "JSON file for the finding, as `report --finding` takes it. [default: not written]")
+@option("--ratio", TEXT, "Share of the samples that counts as the subset of a table of scores. [default: 0.2]")
+@option(
+    "--show",
+    NATURAL,
+    "Number of samples to list that entered, and that left.",
+    "most",
+    default=10,
+)
+@shared.out_finding
 def compare(a: Path, b: Path, ratio: str | None, most: int, out: Path | None, *, as_json: bool) -> None:
-    """Show what two subsets share, what entered, what left and why.
+    """Show which samples two subsets share, which differ, and why.
 
-    A and B are subsets that `select` wrote, or tables of scores. A sample enters if it is in B alone, and leaves if it
-    is in A alone. Of samples that moved in rank it is told which part of their values moved them: alignment with the
-    answer, alignment with history, or length that was taken out. OUT and --json have all samples that entered or left.
+    A and B are subsets that `select` wrote, or tables of scores. A sample enters if it is only in B, and leaves if it
+    is only in A. For samples with another rank, the result names the part of the value that changed the rank: alignment
+    with the answer, alignment with the history, or the control of length. OUT and --json list all samples that entered
+    or left.
     """
-    from grace_store.scoring.provenance import check_results
-
     check_results(None, [out], [a, b])
     show(gs.compare(a, b, ratio=ratio), out, as_json=as_json, most=most)

@@ -1,6 +1,4 @@
-"""How every command prints: results on stdout, logs on stderr, errors as messages, exit codes."""
-
-from __future__ import annotations
+"""The output of every command: results on stdout, logs on stderr, errors as messages with exit codes."""
 
 import errno
 import json
@@ -21,7 +19,6 @@ from grace_store.base.errors import GraceStoreError, Interrupted, how_to_install
 from grace_store.base.finding import UNKNOWN, Finding, WhereNote
 from grace_store.base.text import counted, one_line, without_nan
 
-EXIT_INTERRUPTED = 130
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors", "PIL", "jinja2", "gguf"), "extract"),
     "peft": "warmup",
@@ -33,19 +30,19 @@ EXTRAS = {
 }
 """The extra that installs each optional module."""
 
-# Soft wrapping leaves lines whole for terminals to wrap and for logs to keep.
+# With soft wrapping, a log file keeps whole lines; terminals wrap them.
 log = Console(stderr=True, highlight=False, soft_wrap=True)
 console = Console(highlight=False)
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def errors_as_messages() -> Iterator[None]:
     """Turn every expected error into one message and an exit code."""
     try:
         yield
     except Interrupted as error:
         click.echo(str(error), err=True)
-        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+        raise click.exceptions.Exit(130) from None  # as shells do after Ctrl-C
     except GraceStoreError as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
         raise click.ClickException(escape_controls(f"{error}{notes}")) from None
@@ -60,23 +57,22 @@ def told() -> Iterator[None]:
         text = f"This needs {error.name}, which is not installed. {how_to_install(extra)}"
         raise click.ClickException(text) from None
     except BrokenPipeError:
-        raise  # nobody reads on, as after `| head`: click ends the command without a message
+        raise  # the reader is gone, for example after `| head`: click ends the command without a message
     except OSError as error:
-        raise click.ClickException(_os_error(error)) from None
-
-
-def _os_error(error: OSError) -> str:
-    where = f" ({error.filename})" if error.filename else ""
-    text = f"{error.strerror or error}{where}."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        # A store keeps its committed units; a table, a subset or a page appears only when it is complete.
-        return f"{text} Everything committed is kept and no file is half-written: make room and run the same again."
-    return text
+        where = f" ({error.filename})" if error.filename else ""
+        text = f"{error.strerror or error}{where}."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # A store keeps its committed units; a table, a subset or a page appears only when it is complete.
+            text += " Everything committed is kept and no file is half-written: make room and run the same again."
+        raise click.ClickException(text) from None
 
 
 @contextmanager
 def stoppable(after: str = "the units under way") -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets; a second Ctrl-C stops at once. after names what is finished first."""
+    """Yield an event that Ctrl-C or SIGTERM sets. A second Ctrl-C stops at once.
+
+    after names the work that the command finishes before it stops.
+    """
     stop = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -89,19 +85,19 @@ def stoppable(after: str = "the units under way") -> Iterator[threading.Event]:
     try:
         yield stop
     except KeyboardInterrupt:
-        raise Interrupted("Stopped at once. What was committed is kept: run the same command again to go on.") from None
+        raise Interrupted("Stopped at once. All committed work is kept. Run the same command again to go on.") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def print_json(value: Any) -> None:
-    """Write a result for machines to stdout; null stands for an unknown number."""
+    """Write a result to stdout as JSON. An unknown number becomes null."""
     click.echo(json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_result(result: Any, printer: Callable[..., None], *arguments: Any, as_json: bool) -> None:
-    """Write a result to stdout: as JSON for machines, or as a command's own printer shows it to people."""
+    """Write a result to stdout as JSON, or call the command's own printer with the arguments."""
     if as_json:
         print_json(result)
     else:
@@ -109,12 +105,12 @@ def print_result(result: Any, printer: Callable[..., None], *arguments: Any, as_
 
 
 def escape_controls(text: str) -> str:
-    """Return text with its control characters escaped, so that a terminal shows them and does not obey them."""
+    """Return text with escaped control characters: a terminal shows them and does not obey them."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def where_line(where: WhereNote | None) -> str:
-    """Return a line that says how many samples a filter kept; empty without a filter."""
+    """Return a line with a filter and the number of samples that it kept; empty without a filter."""
     if where is None:
         return ""
     kept = f"{where.num_kept} of {counted(where.num_samples, 'sample')}"
@@ -122,7 +118,7 @@ def where_line(where: WhereNote | None) -> str:
 
 
 def show(found: Finding, out: Path | None = None, *, as_json: bool, most: int | None = None) -> None:
-    """Write a finding to a file, if one is named, and to stdout: as JSON, or as conclusion, tables and notes.
+    """Write a finding to stdout, as JSON or as conclusion, tables and notes, and to a file if one is given.
 
     most limits the rows of each table on the terminal.
     """
@@ -158,7 +154,7 @@ def show(found: Finding, out: Path | None = None, *, as_json: bool, most: int | 
 
 
 def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Write a table, headings first, to stdout; columns of numbers are aligned right."""
+    """Write a table to stdout, headings first. Columns of numbers are aligned right."""
     rows = [[escape_controls(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     is_number = [all(_is_number(row[column]) for row in rows[1:]) for column in range(len(widths))]
@@ -175,7 +171,7 @@ def _is_number(text: str) -> bool:
 
 
 def fitting(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[list[str]]]:
-    """Yield a table in parts that fit into a width, each with the first column.
+    """Yield a table in parts that fit into a width. Each part has the first column.
 
     >>> list(fitting([["a", "bb", "cc"]], 9))
     [[['a', 'bb']], [['a', 'cc']]]

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from grace_store.base.errors import how_to_install
 from grace_store.cli.console import EXTRAS, console, log, print_json, show
 from grace_store.cli.options import OUT_FOLDER, PATH, TEXT, command, option
-
-if TYPE_CHECKING:
-    from grace_store.base.finding import Finding
+from grace_store.example import FOLDER, demo_model
+from grace_store.study.planted import find_planted, ranked_records
 
 MADE = {
     "store": "demo.zarr",
@@ -28,12 +27,12 @@ MADE = {
 }
 """Files that the demo writes."""
 NEEDS = {"duplicates": "faiss", "report": "plotly"}
-"""Optional results, and the module that each needs."""
+"""Optional results, with the module that each result needs."""
 OWN_DATA = """
-The same with your own traces, in five commands (`plan traces.zarr traces.jsonl --dry-run` looks at them first):
+The same with your own traces, in five commands (`plan traces.zarr traces.jsonl --dry-run` checks them first):
   grace-store extract traces.zarr --data traces.jsonl --model MODEL
   grace-store score traces.zarr --out scores.parquet
-  grace-store judge traces.zarr --label FIELD         # a field that says which traces are right, if there is one
+  grace-store judge traces.zarr --label FIELD         # if a field says which traces are right
   grace-store select scores.parquet --exclude-flagged --ratio 0.2 --out subset.jsonl
   grace-store report traces.zarr --scores scores.parquet --subset subset.jsonl --out report.html"""
 
@@ -44,31 +43,30 @@ The same with your own traces, in five commands (`plan traces.zarr traces.jsonl 
 @option("--ratio", TEXT, "Share of the traces to keep.", default="0.2")
 @click.pass_context
 def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as_json: bool) -> None:
-    """Run all of it on traces that ship with grace-store.
+    """Run the main commands on traces that come with grace-store.
 
-    Plans, extracts, scores, looks for duplicates, judges, selects with and without flagged traces, and reports. The
-    traces are 64 worked problems of twelve kinds, half of them flawed in ten known ways, four of them copies. What was
-    found of the flaws, and what was not, is said at the end. The model is a real one and runs on the CPU.
+    The demo plans, extracts, scores, finds duplicates, judges, selects with and without flagged traces, and writes a
+    report. The traces are 64 worked problems of twelve kinds. Half of them have flaws of ten known kinds, and four are
+    copies. At the end, the demo lists the flaws that it found and the flaws that it missed. The model is a small
+    language model that runs on the CPU.
     """
-    from grace_store.example import demo_model
-    from grace_store.study.planted import ranked_records
-
-    if find_spec("torch") is None:  # before the model, which is of no use without
+    if find_spec("torch") is None:  # checked before the model, which needs torch
         raise ModuleNotFoundError(name="torch")
     lacking = [name for name, module in NEEDS.items() if find_spec(module) is None]
     made = {name: folder / file for name, file in MADE.items() if name not in lacking}
     folder.mkdir(parents=True, exist_ok=True)
     for arguments in _commands(made, model or demo_model(), ratio):
-        # What the steps print is for people; with --json, stdout belongs to the one result at the end.
+        # The commands print for people. With --json, stdout has only the result at the end.
         with redirect_stdout(sys.stderr) if as_json else nullcontext():
             _run(ctx, arguments)
     for name in lacking:
         log.print(f"Left out: {name}, which needs {NEEDS[name]}. {how_to_install(EXTRAS[NEEDS[name]])}", markup=False)
-    found = _find(made)
-    ranking = ranked_records(made["scores"], {"quality": "quality", "question": "instruction"})
+    scores, judgement, subset, unflagged = (made[name] for name in ("scores", "judgement", "subset", "unflagged"))
+    found = find_planted(scores, judgement, subset, unflagged, made.get("duplicates"))
+    ranking = ranked_records(scores, {"quality": "quality", "question": "instruction"})
     if as_json:
-        told = {"finding": found.to_json(), "ranking": ranking}
-        print_json({name: str(path) for name, path in made.items()} | told)
+        paths = {name: str(path) for name, path in made.items()}
+        print_json({**paths, "finding": found.to_json(), "ranking": ranking})
         return
     console.print("\nWhat was found, and what was not", style="bold")
     show(found, as_json=False)
@@ -81,11 +79,9 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
 
 def _commands(made: dict[str, Path], model: Path, ratio: str) -> list[list[Any]]:
     """Return the arguments of every command that the demo runs."""
-    from grace_store.example import FOLDER
-
     store, scores, subset, unflagged = (made[name] for name in ("store", "scores", "subset", "unflagged"))
     alike = ["--duplicates", made["duplicates"]] if "duplicates" in made else []
-    # The text of every problem says what its figure shows, so a text model can do without.
+    # The text of every problem describes its figure, so a text model does not need the figure.
     commands = [
         ["plan", store, FOLDER / "traces.jsonl"],
         ["extract", store, "--model", model, "--text-only"],
@@ -102,16 +98,8 @@ def _commands(made: dict[str, Path], model: Path, ratio: str) -> list[list[Any]]
     return commands
 
 
-def _find(made: dict[str, Path]) -> "Finding":
-    """Return the finding that says which flaws the commands found."""
-    from grace_store.study.planted import find_planted
-
-    scores, judgement, subset, unflagged = (made[name] for name in ("scores", "judgement", "subset", "unflagged"))
-    return find_planted(scores, judgement, subset, unflagged, made.get("duplicates"))
-
-
 def _run(ctx: click.Context, arguments: Sequence[Any]) -> None:
-    """Run a command as the user would type it, and show it as such."""
+    """Print a command line and run it."""
     words = [str(argument) for argument in arguments]
     log.print(f"\n$ grace-store {shlex.join(words)}", style="bold", markup=False, soft_wrap=True)
     root = ctx.find_root().command

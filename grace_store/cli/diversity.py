@@ -1,7 +1,5 @@
 """grace-store diversity"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +7,9 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import COUNT, NATURAL, PATH, TEXT, choice, command, flag, option, parsed, said
+from grace_store.cli.options import COUNT, NATURAL, PATH, TEXT, choice, command, flag, only_given, option, parsed
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.scoring.provenance import check_results
 from grace_store.values.diverse_orders import Traded
 
 
@@ -20,16 +19,27 @@ from grace_store.values.diverse_orders import Traded
     "grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve --out diversity.json",
 )
 @shared.store
-@option("--subset", PATH, "Subset by `select`, or scores for their best 0.2. [default: none]", "subsets", many=True)
-@shared.scores("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
-@option("--ratio", TEXT, "Share of the samples that are the best of --scores. [default: 0.2]", many=True)
+@option(
+    "--subset",
+    PATH,
+    "Subset by `select`, or table of scores for its top 20 %. [default: none]",
+    "subsets",
+    many=True,
+)
+@shared.scores("Table with the pool's values. Its best samples are measured as a subset, too. [default: none]")
+@option("--ratio", TEXT, "Share of the samples that --scores adds as a subset. [default: 0.2]", many=True)
 @shared.clusters
 @option("--random", COUNT, "Number of random subsets to compare with.", default=200)
 @option("--seed", NATURAL, "Seed of the clusters and of the random subsets.", default=0)
-@flag("--curve", "List what coverage costs, at the first --ratio; `report --finding` draws what --out wrote of it.")
+@flag("--curve", "List the value that coverage costs, at the first --ratio. `report --finding` draws the list.")
 @option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)
 @option("--weight", float, "Weight of diversity in --curve, 0 to 1. [default: seven from 0 to 1]", "weights", many=True)
-@option("--show", NATURAL, "Number of clusters to list that a subset has too much of, and too little of.", default=3)
+@option(
+    "--show",
+    NATURAL,
+    "Number of clusters to list that are chosen too often, and too rarely.",
+    default=3,
+)
 @shared.out_finding
 @shared.where(" (with --scores also num_tokens, value, flags)")
 @shared.moved_data
@@ -38,14 +48,12 @@ from grace_store.values.diverse_orders import Traded
 def diversity(
     store: str, scores: Path | None, curve: bool, out: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
-    """Measure how diverse subsets are, and what diversity costs.
+    """Measure the diversity of subsets and its cost in value.
 
-    Subsets are compared with the whole pool of samples and with random subsets of the same size. Coverage is counted in
-    clusters of the samples' vectors.
+    Each subset is compared with the whole pool of samples and with random subsets of the same size. Coverage is the
+    share of the clusters of the samples' vectors that a subset touches.
     """
-    from grace_store.scoring.provenance import check_results
-
-    asked = said({name: settings.pop(name) for name in ("methods", "weights")})
+    asked = only_given({name: settings.pop(name) for name in ("methods", "weights")})
     if asked and not curve:
         raise SettingError("--method and --weight are for the curve: give --curve, too")
     choices = gs.curve_choices(seed=settings["seed"], **asked) if curve else ()

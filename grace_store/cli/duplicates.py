@@ -1,7 +1,5 @@
 """grace-store duplicates"""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,23 +11,13 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_result, print_rows, where_line
-from grace_store.cli.options import (
-    FILE,
-    NATURAL,
-    OUT_PARQUET,
-    PATH,
-    PLACE,
-    command,
-    given,
-    option,
-    said,
-)
+from grace_store.cli.options import FILE, NATURAL, OUT_PARQUET, PATH, PLACE, command, given, only_given, option
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
+from grace_store.scoring.provenance import check_results
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """Parameters that can be given together with --from."""
-KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"}
 
 
 @command(
@@ -41,35 +29,33 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 )
 @shared.optional_store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
-@option("--threshold", float, f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
-@option("--floor", float, f"Cosine down to which --from may lower the threshold later. [default: {DEFAULT_FLOOR}]")
+@option("--threshold", float, f"Smallest cosine of similar samples. [default: {DEFAULT_THRESHOLD}]")
+@option("--floor", float, f"Smallest threshold that --from can use later. [default: {DEFAULT_FLOOR}]")
 @option(
     "--keep",
     click.Choice(KEEPS),
-    "Which sample of a group is kept: that with the highest value, the shortest or the earliest. [default: value with "
+    "Sample of a group to keep: the one with the highest value, the shortest or the earliest. [default: value with "
     "--scores, else earliest]",
 )
 @shared.scores("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
-@option("--subset", PATH, "Search only among these: a subset, a table of scores, or a file of ids. [default: all]")
+@option("--subset", PATH, "Search only these samples: a subset, a table of scores, or a file of ids. [default: all]")
 @shared.where(" (with --scores also num_tokens, value, flags)")
 @shared.search
-@option("--seed", NATURAL, "Seed of the search and of a projection. [default: 0]")
+@option("--seed", NATURAL, "Seed of the search and of the projection. [default: 0]")
 @shared.engine
-@option("--data", PLACE, "Dataset, if it has moved: texts are compared, too. [default: the files planned]", many=True)
-@option("--from", FILE, "Table of duplicates to group again, without a search. [default: search STORE]", "source")
+@option("--data", PLACE, "Dataset, if it has moved. Texts are compared, too. [default: the planned files]", many=True)
+@option("--from", FILE, "Table of duplicates to group again without a search. [default: search STORE]", "source")
 def duplicates(
     store: str | None, out: Path, source: Path | None, scores: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
-    """Find samples that are alike, and choose one of each group.
+    """Find groups of similar samples, and keep one of each group.
 
-    Samples are alike if they have the same text, or vectors that point the same way. The table has one row a sample:
-    its group, the nearest sample and how similar it is, and whether it is kept. It holds all that is needed to group
-    it again by any threshold from the floor up, with --from.
+    Samples are similar if they have the same text, or vectors that point the same way. The table has one row for each
+    sample: its group, the nearest sample, the cosine with that sample, and whether the sample is kept. With --from,
+    the samples of a table are grouped again, by any threshold from the floor up.
 
-    With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
+    With --engine ray, the cluster reads and decodes the vectors. The search runs on this machine.
     """
-    from grace_store.scoring.provenance import check_results
-
     check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:
         if ignored := given(but=BESIDE_FROM):
@@ -78,15 +64,11 @@ def duplicates(
     elif store is None:
         raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
-        with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as threads:
+        with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:
             pool = shared.take_pool(store, settings, threads)
-            found = gs.duplicates(pool, scores=scores, **said(settings), listener=display)
+            found = gs.duplicates(pool, scores=scores, **only_given(settings), listener=display)
     found.write(out)
-    print_result(_result(found, out), _print, found, out, as_json=as_json)
-
-
-def _result(found: gs.DuplicateTable, out: Path) -> dict[str, Any]:
-    return {
+    result = {
         "out": str(out),
         "conclusion": found.conclusion,
         "num_samples": len(found),
@@ -98,10 +80,11 @@ def _result(found: gs.DuplicateTable, out: Path) -> dict[str, Any]:
         "thresholds": [asdict(count) for count in found.counts()],
         **found.note.to_json(),
     }
+    print_result(result, _print, found, out, as_json=as_json)
 
 
 def _print(found: gs.DuplicateTable, out: Path) -> None:
-    kept = KEPT[found.note.spec.keep]
+    kept = "highest value" if found.note.spec.keep == "value" else found.note.spec.keep
     click.echo(found.conclusion)
     click.echo(
         f"{out}: {counted(len(found), 'sample')}, {int((found.group >= 0).sum())} of them in "
@@ -112,8 +95,14 @@ def _print(found: gs.DuplicateTable, out: Path) -> None:
     same = "text" if found.note.exact_by == "text" else "record"
     click.echo(f"  {int(found.exact.sum())} with the same {same} as another")
     if found.note.num_zero:
-        click.echo(f"  {found.note.num_zero} with a vector of zeros, which is like no other")
-    click.echo(f"  {_search_in_words(found.note)}")
+        click.echo(f"  {found.note.num_zero} with a vector of zeros, which is similar to no other")
+    search, recall = "every sample was compared with every other", found.note.search.recall
+    if recall is not None and recall.share is None:
+        search = f"searched by cells; none of {recall.num_queries} random samples is similar to another"
+    elif recall is not None:
+        pairs = f"{recall.num_found} of {recall.num_true} pairs of {recall.num_queries} random samples"
+        search = f"searched by cells: recall {recall.share:.4f} ({pairs})"
+    click.echo(f"  {search}")
     if found.note.partial:
         signal = found.note.signal
         click.echo(f"  partial: {signal.num_units} of {found.note.num_units} units of {signal.name}")
@@ -122,15 +111,3 @@ def _print(found: gs.DuplicateTable, out: Path) -> None:
         counts = (count.num_groups, count.num_in_groups, count.num_dropped)
         rows.append([f"{count.threshold:g}", *map(str, counts), "<" if count.threshold == found.threshold else ""])
     print_rows(rows)
-
-
-def _search_in_words(note: gs.DuplicatesNote) -> str:
-    recall = note.search.recall
-    if recall is None:
-        return "every sample was compared with every other"
-    if recall.share is None:
-        return f"searched by cells; none of {recall.num_queries} random samples is like another"
-    return (
-        f"searched by cells: recall {recall.share:.4f} ({recall.num_found} of {recall.num_true} pairs of "
-        f"{recall.num_queries} random samples)"
-    )

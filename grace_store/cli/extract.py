@@ -1,24 +1,22 @@
 """grace-store extract"""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import grace_store as gs
+from grace_store.base.settings import GradientSpec
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick, stacked
+from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from grace_store.run.engines.engine import EngineOptions
+from grace_store.run.engines.engine import EngineOptions
+from grace_store.run.extract import extract_signals
 
 
 class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """i/n: the units whose number leaves remainder i when divided by n."""
+    """A shard i/n: the units with a number that leaves remainder i when divided by n."""
 
     name = "i/n"
 
@@ -27,15 +25,6 @@ class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
         if not (slash and i.isdigit() and n.isdigit() and 0 <= int(i) < int(n)):
             self.fail(f"{value!r} is not i/n with 0 <= i < n, such as 3/16", param, ctx)
         return int(i), int(n)
-
-
-worker_options = stacked(
-    shared.engine,
-    option("--workers", COUNT, "Number of worker processes. [default: one for each GPU here or in the Ray cluster]"),
-    option("--wait-minutes", click.FloatRange(0), "Minutes that --engine ray waits for a node. [default: no limit]"),
-    option("--shard", ShardType(), "Only every n-th unit, from unit i on. [default: from torchrun or srun, else all]"),
-    flag("--break-lock", "Take the store from a run that you know to be dead."),
-)
 
 
 @command(
@@ -50,7 +39,7 @@ worker_options = stacked(
 )
 @shared.store
 @shared.model
-@option("--data", PLACE, "Dataset file or folder. [default: the files that were planned]", many=True)
+@option("--data", PLACE, "Dataset file or folder. [default: the planned files]", many=True)
 @shared.images
 @option("--adapter", PLACE, "LoRA adapter to merge, or a folder of them, each a signal. [default: none]", many=True)
 @option("--signal", "NAME", "Name of each adapter's signal. [default: the adapter's folder, or base]", many=True)
@@ -58,64 +47,51 @@ worker_options = stacked(
 @shared.extract_spec
 @shared.gradient_spec
 @shared.speed
-@worker_options
+@shared.engine
+@option("--workers", COUNT, "Number of worker processes. [default: one per GPU, here or in the Ray cluster]")
+@option("--wait-minutes", click.FloatRange(0), "Minutes that --engine ray waits for a node. [default: no limit]")
+@option(
+    "--shard",
+    ShardType(),
+    "Every n-th unit, from unit i on. [default: by torchrun or srun, else all units]",
+)
+@flag("--break-lock", "Remove the lock of a run that no longer exists.")
 @config_option
 def extract(
     store: str, adapter: tuple[str, ...], signal: tuple[str, ...], break_lock: bool, *, as_json: bool, **wishes: Any
 ) -> None:
     """Write every sample's signals into a store; resumable.
 
-    For each step and the answer: a vector, their inner products (the Gram), losses and token counts. After an
-    interruption the same command does only what is missing. With STORE alone, it goes on with every signal that is
-    not finished. A STORE that is new is planned first.
+    The store gets, for each step and for the answer, a vector, a loss and a number of tokens, and the inner products of
+    a sample's vectors (the Gram). After an interruption, the same command does only the missing units. With STORE
+    alone, the command goes on with every unfinished signal. A new STORE is planned first.
 
-    With --kind gradient, vectors are gradients over the parameters of --adapter, randomly projected: one for each
-    sample for `score --method less`, icons or cadc, or one for each step with --per segment. LESS takes
-    --preconditioner adam for the traces to choose from and none for its targets, which are planned and extracted
-    into a store of their own.
+    With --kind gradient, vectors are randomly projected gradients over the parameters of --adapter: one for each sample
+    for `score --method less`, icons or cadc, or one for each step with --per segment. For LESS, extract the pool with
+    --preconditioner adam. Plan and extract the targets into another store, with --preconditioner none.
 
-    With --engine ray this process hands out units to workers on the nodes of a Ray cluster, one for each GPU (with
-    --device cpu, each CPU). Nodes may come and go. Every node must see store, data and model under the same paths.
+    With --engine ray, this process gives units to workers on the nodes of a Ray cluster, one worker per GPU (with
+    --device cpu, one per CPU). Nodes can join and leave. Every node must see store, data and model at the same paths.
     """
-    from grace_store.base.settings import GradientSpec
-    from grace_store.run.extract import extract_signals
-
     if given := pick(wishes, GradientSpec):
         wishes["gradient"] = GradientSpec(**given)
-    job = gs.ExtractJob(
-        store=store,
-        **{name: wishes[name] for name in ("model", "data", "images")},
-        data_request=gs.DataSpec(**pick(wishes, gs.DataSpec)),
-        request=gs.ExtractSpec(**pick(wishes, gs.ExtractSpec)),
-        options=gs.RunOptions(**pick(wishes, gs.RunOptions)),
-        samples_per_unit=wishes["unit_samples"],
-        break_lock=break_lock,
-    )
-    with ProgressDisplay() as display, stoppable() as stop:
-        who = {name: wishes[name] for name in ("workers", "shard")}
-        views = extract_signals(job, signal, adapter, display, stop, **who, elsewhere=_elsewhere(wishes))
-    # As it is after the last signal.
-    _print(store, views[-1].store, [view.name for view in views], as_json=as_json)
-
-
-def _elsewhere(wishes: dict[str, Any]) -> EngineOptions | None:
-    """Return the engine beyond this machine that was asked for."""
-    from grace_store.run.engines.engine import EngineOptions
-
+    job = shared.extract_job(store, wishes, samples_per_unit=wishes["unit_samples"], break_lock=break_lock)
     engine, address, workers, minutes = (wishes[name] for name in ("engine", "address", "workers", "wait_minutes"))
     if minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")
-    if shared.is_local(engine, address):
-        return None
-    wait_seconds = None if minutes is None else 60 * minutes
-    return EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)
-
-
-def _print(store: str, opened: gs.Store, signals: list[str], *, as_json: bool) -> None:
+    elsewhere = None
+    if not shared.is_local(engine, address):
+        wait_seconds = None if minutes is None else 60 * minutes
+        elsewhere = EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)
+    with ProgressDisplay() as display, stoppable() as stop:
+        who = {"workers": workers, "shard": wishes["shard"]}
+        views = extract_signals(job, signal, adapter, display, stop, **who, elsewhere=elsewhere)
+    # The view of the last signal has the newest state of the store.
+    opened, names = views[-1].store, [view.name for view in views]
     if as_json:
-        print_json(gs.status(opened, signals[0] if len(signals) == 1 else None).model_dump(mode="json"))
+        print_json(gs.status(opened, names[0] if len(names) == 1 else None).model_dump(mode="json"))
         return
-    for name in signals:
+    for name in names:
         counts = gs.status(opened, name)
         done = f"{counted(counts.num_done, 'sample')} done in signal {name}"
         aside, written = counted(counts.num_set_aside, "record"), size(counts.signals[name].num_bytes)

@@ -1,7 +1,5 @@
 """grace-store inspect"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from grace_store.base.finding import number_text
 from grace_store.base.states import ABOUT
 from grace_store.cli import shared
 from grace_store.cli.console import console, escape_controls, print_json, show
-from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, option, said
+from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, only_given, option
 from grace_store.cli.progress import ProgressDisplay
 
 COLUMNS = {
@@ -27,7 +25,7 @@ COLUMNS = {
     "history": "history_alignment",
     "score": "step_score",
 }
-"""Headings of the numbers of a segment, and the names of these numbers in the result."""
+"""Headings for the numbers of a segment, with the names of these numbers in the result."""
 
 
 @command(
@@ -38,17 +36,17 @@ COLUMNS = {
 )
 @shared.store
 @click.argument("sample", required=False)
-@option("--neighbours", COUNT, "Number of samples to list that are nearest to SAMPLE. [default: none]")
-@flag("--least", "List the samples least aligned with SAMPLE instead of the nearest.")
+@option("--neighbours", COUNT, "Number of nearest samples to list. [default: none]")
+@flag("--least", "List the samples with the smallest cosines instead of the nearest.")
 @option(
     "--vectors",
     FILE,
-    "In place of SAMPLE, a new trace's vectors, whose neighbours are listed: a .npy file of shape (K+1, d), the answer "
-    "last. [default: none]",
+    "Vectors of a new trace, instead of SAMPLE: a .npy file of shape (K+1, d), the answer last. Its neighbours are "
+    "listed. [default: none]",
 )
 @shared.scores(
-    "Table of scores whose values neighbours are shown with, and whose step scores weigh the steps with --descriptor "
-    "weighted. [default: GRACE's values by its defaults]"
+    "Table with the values to show for neighbours, and with the step scores for --descriptor weighted. [default: "
+    "GRACE's values with default settings]"
 )
 @shared.where(" (with --scores also num_tokens, value, flags)")
 @shared.search
@@ -66,16 +64,15 @@ def inspect(
 ) -> None:
     """Show one sample, segment by segment, with losses and scores.
 
-    SAMPLE is an id, or #ROW for a row of the dataset. Each segment has its tokens, mean loss and entropy, the share of
-    tokens that the model had right (hits), the norm of its vector, its alignment with answer and history, and its
-    score; flags, with what they mean, come first. Before anything is extracted, and for a sample that is not done,
-    there is only the text, split.
+    SAMPLE is an id, or #ROW for a row of the dataset. The output begins with the sample's flags and their meanings. For
+    each segment it has the number of tokens, the mean loss and entropy, the share of tokens that the model predicts
+    (hits), the norm of the vector, the alignments with answer and history, and the step score. A sample that is not
+    extracted yet has only its segments' texts.
 
-    With --neighbours, the samples nearest to it follow. Near means that the vectors point the same way: neighbours are
-    listed by cosine, each with its value, the beginning of its prompt and its answer. The options from --least to
-    --seed but for --signal are for neighbours.
+    With --neighbours, the nearest samples follow, in the order of their cosines. Each one has its value, the beginning
+    of its prompt and its answer. The options from --least to --seed, except --signal, are for neighbours.
     """
-    from grace_store.study.inspect import COUNT as USUAL
+    from grace_store.study.inspect import COUNT as DEFAULT_COUNT
     from grace_store.study.inspect import read_vectors
 
     if (sample is None) == (vectors is None):
@@ -88,9 +85,9 @@ def inspect(
     found = None
     if not is_alone:
         query = sample if sample is not None else read_vectors(str(vectors))
-        asked = {"scores": None if scores is None else gs.read_scores(scores), **said(settings)}
+        asked = {"scores": None if scores is None else gs.read_scores(scores), **only_given(settings)}
         with ProgressDisplay(quiet=as_json) as display:
-            found = gs.neighbours(pool, query, neighbours or USUAL, **asked, listener=display)
+            found = gs.neighbours(pool, query, neighbours or DEFAULT_COUNT, **asked, listener=display)
     if as_json:
         print_json(shown if found is None else {**shown, "neighbours": found.to_json()})
         return
@@ -101,6 +98,7 @@ def inspect(
 
 
 def _print_sample(shown: dict[str, Any]) -> None:
+    """Print a sample: a line of numbers for each segment and its text below, so that both fit on any terminal."""
     where = "no signal yet" if shown["signal"] is None else f"signal {shown['signal']}"
     place = f"row {shown['row']}  {where}  {shown['state']}"
     console.print(f"{escape_controls(shown['sample_id'])}  {place}", markup=False)
@@ -112,11 +110,6 @@ def _print_sample(shown: dict[str, Any]) -> None:
         console.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:
         console.print(Text(escape_controls(shown["prompt"]), style="dim"))
-    _print_segments(shown)
-
-
-def _print_segments(shown: dict[str, Any]) -> None:
-    """Print a line of numbers for each segment and its text below, so that both have room on any terminal."""
     has_scores = shown.get("value") is not None
     if has_scores:
         console.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
@@ -125,16 +118,12 @@ def _print_segments(shown: dict[str, Any]) -> None:
         console.print(f"{shown['num_tokens']} tokens, loss {shown['loss']:.3f}, gradient of length {shown['norm']:.4g}")
     for segment in shown["segments"]:
         if has_scores:
-            _print_numbers(segment)
+            cells = [f"{segment['name']:<9}"]
+            for value in (segment[key] for key in COLUMNS.values()):
+                cells.append(f"{'' if value is None else value if isinstance(value, int) else number_text(value):>8}")
+            score = segment["step_score"]
+            style = None if score is None else "green" if score > 0 else "red"
+            console.print("".join(cells), style=style, markup=False)
         else:
             console.print(segment["name"], style="bold")
         console.print(Padding(Text(escape_controls((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
-
-
-def _print_numbers(segment: dict[str, Any]) -> None:
-    cells = [f"{segment['name']:<9}"]
-    for key in COLUMNS.values():
-        value = segment[key]
-        cells.append(f"{'' if value is None else value if isinstance(value, int) else number_text(value):>8}")
-    score = segment["step_score"]
-    console.print("".join(cells), style=None if score is None else "green" if score > 0 else "red", markup=False)

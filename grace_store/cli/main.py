@@ -1,4 +1,4 @@
-"""The group of all commands. A command's module is imported only when the command is run or asked for help."""
+"""The group of all commands. A command's module is imported when the command runs or shows its help."""
 
 from typing import Any
 
@@ -10,49 +10,48 @@ from grace_store.study import STUDY_HELP
 
 GROUPS: dict[str, dict[str, str]] = {
     "Prepare": {
-        "plan": "Read a dataset and freeze what is to be done in a new store.",
+        "plan": "Read a dataset and write the plan of a new store.",
         "doctor": "Check model, data and machine before a long run.",
         "warmup": "Train a LoRA adapter on a small random subset; resumable.",
     },
     "Extract": {
         "extract": "Write every sample's signals into a store; resumable.",
-        "status": "Show how far a store is, and what it was made from.",
-        "verify": "Check that a store is what was written; exit 1 if it is not.",
-        "support": "Collect what to send when a run fails; no text of any trace.",
+        "status": "Show the progress, settings and sources of a store.",
+        "verify": "Check a store for damage, and repair it; exit 1 if damaged.",
+        "support": "Write a file about a failed run, without any trace's text.",
         "inspect": "Show one sample, segment by segment, with losses and scores.",
     },
     "Score and choose": {
         "score": "Make a table of step scores and values, without model or GPU.",
-        "sweep": "Score a store by many settings at once, and compare them.",
-        "audit": "Measure how far the values of a table follow length and groups.",
-        "select": "Write the best samples of a table of scores as a training set.",
+        "sweep": "Score a store with many settings at once, and compare them.",
+        "audit": "Measure how values depend on length and on groups of traces.",
+        "select": "Write the best samples of a table of scores to a training set.",
         "weights": "Make a table of step weights: how much to train on each step.",
-        "compare": "Show what two subsets share, what entered, what left and why.",
+        "compare": "Show which samples two subsets share, which differ, and why.",
     },
     "Look closer": {
-        "duplicates": "Find samples that are alike, and choose one of each group.",
-        "contamination": "Find samples that have items of benchmarks in them.",
-        "diversity": "Measure how diverse subsets are, and what diversity costs.",
+        "duplicates": "Find groups of similar samples, and keep one of each group.",
+        "contamination": "Find samples that contain items of benchmarks.",
+        "diversity": "Measure the diversity of subsets and its cost in value.",
         "fidelity": "Measure how well GRACE's proxy follows whole gradients.",
         **STUDY_HELP,
-        "report": "Write one HTML page of plots, and of traces step by step.",
+        "report": "Write one HTML page with plots, and with traces step by step.",
     },
     "Afterwards": {
-        "trial": "Train on subsets and on random ones, and compare the models.",
-        "evaluate": "Compare trained models with the one trained on the full data.",
+        "trial": "Train on chosen and on random subsets, and compare the models.",
+        "evaluate": "Compare models with the one that was trained on the full data.",
     },
-    "Try it": {"demo": "Run all of it on traces that ship with grace-store."},
+    "Try it": {"demo": "Run the main commands on traces that come with grace-store."},
 }
-"""Every command by its purpose, with the first line of its help; showing it must not import the command."""
+"""Every command by its purpose, with the first line of its help. Showing the list must not import the commands."""
 
 REMOVED = {
-    "repair": "`grace-store verify STORE --repair` redoes what is broken.",
-    "info": "`grace-store status STORE` shows what a store was made from.",
-    "neighbours": "`grace-store inspect STORE SAMPLE --neighbours 10` lists the samples nearest to one.",
+    "repair": "`grace-store verify STORE --repair` redoes broken units.",
+    "info": "`grace-store status STORE` shows the sources of a store.",
+    "neighbours": "`grace-store inspect STORE SAMPLE --neighbours 10` lists the nearest samples.",
 }
 """Removed commands, with their replacements."""
 
-_FINDINGS = ("--diversity", "--fidelity", "--judge", "--stability", "--trial")
 _FIRST = {
     "plan": "plan STORE DATA...",
     "doctor": "doctor STORE --model MODEL --data DATA",
@@ -62,17 +61,20 @@ _FIRST = {
 }
 REMOVED_OPTIONS = {
     **{(name, "--store"): f"the store is the first argument: grace-store {order}" for name, order in _FIRST.items()},
-    **{("report", name): "give the file with --finding." for name in _FINDINGS},
+    **{
+        ("report", f"--{name}"): "give the file with --finding."
+        for name in ("diversity", "fidelity", "judge", "stability", "trial")
+    },
     ("duplicates", "--against"): "`grace-store contamination STORE --against FILE` compares samples with benchmarks.",
-    ("fidelity", "--figure"): "`grace-store report STORE --finding FILE` draws what --out wrote.",
-    ("trial", "--by"): "random subsets follow the rules of the subset that they are compared with, so `select --by` "
-    "keeps the shares of both.",
+    ("fidelity", "--figure"): "`grace-store report STORE --finding FILE` draws the file of --out.",
+    ("trial", "--by"): "random subsets follow the rules of their subset: with `select --by`, both keep the shares "
+    "of the groups.",
 }
 """Removed options, by command, with their replacements."""
 
 
 class _Commands(Registry[click.Command]):
-    """All commands by name: a study's is made from its settings, any other is a module of its own."""
+    """All commands by name. The command of a study is made from its settings; every other command has a module."""
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in STUDY_HELP:
@@ -86,7 +88,7 @@ COMMANDS = _Commands("grace_store.cli", None, [name for lines in GROUPS.values()
 
 
 class LazyGroup(click.Group):
-    """Imports a command when it is needed, so that --help answers at once and scoring needs no torch."""
+    """A group that imports a command at first use, so that --help is fast and scoring needs no torch."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -103,9 +105,9 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        from grace_store.cli.console import told
+        from grace_store.cli.console import errors_as_messages
 
-        with told():
+        with errors_as_messages():
             try:
                 return super().invoke(ctx)
             except click.NoSuchOption as error:
@@ -125,7 +127,7 @@ class LazyGroup(click.Group):
 def main() -> None:
     """Choose the reasoning traces worth training on.
 
-    Each step of a trace would push a model in some direction. GRACE keeps traces whose steps push in the same
-    direction as their answer. `extract` writes these directions to a Zarr store once; from then on, `score` and
-    `select` need neither model nor GPU.
+    Training on a step of a trace pushes the model in some direction. GRACE keeps the traces in which the steps push in
+    the same direction as the answer. `extract` writes these directions to a Zarr store once. After that, `score` and
+    `select` need no model and no GPU.
     """

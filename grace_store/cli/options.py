@@ -1,10 +1,10 @@
-"""Build commands and options, each in a line or two, and read the given values, also from a --config file."""
+"""Build commands and their options, and read the values that the user gives, also in a --config file."""
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, TypeVar, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, get_args, get_origin
 
 import click
 from annotated_types import Ge
@@ -16,18 +16,13 @@ from pydantic_core import PydanticUndefined
 from grace_store.base import files
 from grace_store.base.settings import Settings, Spec
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 SettingsT = TypeVar("SettingsT", bound=Settings)
-
-
-class Decorator(Protocol):
-    """A decorator that adds options to a command's function."""
-
-    def __call__(self, function: FunctionT, /) -> FunctionT: ...
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""A decorator that adds options to a command's function."""
 
 
 class LocalPath(click.Path):
-    """A path on this machine, where all results but stores go; its name may say no other format than those."""
+    """A path on this machine. Only stores can be in a bucket. With formats, the ending of the path must fit one."""
 
     def __init__(self, *formats: str) -> None:
         is_folder = files.FOLDER in formats
@@ -44,7 +39,7 @@ class LocalPath(click.Path):
 
 
 class StorePlace(click.Path):
-    """The place of a store, a path or a bucket's URL; a file there is refused with the order of the arguments."""
+    """A store's path or bucket URL. The path of a file is refused, with the order of the arguments in the message."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         place: Any = super().convert(value, param, ctx)
@@ -59,25 +54,24 @@ TEXT = click.STRING
 COUNT = click.IntRange(1)
 NATURAL = click.IntRange(0)
 PLACE = click.Path()
-"""A path or a bucket's URL."""
+"""A path or a bucket URL."""
 STORE = StorePlace()
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 OUT_PATH = LocalPath()
-"""A file or a folder; other options say which, and of which format."""
+"""A file or a folder. Other options of the command set the format."""
 OUT_FOLDER = LocalPath(files.FOLDER)
 OUT_PARQUET = LocalPath(files.PARQUET)
-OUT_RECORDS = LocalPath(files.JSON_LINES, files.JSON)
 OUT_JSON = LocalPath(files.JSON)
 OUT_HTML = LocalPath(files.HTML)
 
 
-# ---------------------------------------------------------------- making commands and options
+# ---------------------------------------------------------------- commands and options
 
 
 def command(*examples: str, about: str = "") -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that makes a command: examples stand below its help, and --json is its last option."""
+    """Return a decorator that makes a command, with examples below its help and --json as its last option."""
     title = "Examples" if len(examples) > 1 else "Example"
     epilog = "\n".join([about + f"\b\n{title}:", *(f"  {each}" for each in examples)])
 
@@ -92,10 +86,10 @@ def command(*examples: str, about: str = "") -> Callable[[Callable[..., None]], 
 
 
 def option(name: str, kind: Any, help: str, field: str | None = None, *, many: bool = False, **rest: Any) -> Decorator:
-    """Return an option whose help says its default and whether it may be repeated.
+    """Return an option whose help names its default and says if the option may be repeated.
 
-    kind is a type of click, or what stands for a text in the help. field is the parameter's name, if it is not the
-    option's.
+    kind is a click type, or the placeholder of a text in the help. field is the name of the function's parameter, if
+    the parameter is not named like the option.
     """
     if isinstance(kind, str):
         kind, rest["metavar"] = TEXT, kind
@@ -103,7 +97,7 @@ def option(name: str, kind: Any, help: str, field: str | None = None, *, many: b
     shown = rest.get("default") is not None
     if many and "callback" not in rest:
         does, dot, default = help.partition(". [default")
-        help = f"{does.removesuffix('.')}; may be repeated{dot or '.'}{default}"
+        help = f"{does.removesuffix('.')}. May be repeated{dot or '.'}{default}"
     return click.option(*names, type=kind, multiple=many, show_default=shown, help=help, **rest)
 
 
@@ -113,9 +107,9 @@ def flag(name: str, help: str, field: str | None = None) -> Decorator:
 
 
 def stacked(*options: Decorator) -> Decorator:
-    """Return one decorator for several options, shown in the order given."""
+    """Return one decorator for several options. The help shows the options in the order given."""
 
-    def apply(function: FunctionT) -> FunctionT:
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
         for each in reversed(options):
             function = each(function)
         return function
@@ -124,7 +118,7 @@ def stacked(*options: Decorator) -> Decorator:
 
 
 def choice(literal: Any) -> click.Choice[str]:
-    """Return the values of a Literal type of the library as a choice."""
+    """Return a choice of the values of a Literal type."""
     return click.Choice(get_args(literal))
 
 
@@ -132,14 +126,14 @@ def choice(literal: Any) -> click.Choice[str]:
 
 
 class As(NamedTuple):
-    """Differences between an option and the field that it is made from."""
+    """Differences between an option and the field that the option is made from."""
 
     name: str | None = None
     help: str | None = None
     default: str | None = None
     kind: Any = None
     is_flag: bool = False
-    """It has no --no- to undo it."""
+    """The option has no --no- form."""
 
 
 def options_of(
@@ -149,10 +143,11 @@ def options_of(
     has_defaults: bool = False,
     differing: Mapping[str, As] = MappingProxyType({}),
 ) -> Decorator:
-    """Return an option for each field of the first model, in its order; only those, or all but those.
+    """Return an option for each field of the first model, in the model's order.
 
-    Help, type and default are those of the first model that has them. An option that is not given is None and the
-    library decides, by the default that the help names; with has_defaults it is that default.
+    only and but are names of fields to use or to leave out. Help, type and default come from the first model that has
+    them. The value of an option that is not given is its default with has_defaults, else None; the library then uses
+    the default that the help names.
     """
     made = []
     for name in _settings_of(models[0]):
@@ -171,15 +166,18 @@ def _settings_of(model: type[BaseModel]) -> Collection[str]:
 
 
 def is_settings(kind: Any) -> TypeGuard[type[Settings]]:
-    """Return whether a field holds settings of its own, whose options stand beside those of the others."""
+    """Return whether a field holds nested settings. Their fields become options of the same command."""
     return isinstance(kind, type) and issubclass(kind, Settings)
 
 
 def parsed(model: type[SettingsT], values: dict[str, Any]) -> SettingsT:
-    """Return settings as a command's parameters say them, taking these out; what was not given keeps its default."""
+    """Remove the parameters of a settings model from a command's values, and return the settings.
+
+    A parameter that was not given keeps its default.
+    """
     nested = {name: each.annotation for name, each in model.model_fields.items() if is_settings(each.annotation)}
     given = {name: parsed(kind, values) for name, kind in nested.items()}
-    given |= said({name: values.pop(name) for name in model.model_fields if name in values})
+    given |= only_given({name: values.pop(name) for name in model.model_fields if name in values})
     return model.parse(**given)
 
 
@@ -196,14 +194,12 @@ def _option_of(name: str, fields: list[FieldInfo], differing: As, *, has_default
     both = f"{plain}/--no-{plain.removeprefix('--')}" if kind is bool else plain
     if has_defaults and default is not None:
         return click.option(both, name, type=kind, default=default, show_default=True, help=help)
-    shown = "" if "[default: " in help else f" [default: {differing.default or _shown(plain, default)}]"
-    return click.option(both, name, type=kind, default=None, help=f"{help}{shown}")
-
-
-def _shown(option: str, default: Any) -> str:
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
     if isinstance(default, bool):
-        return option.removeprefix("--") if default else f"no-{option.removeprefix('--')}"
-    return f"{default:g}" if isinstance(default, float) else str(default)
+        shown = f"{'' if default else 'no-'}{plain.removeprefix('--')}"
+    if "[default: " not in help:
+        help = f"{help} [default: {differing.default or shown}]"
+    return click.option(both, name, type=kind, default=None, help=help)
 
 
 def _type(fields: list[FieldInfo]) -> Any:
@@ -218,56 +214,54 @@ def _type(fields: list[FieldInfo]) -> Any:
     return click.IntRange(next((int(str(each)) for each in bounds), None)) if kind is int else kind
 
 
-# ---------------------------------------------------------------- reading what was given
+# ---------------------------------------------------------------- given values
 
 
 def as_table(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str] | None:
-    """Return the pairs NAME=VALUE of an option as a table; None if there are none."""
+    """Return the pairs NAME=VALUE of an option as a table; None without any pair."""
     table: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = (part.strip() for part in pair.partition("="))
         if not (name and equals and value):
-            raise click.UsageError(f"{parameter.opts[0]} {pair!r}: {parameter.metavar} is wanted.", context)
+            raise click.UsageError(f"{parameter.opts[0]} {pair!r}: write {parameter.metavar}.", context)
         if name in table:
             raise click.UsageError(f"{parameter.opts[0]} is given twice for {name}.", context)
         table[name] = value
     return table or None
 
 
-def any_given(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the values of an option that may be repeated; None if there are none."""
-    return values or None
-
-
 def given_once(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
-    """Return the only value of an option declared as multiple; of one that is not, click silently takes the last."""
+    """Return the only value of an option, and refuse a second value.
+
+    The option is declared as multiple, because click silently takes the last value of other options.
+    """
     if len(values) > 1:
         raise click.UsageError(f"{parameter.opts[0]} is given {len(values)} times and takes one value.", context)
     return values[0] if values else None
 
 
 def given(*, but: Collection[str] = ()) -> list[str]:
-    """Return the arguments and options that the user gave to the command under way, as written in its help."""
+    """Return the arguments and options that the user gave to the current command, with their names in the help."""
     context = click.get_current_context()
-    unsaid = (ParameterSource.DEFAULT, None)
     return [
         parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name not in but and context.get_parameter_source(str(parameter.name)) not in unsaid
+        if parameter.name not in but
+        and context.get_parameter_source(str(parameter.name)) not in (ParameterSource.DEFAULT, None)
     ]
 
 
-def said(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given; None, False and () stand for those that were not."""
+def only_given(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given. The value of a setting that was not given is None, False or ()."""
     return {name: value for name, value in settings.items() if value is not None and value is not False and value != ()}
 
 
 def pick(values: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """Return the part of a command's parameters that belongs to one model and was given."""
-    return {name: value for name in _settings_of(model) if (value := values.get(name)) is not None}
+    """Return the given values of a command's parameters that are fields of a model."""
+    return {name: value for name in _settings_of(model) if (value := values.get(name)) not in (None, ())}
 
 
-# ---------------------------------------------------------------- --config: options from a file
+# ---------------------------------------------------------------- options in a --config file
 
 
 def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
@@ -277,7 +271,14 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise click.BadParameter(f"{path} is not TOML: {error}", ctx, param) from None
-    known = _settable(ctx.command)
+    # A file may set options, and arguments that take one value.
+    known = {
+        name.removeprefix("--"): parameter
+        for parameter in ctx.command.params
+        if parameter.name not in (None, "config", "help") and parameter.nargs != -1
+        for name in parameter.opts
+        if name.startswith("--") or isinstance(parameter, click.Argument)
+    }
     unknown = sorted(key for key in content if key.replace("_", "-") not in known)
     if unknown:
         knows = f"It knows: {', '.join(sorted(known))}."
@@ -293,29 +294,18 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
 
 
 def _as_written(option: click.Parameter, value: Any, where: str, ctx: click.Context, param: click.Parameter) -> Any:
-    """Return a value as the command line would have given it, so that both are checked in the same way."""
+    """Return a value of a file in the form that the command line gives, so that click checks both in the same way."""
     if isinstance(option, click.Option) and option.is_flag:
         if not isinstance(value, bool):
-            raise click.BadParameter(f"{where} is {value!r}; true or false is wanted.", ctx, param)
+            raise click.BadParameter(f"{where} is {value!r}; write true or false.", ctx, param)
         return value
     if isinstance(value, dict) and option.callback is as_table:
         value = [f"{name}={each}" if isinstance(each, str) else each for name, each in value.items()]
     values = value if option.multiple and isinstance(value, list) else [value]
     if wrong := [each for each in values if isinstance(each, bool) or not isinstance(each, str | int | float)]:
-        raise click.BadParameter(f"{where} is {str(wrong[0])[:80]!r}; a text or a number is wanted.", ctx, param)
+        raise click.BadParameter(f"{where} is {str(wrong[0])[:80]!r}; write a text or a number.", ctx, param)
     texts = [str(each) for each in values]
     return texts if option.multiple else texts[0]
-
-
-def _settable(command: click.Command) -> dict[str, click.Parameter]:
-    """Return {name as it is written: parameter} for all that a file may set: options, and an argument of one value."""
-    return {
-        name.removeprefix("--"): parameter
-        for parameter in command.params
-        if parameter.name not in (None, "config", "help") and parameter.nargs != -1
-        for name in parameter.opts
-        if name.startswith("--") or isinstance(parameter, click.Argument)
-    }
 
 
 config_option = click.option(
@@ -324,6 +314,6 @@ config_option = click.option(
     callback=_read_config,
     is_eager=True,
     expose_value=False,
-    help="TOML file with options, named as here without the dashes, and with `store` if STORE is left out; the command "
-    "line wins over it. [default: none]",
+    help="TOML file with values of these options, under their names without dashes. `store` in the file stands for "
+    "STORE. Options on the command line override the file. [default: none]",
 )

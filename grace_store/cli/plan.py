@@ -1,7 +1,5 @@
 """grace-store plan"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
@@ -16,19 +14,20 @@ from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, 
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 from grace_store.data.formats.mapped import MAPPED_FORMAT
+from grace_store.run.preview import preview_json, preview_lines
 
 _DESCRIBED = (*FORMATS.values(), MAPPED_FORMAT)
 FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {each.name}: {each.description}" for each in _DESCRIBED)])
 MARKERS = """
 \b
-Steps by a marker: --splitter 'marker:REGEX' opens a step at every line that begins
-with the regular expression. With 'marker:\\(\\d+\\)' the response
+Steps by a marker: --splitter 'marker:REGEX' begins a step at every line that matches
+the regular expression at its start. With 'marker:\\(\\d+\\)' the response
     (1) 3 bags of 4 apples are 12.
         That is a dozen.
     (2) Two are eaten, so 10 are left.
     Answer: 10
-has two steps, of two lines and one, and --answer 'marker:^Answer:' ends them where
-the answer begins."""
+has two steps, one of two lines and one of one line. With --answer 'marker:^Answer:',
+the answer begins at its last line."""
 
 
 @command(
@@ -42,35 +41,34 @@ the answer begins."""
 )
 @shared.store
 @click.argument("data", nargs=-1, required=True, type=click.Path())
-@flag("--dry-run", "Write nothing; show how records are read, what is set aside and what each --min-steps would keep.")
-@option("--images", PLACE, "Folder in which images are looked for, to report missing ones. [default: they are not]")
-@option("--workers", COUNT, "Processes that read records. [default: by the number of cores and the size of DATA]")
+@flag("--dry-run", "Write nothing. Show how records are read, which are set aside, and how many --min-steps keeps.")
+@option("--images", PLACE, "Folder of the images, to report missing images. [default: images are not checked]")
+@option("--workers", COUNT, "Processes that read records. [default: depends on the cores and the size of DATA]")
 @shared.data_spec
 @config_option
 def plan(store: str, data: tuple[str, ...], dry_run: bool, *, as_json: bool, **wishes: Any) -> None:
-    """Read a dataset and freeze what is to be done in a new store.
+    """Read a dataset and write the plan of a new store.
 
-    STORE is the path or bucket URL of the new store, DATA are files or folders. This command is optional: extract plans
-    by itself. Records that cannot be used are set aside with a reason; `status` counts them. While nothing is
-    extracted, other settings or data plan the store anew; what is not said stays as it was planned.
+    STORE is the path or bucket URL of the new store. DATA are files or folders. This command is optional: `extract`
+    also plans a new store. Records that cannot be used are set aside with a reason, and `status` counts them. Until a
+    signal is extracted, other settings or data replace the plan. Settings that are not given stay as they were planned.
     """
     request = gs.DataSpec(**pick(wishes, gs.DataSpec))
     reading = {"images": wishes["images"], "workers": wishes["workers"]}
     if dry_run:
-        from grace_store.run.preview import preview_json
-
         with ProgressDisplay() as display:
             found = gs.preview(data, request, store=store, **reading, listener=display)
-        print_result(preview_json(found), _print_preview, found, as_json=as_json)
+        text = escape_controls("\n".join(preview_lines(found)))
+        print_result(preview_json(found), click.echo, text, as_json=as_json)
         return
-    with _Heard() as heard:
+    with _RememberedWarnings() as heard:
         sizes = {"samples_per_unit": wishes["unit_samples"]}
         planned = gs.plan(data, store, request, **reading, **sizes, anew=True, listener=heard)
     print_result(gs.status(planned).model_dump(mode="json"), _print, store, planned, heard.warnings, as_json=as_json)
 
 
-class _Heard(ProgressDisplay):
-    """Remembers warnings, which are repeated at the end."""
+class _RememberedWarnings(ProgressDisplay):
+    """A display that also remembers warnings, because the command repeats them at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,13 +78,6 @@ class _Heard(ProgressDisplay):
         super().__call__(event)
         if isinstance(event, Warned):
             self.warnings.append(event.text)
-
-
-def _print_preview(found: gs.RecordTally) -> None:
-    from grace_store.run.preview import preview_lines
-
-    for line in preview_lines(found):
-        click.echo(escape_controls(line))
 
 
 def _print(store: str, planned: gs.Store, warnings: list[str]) -> None:

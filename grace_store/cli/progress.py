@@ -1,4 +1,4 @@
-"""A job's progress on stderr."""
+"""The progress of a run on stderr."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class ProgressDisplay:
-    """Draws a job's events: a live bar on a terminal, a line now and then elsewhere. Called from any thread."""
+    """A listener that shows events: as a live bar on a terminal, else as a line every few seconds. Thread-safe."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -51,7 +51,13 @@ class ProgressDisplay:
             case Started():
                 self._start(event)
             case Rated():
-                self._rated(event)
+                num_samples = self._started.num_samples if self._started else 0
+                console.log.print(
+                    f"Measured on a few samples: {event.samples_per_second:.1f} samples/s "
+                    f"({event.tokens_per_second:.0f} tokens/s), so about "
+                    f"{duration(num_samples / event.samples_per_second)} in all."
+                )
+                self._began = time.monotonic()
             case UnitCommitted():
                 self._committed(event)
             case StepTaken():
@@ -78,14 +84,6 @@ class ProgressDisplay:
             console.log.print(
                 f"Signal {event.signal}: {amount} to do, about {size(event.bytes_expected)} to write.", markup=False
             )
-        self._began = time.monotonic()
-
-    def _rated(self, event: Rated) -> None:
-        seconds = (self._started.num_samples if self._started else 0) / event.samples_per_second
-        console.log.print(
-            f"Measured on a few samples: {event.samples_per_second:.1f} samples/s ({event.tokens_per_second:.0f} "
-            f"tokens/s), so about {duration(seconds)} in all."
-        )
         self._began = time.monotonic()
 
     def _committed(self, event: UnitCommitted) -> None:

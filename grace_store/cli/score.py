@@ -1,7 +1,5 @@
 """grace-store score"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,62 +10,24 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, where_line
-from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.scoring.grouped_scoring import groups_in_words
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import InfluenceSpec, parse_spec
 from grace_store.values.within_groups import Within
 
 NAMED_AT_MOST = 10
-"""Subtasks and capabilities that are named; a target set may have hundreds."""
+"""Maximum number of subtasks or capabilities to name. A target set can have hundreds."""
 BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "data", "threads", "engine", "address", "as_json")
-"""Parameters that can be given together with --replay; all other settings come from the table."""
+"""Parameters that can be given together with --replay. All other settings come from the table."""
 
 METHOD_LIST = "\n".join(
-    ["\b\nMethods, by what they keep:", *(f"  {name}: {each.about}" for name, each in METHODS.items())]
-)
-
-method_options = stacked(
-    option(
-        "--method",
-        click.Choice(list(METHODS)),
-        "Scoring method, as listed below. less, icons and cadc score by the influence on --targets.",
-        default="grace",
-    ),
-    shared.grace,
-    options_of(InfluenceSpec, but=["method"]),
-)
-
-target_options = stacked(
-    option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted as STORE was. [default: none]"),
-    option(
-        "--target-signal",
-        "NAME",
-        "Signal of the targets for each --signal. [default: that of the same name, or the only one that fits]",
-        many=True,
-    ),
-    option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: each file is one]"),
-    option("--target-data", PLACE, "Files of the target set, if they have moved. [default: those planned]", many=True),
+    ["\b\nMethods, each with its preference:", *(f"  {name}: {each.about}" for name, each in METHODS.items())]
 )
 
 GROUP = "group"
-"""Stands for a question in --within, which otherwise names a field; a field of that name is $.group."""
-
-within_options = stacked(
-    option(
-        "--within",
-        "group|FIELD",
-        "Compare values with those of the same question: group as --group-by says, or the records with the same value "
-        "of a field. The table keeps the value before in plain_value. [default: values as they are]",
-    ),
-    option(
-        "--within-as",
-        choice(Within),
-        "With --within, values less the mean of their question, or also divided by its standard deviation. "
-        "[default: centred]",
-    ),
-    shared.group_by,
-)
+"""Value of --within that means questions. Other values name a field; a field with the name group is $.group."""
 
 
 @command(
@@ -79,7 +39,7 @@ within_options = stacked(
     "grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2",
     "grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject",
     "grace-store score traces.zarr --out scores.parquet --where \"is_correct and source in ('a', 'b')\"",
-    "grace-store score traces.zarr --out scores.parquet --within group                 # less the question's mean",
+    "grace-store score traces.zarr --out scores.parquet --within group                 # minus the question's mean",
     "grace-store score traces.zarr --out scores.parquet --within problem_id --within-as standardised",
     "grace-store score traces.zarr --out scores.parquet --target group                 # the other traces' answers",
     "grace-store score --replay scores.parquet --out again.parquet",
@@ -88,41 +48,68 @@ within_options = stacked(
 )
 @shared.optional_store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
-@option("--signal", "NAME[=WEIGHT]", "Signal to score by, and its weight. [default: the only one]", many=True)
-@method_options
-@target_options
-@within_options
+@option("--signal", "NAME[=WEIGHT]", "Signal to score, and its weight. [default: the only signal]", many=True)
+@option(
+    "--method",
+    click.Choice(list(METHODS)),
+    "Scoring method; see the list below. less, icons and cadc score by influence on --targets.",
+    default="grace",
+)
+@shared.grace
+@options_of(InfluenceSpec, but=["method"])
+@option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted like STORE. [default: none]")
+@option(
+    "--target-signal",
+    "NAME",
+    "Signal of the targets for each --signal. [default: the one of the same name, or the only one that fits]",
+    many=True,
+)
+@option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: one per file]")
+@option("--target-data", PLACE, "Files of the targets, if they have moved. [default: the planned files]", many=True)
+@option(
+    "--within",
+    "group|FIELD",
+    "Compare each value with the values of the same question. Traces with the same value of FIELD, or the same "
+    "question by --group-by (group), are compared. The column plain_value keeps the original values. [default: "
+    "values are not compared]",
+)
+@option(
+    "--within-as",
+    choice(Within),
+    "With --within, subtract the question's mean from values (centred), and also divide them by the question's "
+    "standard deviation (standardised). [default: centred]",
+)
+@shared.group_by
 @shared.where()
 @shared.moved_data
-@option("--replay", FILE, "Table of scores to make again, with its own settings. [default: as the options say]")
+@option("--replay", FILE, "Table of scores to compute again, with its own settings. [default: the given options]")
 @shared.partial
 @shared.threads
 @shared.engine
 def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Make a table of step scores and values, without model or GPU.
 
-    The table has one row a sample, and in its metadata the settings that made it, so it can be made again with
-    --replay. With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind
-    gradient`), and their weights are learning rates: as given, else as recorded by all of them, else equal.
+    The table has one row for each sample. Its metadata has all settings, so that --replay can compute it again. With
+    --method less, icons or cadc, signals are checkpoints with one gradient for each sample (`extract --kind gradient`).
+    Their weights are learning rates: the given weights, else the recorded ones if all signals have one, else equal.
 
-    With --within or --target group, traces of one question are held against each other, which reads the dataset. One
-    that is the only trace of its question is flagged only_trace: within, its value is 0; by the target group, it has
-    none.
+    With --within or --target group, traces of one question are compared with each other, and the dataset is read. The
+    only trace of a question gets the flag only_trace. Its value is 0 with --within, and missing with --target group.
     """
     if replay is not None and (ignored := given(but=BESIDE_REPLAY)):
         raise SettingError(
-            f"--replay scores exactly as the table was scored: leave the other settings out ({', '.join(ignored)})"
+            f"--replay uses the settings of the table: leave the other settings out ({', '.join(ignored)})"
         )
     if replay is None and store is None:
         raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
     where, data = settings.pop("where"), settings.pop("data") or None
     targets, groups = _take_targets(settings), _take_groups(settings)
-    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
+    with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as pool:
         if replay is not None:
             done = gs.replay(replay, out, store, targets=targets, data=data, threads=pool, listener=display)
         else:
-            spec = parse_spec(said(settings))
+            spec = parse_spec(only_given(settings))
             pool_of = {"partial": partial, "where": where, "data": data}
             request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, **pool_of, **groups)
             done = gs.score(str(store), request, out=out, threads=pool, listener=display)
@@ -133,11 +120,11 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
 
 
 def _take_groups(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what the options say of questions, taking them out of the settings."""
+    """Remove the options about questions from the settings, and return them for ScoreRequest."""
     within, how, by = (settings.pop(name) for name in ("within", "within_as", "group_by"))
     if within is None:
         if how is not None:
-            raise SettingError(f"--within-as {how} says how values are compared: give --within group with it")
+            raise SettingError(f"--within-as {how} says how values are compared: give --within group, too")
         return {"group_by": by}
     if within != GROUP and by is not None:
         raise SettingError(
@@ -147,7 +134,7 @@ def _take_groups(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
-    """Return the target set of the options given, taking them out of the settings; with --replay, where it is now."""
+    """Remove the options about targets from the settings, and return the target set."""
     names = ("targets", "target_signal", "subtasks", "target_data")
     store, signals, subtasks, data = (settings.pop(name) for name in names)
     if store is not None:
@@ -159,8 +146,6 @@ def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
 
 
 def _print(run: gs.ScoreRun, conclusion: str) -> None:
-    from grace_store.scoring.grouped_scoring import groups_in_words
-
     click.echo(conclusion)
     without = run.num_samples - run.num_with_value
     lacking = f", {without} of them without a value" if without else ""
@@ -179,7 +164,7 @@ def _print(run: gs.ScoreRun, conclusion: str) -> None:
 
 
 def _print_influence(note: gs.ScoresNote) -> None:
-    """Say how an influence method counted checkpoints and subtasks."""
+    """Print the weights of checkpoints, and the subtasks of an influence method."""
     assert note.targets is not None
     total = sum(each.weight for each in note.signals.values())
     shares = ", ".join(f"{name} {note.signals[name].weight / total:.3g}" for name in note.checkpoints or ())

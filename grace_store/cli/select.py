@@ -1,7 +1,5 @@
 """grace-store select"""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,60 +13,19 @@ from grace_store.base.finding import UNKNOWN, WhereNote
 from grace_store.base.states import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.choose.exports import EXPORTS
+from grace_store.choose.select import subset_paths
+from grace_store.choose.selection import SIZES
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, print_rows, where_line
-from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.scoring.provenance import check_outputs
 from grace_store.values.diverse_orders import METHODS, DiversitySpec
 from grace_store.values.length_bias import LENGTHS
 
 GROUPS_SHOWN = 20
 GROUPS_WRITTEN = 1000
-"""Groups in the JSON result; a field may have a different value for each sample."""
-CONTROLS = click.Choice(["length", *LENGTHS])
-
-size_options = stacked(
-    option(
-        "--ratio",
-        TEXT,
-        "Share of the samples to keep, each in a file of its own. [default: 0.2; 1 with --per-group or pairs]",
-        many=True,
-    ),
-    option("--count", int, "Number of samples to keep. [default: as --ratio says]", many=True),
-    option("--threshold", float, "Least value to keep. [default: as --ratio says]"),
-)
-
-question_options = stacked(
-    option(
-        "--per-group",
-        "N|SHARE",
-        "At most this number of the traces of a question, the best of them, or this share (0.5): 1 is the best of n. "
-        "[default: any number]",
-    ),
-    option(
-        "--margin",
-        click.FloatRange(0),
-        "With --as *-pairs, least difference between the values of a pair. [default: any difference]",
-    ),
-    shared.group_by,
-)
-
-diversity_options = stacked(
-    option("--diversity", click.Choice(METHODS), "How value is traded against redundancy. [default: value alone]"),
-    options_of(
-        DiversitySpec,
-        only=["weight", "similarity", "balance", "seed"],
-        differing={
-            "weight": As(default="0.25 for facility, 0.5 for mmr, 1 for clusters"),
-            "similarity": As(default="that of --duplicates, or 0.95"),
-            "balance": As(default="equal"),
-            "seed": As(default="0"),
-        },
-    ),
-    option("--duplicates", FILE, "With dedup, table that `duplicates` wrote. [default: it is searched for now]"),
-    shared.clusters,
-    shared.threads,
-)
+"""Maximum number of groups in the JSON result. A field can have a different value for each sample."""
 
 
 @command(
@@ -83,37 +40,43 @@ diversity_options = stacked(
     "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
     "grace-store select scores.parquet --per-group 1 --out best-of-n.jsonl          # the best trace of each question",
     "grace-store select scores.parquet --per-group 0.5 --ratio 0.2 --out subset.jsonl",
-    "grace-store select scores.parquet --weights weights.parquet --as ms-swift --out train.jsonl   # by step weights",
+    "grace-store select scores.parquet --weights weights.parquet --as ms-swift --out train.jsonl   # with step weights",
     "grace-store select scores.parquet --as trl-pairs --margin 0.1 --out pairs.jsonl   # best and worst of each",
 )
 @click.argument("scores", type=FILE)
-@size_options
-@option("--out", OUT_PATH, "File or folder to write; {ratio} in its name is the ratio or count.", required=True)
+@option(
+    "--ratio",
+    TEXT,
+    "Share of the samples to keep; one file for each share. [default: 0.2; 1 with --per-group or pairs]",
+    many=True,
+)
+@option("--count", int, "Number of samples to keep. [default: by --ratio]", many=True)
+@option("--threshold", float, "Smallest value to keep. [default: by --ratio]")
+@option("--out", OUT_PATH, "File or folder to write; {ratio} in its name stands for the ratio or count.", required=True)
 @option(
     "--as",
     click.Choice(list(EXPORTS)),
-    "What to write: the records as they stand, conversations for a trainer, a Hugging Face datasets folder, the "
-    "records with their step scores, the samples' ids, or pairs of a chosen and a rejected response for a trainer.",
+    "Format to write: the original records, conversations for a trainer, a Hugging Face datasets folder, records with "
+    "step scores, the samples' ids, or pairs of a chosen and a rejected response for a trainer.",
     "as_format",
     default="source",
 )
 @option(
     "--weights",
     FILE,
-    "Table that `weights` wrote, to train on each step by its weight: --as ms-swift takes any, axolotl 0 or 1. "
-    "[default: every token counts the same]",
+    "Table of step weights that `weights` wrote. --as ms-swift takes any weights, axolotl only 0 and 1. [default: all "
+    "tokens have the same weight]",
 )
 @option(
     "--model",
     PLACE,
-    "With --weights, model to be trained: steps are cut where its tokenizer makes the same tokens. "
-    "[default: at line ends and before spaces]",
+    "With --weights, the model to train: text is divided only where its tokenizer keeps the same tokens. [default: at "
+    "line ends and before spaces]",
 )
 @option(
     "--exclude-flagged",
     "[NAME,...]",
-    f"Leave out samples with these flags; without names, with any flag of traces ({', '.join(HYGIENE_FLAGS)}). "
-    "[default: none is left out]",
+    f"Leave out samples with these flags. Without names: {', '.join(HYGIENE_FLAGS)}. [default: no sample is left out]",
     many=True,
     is_flag=False,
     flag_value=HYGIENE,
@@ -121,41 +84,66 @@ diversity_options = stacked(
 @option(
     "--exclude-contaminated",
     FILE,
-    "Leave out samples that have items of benchmarks in them, by a table that `contamination` wrote. [default: "
-    "none is left out]",
+    "Leave out samples that contain items of benchmarks, by a table that `contamination` wrote. [default: no sample is "
+    "left out]",
 )
 @option(
     "--by",
     "FIELD[,...]",
-    "Field of the records, num_steps, or several (source,level), whose values, combined, keep their shares of all "
-    "samples. [default: none]",
+    "Fields of the records, or num_steps, that make groups (source,level). Each group keeps its share of all samples. "
+    "[default: none]",
 )
 @shared.where(shared.KNOWN_BY_SCORES)
-@question_options
-@option("--control", CONTROLS, "Length to take out of values, or all (length). [default: none]", many=True)
-@diversity_options
-@option("--store", PLACE, "Store that was scored, if it has moved. [default: where it was]")
+@option(
+    "--per-group",
+    "N|SHARE",
+    "Keep at most the best N traces of each question, or a share of them (0.5). 1 is best of n. [default: all]",
+)
+@option(
+    "--margin",
+    click.FloatRange(0),
+    "With --as *-pairs, smallest difference between the values of a pair. [default: any difference]",
+)
+@shared.group_by
+@option(
+    "--control",
+    click.Choice(["length", *LENGTHS]),
+    "Length to remove from values by regression; length means all of them. [default: none]",
+    many=True,
+)
+@option("--diversity", click.Choice(METHODS), "Method of a diverse selection. [default: rank by value alone]")
+@options_of(
+    DiversitySpec,
+    only=["weight", "similarity", "balance", "seed"],
+    differing={
+        "weight": As(default="0.25 for facility, 0.5 for mmr, 1 for clusters"),
+        "similarity": As(default="the threshold of --duplicates, or 0.95"),
+        "balance": As(default="equal"),
+        "seed": As(default="0"),
+    },
+)
+@option("--duplicates", FILE, "With dedup, table that `duplicates` wrote. [default: a new search]")
+@shared.clusters
+@shared.threads
+@option("--store", PLACE, "Scored store, if it has moved. [default: its earlier place]")
 @shared.moved_data
 @shared.images
 def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings: Any) -> None:
-    """Write the best samples of a table of scores as a training set.
+    """Write the best samples of a table of scores to a training set.
 
-    Keeps ceil(ratio N) of the N samples that have a value, meet --where and are not left out by an --exclude option,
-    exactly; ties go to the earlier record. Samples are written in the order of their records, and what made the subset
-    is written beside it, in OUT.spec.json. Records are written as JSON lines, or as an array if OUT ends in .json.
+    N is the number of samples that have a value, meet --where and are not left out by an --exclude option. The subset
+    has exactly ceil(ratio N) of them. Of equal values, the earlier record is kept. Samples are written in the order of
+    their records, as JSON lines, or as an array if OUT ends in .json. The note OUT.spec.json has the subset's settings.
 
-    --diversity trades value against redundancy for the same number of samples. dedup: near-duplicates come last, the
-    best of each group is kept. clusters: each cluster has a budget, filled with the best by value. facility, mmr:
-    samples are chosen one by one for their value and for covering what is not yet covered (facility) or for being
-    unlike those chosen before (mmr).
+    --diversity trades value for less redundancy, with the same number of samples. dedup: keep the best of each group of
+    near-duplicates, and use the others last. clusters: give each cluster a budget and fill it with the best samples.
+    facility, mmr: choose samples one by one, by their value and by how much they add to the coverage (facility) or
+    differ from the samples chosen before (mmr).
 
-    A question is what has the same prompt and images, or the same value of --group-by. With --per-group, shares are
-    shares of what is left. Pairs are the best trace of a question and the worst one with another response; --ratio and
-    --count keep those with the largest difference.
+    Traces of one question have the same prompt and images, or the same value of --group-by. With --per-group, --ratio
+    is a share of the remaining samples. A pair is the best trace of a question and its worst trace with another
+    response. --ratio and --count keep the pairs with the largest difference.
     """
-    from grace_store.choose.select import subset_paths
-    from grace_store.scoring.provenance import check_outputs
-
     check_name(out, *EXPORTS[as_format].formats)
     sizes = _sizes(settings)
     selection, places = _selection(settings, as_format), {"store": settings.pop("store"), "data": settings.pop("data")}
@@ -179,9 +167,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
 
 
 def _sizes(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the sizes that are asked for, each by its name in files; none where nothing is said."""
-    from grace_store.choose.selection import SIZES
-
+    """Remove the sizes from the settings, and return each one by its name in files; empty without any."""
     given = {name: settings.pop(name) for name in SIZES}
     given["threshold"] = () if given["threshold"] is None else (given["threshold"],)
     if sum(map(bool, given.values())) > 1:
@@ -192,27 +178,21 @@ def _sizes(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _selection(settings: dict[str, Any], as_format: str) -> gs.Selection:
-    """Return how samples are to be chosen, taking that out of a command's parameters."""
+    """Remove the selection's settings from a command's parameters, and return the selection."""
     asked = {name: settings.pop(name) for name in gs.Selection.model_fields if name in settings}
     diversity = {name: settings.pop(name) for name in DiversitySpec.model_fields if name in settings}
     asked["exclude_flagged"] = [name for names in asked["exclude_flagged"] for name in names.split(",")]
-    asked["margin"] = _margin(as_format, asked["margin"])
+    if EXPORTS[as_format].is_of_pairs:
+        asked["margin"] = asked["margin"] or 0.0
+    elif asked["margin"] is not None:
+        pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
+        raise SettingError(f"--margin is for pairs: give --as with one of {pairs}")
     if asked["diversity"] is not None:
         asked["diversity"] = DiversitySpec.parse(method=asked["diversity"], **diversity)
-    elif lonely := said({**diversity, "duplicates": asked["duplicates"]}):
+    elif lonely := only_given({**diversity, "duplicates": asked["duplicates"]}):
         option = {"num_clusters": "clusters"}.get(name := next(iter(lonely)), name)
         raise SettingError(f"--{option} is for a diverse selection: give --diversity, too")
     return gs.Selection.parse(**asked)
-
-
-def _margin(as_format: str, margin: float | None) -> float | None:
-    """Return the least difference of pairs; None where none are written."""
-    if EXPORTS[as_format].is_of_pairs:
-        return margin or 0.0
-    if margin is not None:
-        pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
-        raise SettingError(f"--margin is for pairs: give --as with one of {pairs}")
-    return None
 
 
 def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, Any]:
@@ -239,7 +219,7 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
 
 def _print(results: list[dict[str, Any]], subsets: list[gs.Subset]) -> None:
     for result, subset in zip(results, subsets, strict=True):
-        # Where more than the value decided, there are others above the smallest one that were not chosen.
+        # If not only the value decides, some samples above the smallest chosen value are not chosen.
         is_of_pairs, where = subset.rejected is not None, subset.spec.where
         control = ", length taken out" if subset.spec.control else ""
         smallest = f"smallest {'margin' if is_of_pairs else 'value'} kept {result['smallest_value']:.4f}{control}"
@@ -250,16 +230,14 @@ def _print(results: list[dict[str, Any]], subsets: list[gs.Subset]) -> None:
         click.echo(where_line(where if isinstance(where, WhereNote) else None), nl=False)
         for note in result["notes"]:
             click.echo(f"  {escape_controls(note)}")
-        _print_groups(subset)
+        if subset.groups:
+            _print_groups(subset)
 
 
 def _print_groups(subset: gs.Subset) -> None:
-    """Show how many samples of each group were chosen."""
-    if not subset.groups:
-        return
-    shown = subset.groups[:GROUPS_SHOWN]
+    """Print how many samples of each group were chosen."""
     rows = [[subset.spec.by or "group", "pool", "chosen", "share", "by value"]]
-    for each in shown:
+    for each in subset.groups[:GROUPS_SHOWN]:
         share = UNKNOWN if not each.pool else f"{100 * each.share:.1f} %"
         rows.append([each.group, str(each.pool), str(each.chosen), share, str(each.by_value)])
     print_rows(rows if subset.spec.by else [row[:-1] for row in rows])

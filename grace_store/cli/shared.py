@@ -1,4 +1,4 @@
-"""Options that several commands share, and the commands of studies, which are made from such options."""
+"""Options that several commands share, the objects made from these options, and the commands of studies."""
 
 import inspect
 from collections.abc import Iterator
@@ -28,15 +28,15 @@ from grace_store.cli.options import (
     TEXT,
     As,
     Decorator,
-    any_given,
     as_table,
     command,
     flag,
     given_once,
+    only_given,
     option,
     options_of,
     parsed,
-    said,
+    pick,
     stacked,
 )
 from grace_store.cli.progress import ProgressDisplay
@@ -46,6 +46,8 @@ from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECT
 from grace_store.pool.pool import Pool
 from grace_store.pool.walk import Threads
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
+from grace_store.run.engines.engine import EngineOptions, ExtractJob
+from grace_store.scoring.provenance import check_results
 from grace_store.study import STUDIES
 from grace_store.values.score_spec import ScoreSpec
 
@@ -54,48 +56,44 @@ from grace_store.values.score_spec import ScoreSpec
 store = click.argument("store", type=STORE)
 optional_store = click.argument("store", type=STORE, required=False)
 
-moved_data = option("--data", PLACE, "Dataset file or folder, if it has moved. [default: the files planned]", many=True)
+moved_data = option("--data", PLACE, "Dataset file or folder, if it has moved. [default: the planned files]", many=True)
 images = option(
     "--images",
     click.Path(file_okay=False),
-    "Folder that relative image paths start from; no image outside of it is opened. [default: the folder that the "
-    "signal was begun with, or else the one that holds all files of the dataset]",
+    "Folder for relative image paths. No image outside this folder is opened. [default: the folder of the signal's "
+    "first run, or else the folder that holds all files of the dataset]",
 )
 model = option("--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: that of the first run]")
 partial = flag("--partial", "Accept an unfinished signal and use the units that are done.")
-threads = option("--threads", COUNT, f"Threads that read STORE. [default: one a core, at most {MAX_DEFAULT_THREADS}]")
-ratio = option("--ratio", TEXT, "Share of the samples that is chosen.", default="0.2")
-
-out_finding = option(
-    "--out", OUT_JSON, "JSON file for the finding, as `report --finding` takes it. [default: not written]"
-)
+threads = option("--threads", COUNT, f"Threads that read STORE. [default: one per core, at most {MAX_DEFAULT_THREADS}]")
+out_finding = option("--out", OUT_JSON, "JSON file for the finding, for `report --finding`. [default: not written]")
 
 
 def where(knows: str = "") -> Decorator:
-    """Return --where; knows are the names that it has beside id, row and num_steps."""
+    """Return --where. knows lists the names that a condition can use besides id, row, num_steps and fields."""
     names = f"id, row, num_steps{knows}"
     return option(
         "--where",
         "CONDITION",
-        f"Use only the samples that meet a condition in SQL over {names} and the fields of their records: is_correct "
-        "and source in ('a', 'b'). A field inside another is \"meta.level\". Shares, as of --ratio, are shares of the "
-        "samples that are kept. [default: all samples]",
+        f"Use only the samples that meet a condition in SQL over {names} and the fields of their records, for example "
+        "is_correct and source in ('a', 'b'). Write a nested field as \"meta.level\". Shares such as --ratio are "
+        "shares of the samples that are kept. [default: all samples]",
     )
 
 
 group_by = option(
     "--group-by",
     "FIELD",
-    "Field of the records that says which question a trace answers; traces of one question are compared with each "
-    "other. [default: the same prompt and images]",
+    "Field of the records that names the question of a trace. Traces of one question are compared with each other. "
+    "[default: traces with the same prompt and images have the same question]",
 )
 
 KNOWN_BY_SCORES = ", num_tokens, value, flags"
-"""Names that --where also has with a table of scores."""
+"""Names that --where can also use with a table of scores."""
 
 
 def scores(help: str) -> Decorator:
-    """Return --scores for one table; a second one is refused."""
+    """Return --scores, which takes one table and refuses a second one."""
     return option("--scores", FILE, help, many=True, callback=given_once)
 
 
@@ -111,66 +109,69 @@ data_spec = stacked(
                 default="recognised from the records",
             ),
             "group_by": As(
-                help="With --gather, the field of the records whose value makes traces those of one question.",
-                default="what has the same prompt and images",
+                help="With --gather, field of the records that names the question of a trace.",
+                default="traces with the same prompt and images have the same question",
             ),
         },
     ),
     option(
         "--map",
         "PART=FIELD",
-        f"Field that holds a part of a record, if none of the formats fits: {', '.join(TRACE_PARTS)}; with any format: "
-        f"{', '.join(ANY_PARTS)}. FIELD may be a path such as meta.question or choices.0.text. May be repeated; "
-        "a table [map] in a --config. [default: the format's own fields]",
+        f"Field that holds a part of a record. Without a format, PART is one of {', '.join(TRACE_PARTS)}; with any "
+        f"format, one of {', '.join(ANY_PARTS)}. FIELD may be a path such as meta.question or choices.0.text. May be "
+        "repeated. A --config file has a table [map]. [default: the format's own fields]",
         many=True,
         callback=as_table,
     ),
     option(
         "--ignore-key",
         click.Choice(list(UNREAD_KEYS)),
-        "Key of a conversation that no reader understands yet: read records without it. May be repeated. [default: "
-        "records with such a key are set aside]",
+        "Key of a conversation that no reader understands yet. Read records as if they did not have this key. "
+        "[default: records with such a key are set aside]",
         many=True,
-        callback=any_given,
     ),
     option(
         "--unit-samples",
         COUNT,
-        "Samples in a unit, the piece of work that is done or not done; a power of two. [default: what makes about "
-        "1000 units, at least 16]",
+        "Samples in a unit: a power of two. A unit is written as a whole or not at all. [default: as many as make "
+        "about 1000 units, at least 16]",
     ),
 )
-"""How records become samples; frozen in the plan."""
+"""Options that define how records become samples; frozen in the plan."""
 
-reading = {
+input_defaults = {
     "rendering": As(default="template if the model has one, else plain"),
     "system": As(default="no prompt"),
     "min_pixels": As(default="the processor's"),
     "max_pixels": As(default="the processor's"),
 }
-"""Defaults in words, of how a model reads a sample."""
-batching = {
+"""Texts for the defaults of the options that prepare a model's input."""
+batch_defaults = {
     "batch_tokens": As(
-        default=f"{ExtractSpec.model_fields['batch_tokens'].default} for gradients {GRADIENT_BATCH_TOKENS}"
+        default=f"{ExtractSpec.model_fields['batch_tokens'].default}, for gradients {GRADIENT_BATCH_TOKENS}"
     ),
     "share_prompts": As(default="share-prompts"),
 }
-"""The same of how a unit is cut into passes."""
-extract_spec = options_of(ExtractSpec, but=("kind", "gradient"), differing=reading | batching)
-"""What changes the numbers; frozen in the signal."""
+"""Texts for the defaults of the options that divide a unit into forward passes."""
+extract_spec = options_of(ExtractSpec, but=("kind", "gradient"), differing=input_defaults | batch_defaults)
+"""Options that change the numbers; frozen in the signal."""
 gradient_spec = stacked(
     options_of(ExtractSpec, only=["kind"]),
-    options_of(
-        GradientSpec,
-        differing={"normalise": As(default="normalise with --per sample, else no-normalise")},
-    ),
+    options_of(GradientSpec, differing={"normalise": As(default="normalise with --per sample, else no-normalise")}),
 )
-"""What changes the numbers of projected gradients; frozen in the signal."""
+"""Options that change the numbers of projected gradients; frozen in the signal."""
 
-cores = As(default=f"one a core, at most {MAX_DEFAULT_THREADS}")
+cores = As(default=f"one per core, at most {MAX_DEFAULT_THREADS}")
 speed = options_of(RunOptions, has_defaults=True, differing={"threads": cores})
-"""What changes only the speed; may differ from run to run."""
-device = options_of(RunOptions, only=["device"], has_defaults=True)
+"""Options that change only the speed; they may differ from run to run."""
+
+
+def extract_job(store: str, wishes: dict[str, Any], **rest: Any) -> ExtractJob:
+    """Return the extraction that the options of a command describe."""
+    places = {name: wishes[name] for name in ("model", "data", "images")}
+    data, request = DataSpec(**pick(wishes, DataSpec)), ExtractSpec(**pick(wishes, ExtractSpec))
+    options = RunOptions(**pick(wishes, RunOptions))
+    return ExtractJob(store, **places, data_request=data, request=request, options=options, **rest)
 
 
 # ---------------------------------------------------------------- how Grams become values
@@ -178,16 +179,15 @@ device = options_of(RunOptions, only=["device"], has_defaults=True)
 grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True)})
 
 
-# ---------------------------------------------------------------- samples as points
+# ---------------------------------------------------------------- descriptors, clusters and the pool
 
 _points = stacked(
-    option("--signal", TEXT, "Signal whose vectors are compared. [default: the one scored, or the only one]"),
+    option("--signal", TEXT, "Signal whose vectors are compared. [default: the scored signal, or the only one]"),
     option(
         "--descriptor",
         click.Choice(DESCRIPTORS),
-        "What stands for a sample when samples are compared: the vector of its answer, the mean of its steps' vectors, "
-        "that mean weighted by step scores, or a random projection of answer and steps. "
-        f"[default: {DEFAULT_DESCRIPTOR}]",
+        "Vector that represents a sample in comparisons: the vector of its answer, the mean of its steps' vectors, the "
+        f"mean weighted by step scores, or a random projection of answer and steps. [default: {DEFAULT_DESCRIPTOR}]",
     ),
 )
 search = stacked(
@@ -203,56 +203,53 @@ clusters = stacked(
 
 
 def take_pool(store: str, settings: dict[str, Any], threads: Threads) -> Pool:
-    """Return the pool that --signal, --where, --data and --partial mean, taking them out of the settings."""
-    named = said({name: settings.pop(name, None) for name in ("where", "data", "partial")})
+    """Remove --signal, --where, --data and --partial from the settings, and return the pool that they describe."""
+    named = only_given({name: settings.pop(name, None) for name in ("where", "data", "partial")})
     return Pool.of(store, signals=settings.pop("signal"), threads=threads, **named)
 
 
-# ---------------------------------------------------------------- where the work is done
+# ---------------------------------------------------------------- engines
 
 LOCAL = "local"
-"""Stands for the one of LOCAL_ENGINES that suits the machine's devices."""
-ENGINE_NAMES = [LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]
+"""Name for the one of LOCAL_ENGINES that suits the machine's devices."""
 
 engine = stacked(
     option(
         "--engine",
-        click.Choice(ENGINE_NAMES),
-        "Where to work: on this machine or a Ray cluster (extra `ray`).",
+        click.Choice([LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]),
+        "Where to work: on this machine, or on a Ray cluster (extra `ray`).",
         default=LOCAL,
     ),
-    option("--address", "auto|HOST:PORT", "Address of the Ray cluster. [default: one is started for the command]"),
+    option("--address", "auto|HOST:PORT", "Address of the Ray cluster. [default: the command starts a cluster]"),
 )
 
 
 def is_local(engine: str, address: str | None) -> bool:
-    """Return whether the work is for this machine; only a Ray cluster has an address."""
+    """Return whether the work runs on this machine. Refuse an address without a Ray cluster."""
     if address is not None and engine != "ray":
         raise click.UsageError("--address names a Ray cluster: give --engine ray with it.")
     return engine == LOCAL
 
 
 @contextmanager
-def spread(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
-    """Yield the workers for the blocks of a store: threads of this process, or tasks of a Ray cluster.
+def open_workers(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
+    """Remove --engine, --address and --threads from the settings, and yield the workers that read a store.
 
-    Takes --engine, --address and --threads out of the settings.
+    The workers are threads of this process, or tasks of a Ray cluster.
     """
     engine, address, threads = (settings.pop(name) for name in ("engine", "address", "threads"))
     if is_local(engine, address):
         yield threads
         return
-    from grace_store.run.engines.engine import EngineOptions
-
     with ENGINES[engine].tasks(EngineOptions(engine, address=address), threads, listener) as tasks:
         yield tasks
 
 
-# ---------------------------------------------------------------- the commands of studies
+# ---------------------------------------------------------------- commands of studies
 
 
 def study_command(name: str) -> click.Command:
-    """Return the command of a study: options for the pool, for each of the study's settings, and --out."""
+    """Return the command of a study, with options for the pool, for each of the study's settings, and --out."""
     study = STUDIES[name]
     options = stacked(
         store,
@@ -266,8 +263,6 @@ def study_command(name: str) -> click.Command:
     )
 
     def run(store: str, out: Path | None, *, as_json: bool, **given: Any) -> None:
-        from grace_store.scoring.provenance import check_results
-
         check_results(store, [out])
         settings = parsed(study.settings, given)
         pool = Pool.of(store, **{each: value or None for each, value in given.items() if each != "partial"})

@@ -1,7 +1,5 @@
 """grace-store status"""
 
-from __future__ import annotations
-
 import click
 
 import grace_store as gs
@@ -10,6 +8,7 @@ from grace_store.base.text import counted, size
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_json
 from grace_store.cli.options import TEXT, command, flag, option
+from grace_store.run.status import set_aside_rows
 
 FILES_SHOWN = 20
 
@@ -19,16 +18,14 @@ FILES_SHOWN = 20
     "grace-store status traces.zarr --list                         # every record that was set aside, and why",
 )
 @shared.store
-@option("--signal", TEXT, "Signal whose samples are counted. [default: the least finished one]")
+@option("--signal", TEXT, "Signal to count. [default: the signal with the fewest finished units]")
 @flag("--list", "List every record that was set aside, with the reason.", "list_all")
 def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> None:
-    """Show how far a store is, and what it was made from.
+    """Show the progress, settings and sources of a store.
 
-    Counts come first, then each signal with its model and settings, then the plan with its files and settings. --json
-    has the whole documents, with every digest.
+    The output has the counts, then each signal with its model and settings, then the plan with its files and settings.
+    --json has the complete documents, with all digests.
     """
-    from grace_store.run.status import set_aside_rows
-
     opened = gs.open_store(store)
     found = gs.status(opened, signal)
     if as_json:
@@ -45,7 +42,17 @@ def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> 
         _print_signal(found, name)
     if not found.signals:
         click.echo("  no signal yet: run `grace-store extract`")
-    _print_plan(found)
+    plan = found.plan
+    units = f"{counted(plan.num_units, 'unit')} of {plan.samples_per_unit}"
+    click.echo(
+        f"  plan: {counted(plan.num_samples, 'sample')} in {units}; format {plan.format_version}, {plan.created_by}"
+    )
+    for file in plan.files[:FILES_SHOWN]:
+        amount = f"{counted(file.num_records, 'record')}, {size(file.num_bytes)}"
+        click.echo(f"    {file.path}: {amount}, sha256 {file.sha256[:12]}…")
+    if len(plan.files) > FILES_SHOWN:
+        click.echo(f"    and {len(plan.files) - FILES_SHOWN} more files, which --json lists")
+    click.echo("    " + ", ".join(f"{name} {text}" for name, text in plan.spec.in_words().items()))
     if list_all:
         for record in set_aside_rows(opened, found.signal):
             click.echo(
@@ -71,17 +78,3 @@ def _print_signal(found: gs.Status, name: str) -> None:
         click.echo(f"    {sharing.in_words()}")
     if (damage := found.damaged_sharing.get(name)) is not None:
         click.echo(f"    damaged: {damage}")
-
-
-def _print_plan(found: gs.Status) -> None:
-    plan = found.plan
-    units = f"{counted(plan.num_units, 'unit')} of {plan.samples_per_unit}"
-    click.echo(
-        f"  plan: {counted(plan.num_samples, 'sample')} in {units}; format {plan.format_version}, {plan.created_by}"
-    )
-    for file in plan.files[:FILES_SHOWN]:
-        amount = f"{counted(file.num_records, 'record')}, {size(file.num_bytes)}"
-        click.echo(f"    {file.path}: {amount}, sha256 {file.sha256[:12]}…")
-    if len(plan.files) > FILES_SHOWN:
-        click.echo(f"    and {len(plan.files) - FILES_SHOWN} more files, which --json lists")
-    click.echo("    " + ", ".join(f"{name} {text}" for name, text in plan.spec.in_words().items()))

@@ -1,12 +1,11 @@
 """grace-store support"""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
 
 import grace_store as gs
+from grace_store.base.files import write_text
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_json
@@ -20,14 +19,12 @@ from grace_store.cli.options import OUT_JSON, command, option
 @shared.optional_store
 @option("--out", OUT_JSON, "JSON file to send.", default="support.json")
 def support(store: str | None, out: Path, *, as_json: bool) -> None:
-    """Collect what to send when a run fails; no text of any trace.
+    """Write a file about a failed run, without any trace's text.
 
-    Versions, devices with a short probe of each, settings of STORE and the logs of its last runs. Without the text of
-    traces, without folders' names, and of the environment only the variables that choose devices. Read the file before
-    you send it.
+    The file has versions, devices with a short probe of each device, the settings of STORE and the logs of its last
+    runs. It has no names of folders, and only those environment variables that choose devices. Read the file before you
+    send it.
     """
-    from grace_store.base.files import write_text
-
     found = gs.support(store)
     if as_json:
         print_json(found.model_dump(mode="json"))

@@ -1,15 +1,14 @@
 """grace-store sweep"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, said
+from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, only_given, option
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.scoring.sweep_settings import sweep_of
 
 
 @command(
@@ -20,7 +19,7 @@ from grace_store.cli.progress import ProgressDisplay
 )
 @shared.store
 @option("--out", OUT_FOLDER, "Folder to write; an earlier sweep there is replaced.", "folder", required=True)
-@option("--grid", FILE, "TOML file with the settings to sweep over. [default: those of the options]")
+@option("--grid", FILE, "TOML file with the settings of the sweep. [default: the given options]")
 @option("--alpha", TEXT, "Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
 @option("--history", TEXT, "List of histories, such as uniform,window:3,ema:0.8. [default: uniform]")
 @option("--target", TEXT, "List of targets, such as answer,trace,suffix. [default: answer]")
@@ -28,28 +27,32 @@ from grace_store.cli.progress import ProgressDisplay
 @option(
     "--signal",
     "NAME[=WEIGHT][,...]",
-    "Signals to score by: one, several together (a,b=2), each by itself (each), or all together (all). [default: the "
-    "only one]",
+    "Signals to score: one, several together (a,b=2), each signal alone (each), or all together (all). [default: the "
+    "only signal]",
     many=True,
 )
-@option("--ratio", TEXT, "Share of the samples whose overlap between settings is measured. [default: 0.2]", many=True)
+@option(
+    "--ratio",
+    TEXT,
+    "Share of the samples to choose, to measure the overlap. [default: 0.2]",
+    many=True,
+)
 @shared.where()
 @shared.moved_data
 @shared.partial
 @shared.threads
 @shared.engine
 def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json: bool, **settings: Any) -> None:
-    """Score a store by many settings at once, and compare them.
+    """Score a store with many settings at once, and compare them.
 
-    Every combination of the settings is scored in one pass. The folder gets values.parquet (row, and a column for each
-    setting), samples.parquet, summary.parquet and overlap.parquet. `report --sweep` draws overlap and rank correlation.
+    All combinations of the settings are scored in one pass over the store. The command writes values.parquet (row, and
+    a column for each combination), samples.parquet, summary.parquet and overlap.parquet to the folder. `report --sweep`
+    draws overlap and rank correlation.
     """
-    from grace_store.scoring.sweep_settings import sweep_of
-
     axes = {name: settings[name] for name in ("alpha", "history", "target", "aggregation")}
-    spec = sweep_of(said(axes), settings["signal"], settings["ratio"], grid)
+    spec = sweep_of(only_given(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
-    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as threads:
+    with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:
         given = {"where": settings["where"], "data": settings["data"] or None, "partial": partial}
         found = gs.sweep(gs.Pool.of(store, threads=threads, **given), spec, out=folder, listener=display).finding()
     replaced = " (the earlier sweep there is replaced)" if is_replaced else ""

@@ -1,7 +1,5 @@
 """grace-store trial"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,28 +29,21 @@ from grace_store.cli.options import (
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.cli.warmup import speed
 from grace_store.data.formats import FORMATS
+from grace_store.model.load.adapter_folder import require_peft
+from grace_store.run.engines.engine import choose_engine
 from grace_store.study.trial_documents import FOUND, OPTIONS, TrialSpec
 
-OWN = {
-    **{name: As(f"--{option}") for name, option in OPTIONS.items()},
-    "held_out": As("--held-out"),
-}
+trial_options = {name: As(f"--{option}") for name, option in OPTIONS.items()} | {"held_out": As("--held-out")}
+seed = As(help="Seed of the held-out questions, of random subsets, and of the first round's training.")
 recipe = stacked(
-    options_of(TrialSpec, but=("training",), differing=OWN),
-    options_of(
-        TrainingSpec,
-        ExtractSpec,
-        differing={
-            "seed": As(help="Seed of the held-out questions, of random subsets, and of the first round's training."),
-            **shared.reading,
-        },
-    ),
+    options_of(TrialSpec, but=("training",), differing=trial_options),
+    options_of(TrainingSpec, ExtractSpec, differing={"seed": seed, **shared.input_defaults}),
 )
-"""What changes the numbers; frozen in OUT/plan.json."""
+"""Options that change the numbers; frozen in OUT/plan.json."""
 
 
 @command(
-    "grace-store trial traces.zarr subset.jsonl --out trial --dry-run    # what it would cost",
+    "grace-store trial traces.zarr subset.jsonl --out trial --dry-run    # how many trainings, how long",
     "grace-store trial traces.zarr subset.jsonl other.jsonl --out trial --updates 200 --random 5 --seeds 3",
     "grace-store trial traces.zarr subset.jsonl --out trial --held-out test.jsonl",
     "grace-store trial traces.zarr subset.jsonl --weighted subset.jsonl weights.parquet --out trial",
@@ -64,12 +55,12 @@ recipe = stacked(
 @option(
     "--weighted",
     (PATH, PATH),
-    "Subset to train with step weights, and the table of them that `weights` wrote. [default: none]",
+    "Subset to train with step weights, and the table that `weights` wrote. [default: none]",
     many=True,
     metavar="SUBSET WEIGHTS",
 )
-@option("--out", OUT_FOLDER, "Folder for the trainings' results; an earlier trial there goes on.", required=True)
-@option("--model", PLACE, "Model to train. [default: the one that the scores' signal was extracted with]")
+@option("--out", OUT_FOLDER, "Folder for the results; an earlier trial there is continued.", required=True)
+@option("--model", PLACE, "Model to train. [default: the model of the scored signal]")
 @recipe
 @option("--format", click.Choice(list(FORMATS)), "Format of a held-out file's records. [default: recognised]")
 @option(
@@ -82,23 +73,23 @@ recipe = stacked(
 )
 @shared.moved_data
 @shared.images
-@option("--workers", COUNT, "Processes that share the trainings. [default: one for each accelerator, if several]")
+@option("--workers", COUNT, "Processes that share the trainings. [default: one per accelerator]")
 @speed
-@flag("--dry-run", "Say how many trainings there are and how long they take, from one update; train nothing.")
+@flag("--dry-run", "Print the number of trainings and their time, estimated from one update. Train nothing.")
 @config_option
 def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
-    """Train on subsets and on random ones, and compare the models.
+    """Train on chosen and on random subsets, and compare the models.
 
-    Small LoRA trainings of your own model, all with the same number of updates: on each SUBSET that `select` chose from
-    STORE (or a list of ids, one on a line), and on random subsets that follow the rules it was chosen by. All models
-    are measured on the same held-out traces. The answer is looked at after each seed, and the trial ends when it is
-    clear; the error rate of 5 % holds wherever it ends. After an interruption the same command goes on. Processes that
-    are started with the same OUT share the trainings.
+    The trial runs small LoRA trainings of your own model, all with the same number of updates. It trains on each SUBSET
+    that `select` chose from STORE (or on a list of ids, one per line), and on random subsets by the same rules. All
+    models are measured on the same held-out traces. The results are tested after each seed, and the trial stops
+    when the result is clear. The error rate is at most 5 %, also for a trial that stops early. After an interruption,
+    the same command goes on. Processes with the same OUT share the trainings.
     """
-    from grace_store.study.trial import estimate_trial
-
     request, is_first = _request(wishes)
     if dry_run:
+        from grace_store.study.trial import estimate_trial
+
         with ProgressDisplay(quiet=as_json) as display:
             cost = estimate_trial(out, request, listener=display)
         show(cost, as_json=as_json)
@@ -113,9 +104,6 @@ def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
 
 def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
     """Return the request, and whether this process prints the result."""
-    from grace_store.model.load.adapter_folder import require_peft
-    from grace_store.run.engines.engine import choose_engine
-
     require_peft()
     options = WarmupOptions(**pick(wishes, WarmupOptions))
     run, shard, engine = choose_engine(RunOptions(device=options.device), wishes["workers"], None)

@@ -1,64 +1,58 @@
 """grace-store verify"""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_result, stoppable
-from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, given, option, pick
+from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, given, option
 from grace_store.cli.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from grace_store.run.engines.engine import ExtractJob
-    from grace_store.store.check import Problem
-
-ONLY_CHECKS = ("--signal", "--units")
-"""Options that say what is checked; a repair is of all that a store holds."""
+from grace_store.run.verify import describe_problems, repair, verify_store
+from grace_store.store.check import Problem
+from grace_store.store.opened import Store
 
 
 @command(
     "grace-store verify traces.zarr --deep",
-    "grace-store verify traces.zarr --deep --model ./model --units 3      # three units extracted again and compared",
-    "grace-store verify traces.zarr --repair                       # redo exactly what is broken",
+    "grace-store verify traces.zarr --deep --model ./model --units 3      # extract three units again and compare",
+    "grace-store verify traces.zarr --repair                       # redo only broken units",
 )
 @shared.store
-@flag("--deep", "Read every byte and check it against checksums, digests and counts.")
-@flag("--repair", "Redo exactly what a deep check finds broken.", "is_repair")
+@flag("--deep", "Read every byte, and check checksums, digests and counts.")
+@flag("--repair", "Check deeply, and redo only the damaged parts.", "is_repair")
 @option("--signal", TEXT, "Signal to check. [default: all]")
 @option(
     "--model",
     PLACE,
-    "Model with which a few random units are extracted again and compared. With --repair, the model, if it has moved. "
-    "[default: none are; with --repair, where it was]",
+    "Model to extract a few random units again and compare them. With --repair, the model if it has moved. [default: "
+    "no unit is extracted; with --repair, the earlier place]",
 )
-@option("--units", COUNT, "Units of each signal to extract again, with --model.", default=2)
+@option("--units", COUNT, "Number of units of each signal to extract again, with --model.", default=2)
 @shared.moved_data
 @shared.images
 @shared.speed
 def verify(
     store: str, deep: bool, is_repair: bool, signal: str | None, units: int, *, as_json: bool, **settings: Any
 ) -> None:
-    """Check that a store is what was written; exit 1 if it is not.
+    """Check a store for damage, and repair it; exit 1 if damaged.
 
-    Quick by default: commits, sizes and counts. Units that an unfinished signal still lacks are counted apart: they are
-    no problem, and if nothing else is found the exit code is 0.
+    By default, only commits, sizes and counts are checked, which is quick. Units that an unfinished signal still
+    lacks are counted separately. They are no problem and do not change the exit code.
 
     With --repair, broken units are extracted again, damaged metadata is written again, and files that killed runs left
     are deleted.
     """
-    from grace_store.base.settings import RunOptions
-    from grace_store.run.engines.engine import ExtractJob
-    from grace_store.run.verify import verify_store
-    from grace_store.store.opened import Store
-
-    places = {name: settings[name] for name in ("model", "data", "images")}
-    job = ExtractJob(store, options=RunOptions(**pick(settings, RunOptions)), **places)
+    job = shared.extract_job(store, settings)
     if is_repair:
-        _repair(job, as_json=as_json)
+        if ignored := [name for name in given() if name in ("--signal", "--units")]:
+            raise click.UsageError(f"--repair checks the whole store and cannot be used with {', '.join(ignored)}.")
+        with ProgressDisplay() as display, stoppable() as stop:
+            mended = repair(job, display, stop)
+        result = {"store": store, "mended": [problem.to_json() for problem in mended]}
+        count = f"{counted(len(mended), 'problem')} repaired." if mended else "nothing to repair."
+        print_result(result, click.echo, f"{store}: {count}", as_json=as_json)
         return
     again = None if job.model is None else job
     with ProgressDisplay() as display:
@@ -70,26 +64,12 @@ def verify(
         raise click.exceptions.Exit(1)
 
 
-def _repair(job: ExtractJob, *, as_json: bool) -> None:
-    from grace_store.run.verify import repair
-
-    if ignored := [name for name in given() if name in ONLY_CHECKS]:
-        raise click.UsageError(f"--repair mends all of a store and has no use for {', '.join(ignored)}.")
-    with ProgressDisplay() as display, stoppable() as stop:
-        mended = repair(job, display, stop)
-    result = {"store": job.store, "mended": [problem.to_json() for problem in mended]}
-    told = f"{counted(len(mended), 'problem')} mended." if mended else "nothing to mend."
-    print_result(result, click.echo, f"{job.store}: {told}", as_json=as_json)
-
-
 def _print(store: str, problems: list[Problem], to_do: list[Problem], deep: bool) -> None:
-    from grace_store.run.verify import describe_problems
-
     for line in describe_problems([*problems, *to_do]):
         click.echo(line)
     depth = "every byte read" if deep else "commits, sizes and counts; --deep reads every byte"
     click.echo(f"{store}: {counted(len(problems), 'problem')} ({depth}).")
     if problems:
-        click.echo("`grace-store verify --repair` redoes what is broken, `grace-store extract` what is missing.")
+        click.echo("`grace-store verify --repair` redoes broken units, `grace-store extract` missing units.")
     elif to_do:
         click.echo(f"{counted(len(to_do), 'unit')} still to do: `grace-store extract` goes on.")

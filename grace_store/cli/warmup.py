@@ -1,7 +1,5 @@
 """grace-store warmup"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,8 @@ from grace_store.cli import shared
 from grace_store.cli.console import print_json, stoppable
 from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, config_option, option, options_of, pick, stacked
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.run.engines.engine import current_ranks
+from grace_store.train.loss_log import read_losses
 
 
 class FractionsType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -32,17 +32,13 @@ class FractionsType(click.ParamType):  # type: ignore[type-arg]  # generic from 
             self.fail(str(error), param, ctx)
 
 
-own = options_of(
-    WarmupSpec,
-    but=TrainingSpec.model_fields,
-    differing={
-        "checkpoints": As(default="1", kind=FractionsType()),
-        "num_heldout": As("--heldout"),
-        "num_epochs": As("--epochs"),
-    },
+fractions = As(default="1", kind=FractionsType())
+named = {"checkpoints": fractions, "num_heldout": As("--heldout"), "num_epochs": As("--epochs")}
+recipe = stacked(
+    options_of(WarmupSpec, but=TrainingSpec.model_fields, differing=named),
+    options_of(TrainingSpec, ExtractSpec, differing=shared.input_defaults),
 )
-recipe = stacked(own, options_of(TrainingSpec, ExtractSpec, differing=shared.reading))
-"""What changes the numbers; frozen in the recipe."""
+"""Options that change the numbers; frozen in the recipe."""
 
 speed = options_of(
     WarmupOptions,
@@ -50,7 +46,7 @@ speed = options_of(
     has_defaults=True,
     differing={"threads": shared.cores, "save_seconds": As(kind=click.FloatRange(0))},
 )
-"""What changes only the speed; may differ from run to run."""
+"""Options that change only the speed; they may differ from run to run."""
 
 
 @command(
@@ -60,9 +56,9 @@ speed = options_of(
     "grace-store extract traces.zarr --model ./Qwen3-1.7B --adapter warmup",
 )
 @shared.optional_store
-@option("--out", OUT_FOLDER, "Folder for the checkpoints; an earlier run there goes on.", required=True)
+@option("--out", OUT_FOLDER, "Folder for the checkpoints; an earlier run there is continued.", required=True)
 @shared.model
-@option("--data", PLACE, "Dataset file or folder. [default: the files that STORE was planned from]", many=True)
+@option("--data", PLACE, "Dataset file or folder. [default: the planned files of STORE]", many=True)
 @shared.images
 @shared.data_spec
 @recipe
@@ -71,13 +67,10 @@ speed = options_of(
 def warmup(out: Path, *, as_json: bool, **wishes: Any) -> None:
     """Train a LoRA adapter on a small random subset; resumable.
 
-    The subset is drawn by the seed alone, from the samples that are planned in STORE. Without STORE, --data is planned
-    in OUT/plan.zarr. The subset is written to OUT/subset.json. Checkpoints along the way are signals to extract later.
-    After an interruption the same command goes on, and ends with the same adapter.
+    The seed alone determines the random subset of the planned samples of STORE. Without STORE, --data is planned in
+    OUT/plan.zarr. The subset is written to OUT/subset.json. `extract` makes a signal from each checkpoint. After an
+    interruption, the same command goes on and ends with the same adapter.
     """
-    from grace_store.run.engines.engine import current_ranks
-    from grace_store.train.loss_log import read_losses
-
     ranks = current_ranks()
     job = gs.WarmupJob(
         out=out,

@@ -1,7 +1,5 @@
 """grace-store weights"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ import click
 import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import OUT_PARQUET, command, option, options_of, said, stacked
+from grace_store.cli.options import OUT_PARQUET, command, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.weightings import WEIGHTINGS
@@ -18,12 +16,6 @@ from grace_store.values.weightings.weighting import WeightsSpec
 
 SCORE_SETTINGS = ("alpha", "history", "target")
 METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])
-
-method_options = stacked(
-    option("--method", click.Choice(list(WEIGHTINGS)), "How steps are weighed, as listed below.", default="fit"),
-    options_of(WeightsSpec, only=["drop_share", "answer_weight"]),
-    options_of(ScoreSpec, only=SCORE_SETTINGS),
-)
 
 
 @command(
@@ -36,8 +28,15 @@ method_options = stacked(
 )
 @shared.store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
-@option("--signal", "NAME[=WEIGHT]", "Signal to weigh by, and its weight. [default: the only one]", many=True)
-@method_options
+@option(
+    "--signal",
+    "NAME[=WEIGHT]",
+    "Signal to use, and its weight. [default: the only signal]",
+    many=True,
+)
+@option("--method", click.Choice(list(WEIGHTINGS)), "Method of weighting steps; see the list below.", default="fit")
+@options_of(WeightsSpec, only=["drop_share", "answer_weight"])
+@options_of(ScoreSpec, only=SCORE_SETTINGS)
 @shared.where()
 @shared.moved_data
 @shared.partial
@@ -45,15 +44,15 @@ method_options = stacked(
 def weights(store: str, out: Path, *, as_json: bool, **settings: Any) -> None:
     """Make a table of step weights: how much to train on each step.
 
-    A weight is a factor on the loss of each token of its step. The mean over the tokens of a sample's steps is 1, and
-    the answer's weight is 1 unless --answer-weight says otherwise. The method drop gives 0 or 1, which masks can say.
+    A step weight multiplies the loss of each token of the step. The mean weight over the tokens of a sample's steps is
+    1. The answer's weight is 1, or --answer-weight. The method drop gives only 0 and 1, so that trainers can use masks.
 
-    `select --weights` writes the chosen samples with their weights for trainers that read them. --alpha, --history and
-    --target say how steps are scored, for the methods scores and drop.
+    `select --weights` writes the chosen samples with their weights, for trainers that read weights. --alpha, --history
+    and --target set how the methods scores and drop score steps.
     """
     given = {name: settings.pop(name) for name in ("where", "partial", "threads")}
     pool = gs.Pool.of(store, signals=settings.pop("signal") or None, data=settings.pop("data") or None, **given)
-    scores = ScoreSpec.parse(**said({name: settings.pop(name) for name in SCORE_SETTINGS}))
+    scores = ScoreSpec.parse(**only_given({name: settings.pop(name) for name in SCORE_SETTINGS}))
     spec = WeightsSpec.parse(scores=scores, **{name: value for name, value in settings.items() if value is not None})
     with ProgressDisplay(quiet=as_json) as display:
         found = gs.weights(pool, spec, out=out, listener=display)

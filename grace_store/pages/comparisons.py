@@ -1,9 +1,8 @@
-"""The page's parts that compare: score tables with each other, and kinds of traces by their values."""
+"""The page's comparisons: of score tables with each other, and of the values of groups of traces."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 
@@ -26,13 +25,13 @@ from grace_store.values.length_bias import mean_ranks, rank_correlation, share_i
 MAX_CORRELATED = 1 << 17
 MAX_FIELD_GROUPS = 24
 NUM_NUMBER_GROUPS = 5
-"""Groups that a field of many numbers is drawn in."""
+"""Number of groups for a field with many different numbers."""
 
 # ---------------------------------------------------------------- score tables
 
 
 def name_tables(tables: Sequence[ScoreTable]) -> dict[str, ScoreTable]:
-    """Return tables by their files' names and methods."""
+    """Return tables by names that are made from their files and methods."""
     named: dict[str, ScoreTable] = {}
     for table in tables:
         method = table.method
@@ -42,29 +41,33 @@ def name_tables(tables: Sequence[ScoreTable]) -> dict[str, ScoreTable]:
 
 
 def methods_section(store: Store, tables: Mapping[str, ScoreTable], status: Status, ratio: str) -> Section:
-    """Return the part of the page that compares score tables; a single table has only its cost."""
-    section = Section("methods", "Methods", "What each method chooses, and what it costs.")
+    """Return the part of the page that compares score tables. For a single table, it shows only the cost."""
+    section = Section("methods", "Methods", "The choice and the cost of each method.")
     for table in tables.values():
         check_plan_of(table.note, store)
-    chosen = [_chosen_rows(table, ratio) for table in tables.values()]
+    chosen = [
+        set(select(table, ratio=ratio).row.tolist()) if np.isfinite(table.value).any() else set()
+        for table in tables.values()
+    ]
+    settings = [table.note.spec.model_dump(mode="json").items() for table in tables.values()]
     rows: list[dict[str, Cell]] = [
         {
             "table": name,
-            "settings": _settings_in_words(table.note),
+            "settings": ", ".join(f"{key} {value}" for key, value in spec if value not in (None, False, [], "")),
             "signals": ", ".join(table.note.signals),
             "with a value": int(np.isfinite(table.value).sum()),
             f"best {ratio}": len(mine),
             **cost_of(table.note, store, status.signals),
         }
-        for (name, table), mine in zip(tables.items(), chosen, strict=True)
+        for (name, table), mine, spec in zip(tables.items(), chosen, settings, strict=True)
     ]
     section.records(
         "Cost of each method",
         rows,
-        "A proxy signal or a loss takes one forward pass for each sample, and a gradient signal one backward pass for "
-        "each vector. Random choice and lengths need no model. A warm-up or a target set is not counted. Stored: all "
-        "bytes of the signals that the method reads. Run time: the sum over workers in the store's run logs, which "
-        "includes loading the model.",
+        "A proxy signal or a loss needs one forward pass for each sample. A gradient signal needs one backward pass "
+        "for each vector. Random choice and lengths need no model. Warm-up and target set are not counted. Stored: "
+        "all bytes of the signals that the method reads. Run time: the sum over workers in the store's run logs, with "
+        "the time to load the model.",
     )
     if len(tables) < 2:
         section.text("Give --scores several times to compare methods.")
@@ -74,23 +77,14 @@ def methods_section(store: Store, tables: Mapping[str, ScoreTable], status: Stat
     caption = "Number of samples that both methods choose, divided by the number that at least one chooses."
     picture = matrix_map(overlap, names, "Jaccard")
     section.matrix("method-overlap", f"Overlap of the best {ratio}", picture, names, caption)
-    picture = matrix_map(_rank_correlations(list(tables.values())), names, "Spearman", lowest=-1.0)
+    picture = matrix_map(_rank_correlations([*tables.values()]), names, "Spearman", lowest=-1.0)
     caption = "Over the samples that have a value in both tables."
     section.matrix("method-rank-correlation", "Rank correlation", picture, names, caption)
     return section
 
 
-def _chosen_rows(table: ScoreTable, ratio: str) -> set[int]:
-    return set(select(table, ratio=ratio).row.tolist()) if np.isfinite(table.value).any() else set()
-
-
-def _settings_in_words(note: ScoresNote) -> str:
-    spec = note.spec.model_dump(mode="json")
-    return ", ".join(f"{key} {value}" for key, value in spec.items() if value not in (None, False, [], ""))
-
-
 def _rank_correlations(tables: Sequence[ScoreTable]) -> FloatArray:
-    """Return Spearman's correlation of every two tables over the samples that have a value in both."""
+    """Return Spearman's correlation of each pair of tables, over the samples that have a value in both."""
     matrix = np.ones((len(tables), len(tables)))
     for i, first in enumerate(tables):
         for j, second in enumerate(tables[:i]):
@@ -103,14 +97,19 @@ def _rank_correlations(tables: Sequence[ScoreTable]) -> FloatArray:
 
 
 def cost_of(note: ScoresNote, store: Store, signals: Mapping[str, SignalStatus]) -> dict[str, Cell]:
-    """Return the cost of the signals behind a table, as cells of the page; methods without a model cost nothing."""
+    """Return the cost of the signals of a table, as cells of the page. A method without a model costs nothing."""
     num_forward = num_backward = num_bytes = 0
     seconds: float | None = 0.0
     spent = seconds_by_signal(store)
     for name in note.signals if note.method.reads not in ("plan", "tokens") else ():
         num_tried = signals[name].num_done + sum(signals[name].set_aside.values())
         num_forward += num_tried
-        num_backward += _num_backward(store, name, num_tried)
+        spec = store.signal(name).signal.spec
+        if spec.kind != "proxy":  # one backward pass for each gradient vector
+            num_backward += num_tried
+            if not spec.is_per_sample:
+                all_steps = store.column("sample_num_steps").sum(dtype="int64")
+                num_backward += int(all_steps * num_tried / store.plan.num_samples)
         num_bytes += signals[name].num_bytes
         seconds = None if seconds is None or name not in spent else seconds + spent[name]
     return {
@@ -121,23 +120,19 @@ def cost_of(note: ScoresNote, store: Store, signals: Mapping[str, SignalStatus])
     }
 
 
-def _num_backward(store: Store, name: str, num_tried: int) -> int:
-    """Return the number of backward passes of a signal: none for a proxy, one for each gradient vector."""
-    spec = store.signal(name).signal.spec
-    if spec.kind == "proxy":
-        return 0
-    if spec.is_per_sample:
-        return num_tried
-    return num_tried + int(store.column("sample_num_steps").sum(dtype="int64") * num_tried / store.plan.num_samples)
-
-
 def seconds_by_signal(store: Store) -> dict[str, float]:
-    """Return how long runs worked on each signal, by their logs: from the start to the last committed unit."""
+    """Return the time that runs worked on each signal, by their logs: from the start to the last committed unit."""
     spent: dict[str, float] = {}
-    for events in _run_events(store):
+    for log in run_logs(store.backend):
         signal: str | None = None
         began = 0.0
-        for event in events:
+        for line in log.splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:  # the last line of a killed run may be incomplete
+                continue
+            if not isinstance(event, dict) or "time" not in event:
+                continue
             at = datetime.fromisoformat(event["time"]).timestamp()
             if event.get("event") == "Started":
                 signal, began = event["signal"], at
@@ -147,18 +142,7 @@ def seconds_by_signal(store: Store) -> dict[str, float]:
     return spent
 
 
-def _run_events(store: Store) -> Iterator[list[dict[str, Any]]]:
-    for log in run_logs(store.backend):
-        events = []
-        for line in log.splitlines():
-            try:
-                events.append(json.loads(line))
-            except ValueError:  # a killed run's last line may be cut short
-                continue
-        yield [event for event in events if isinstance(event, dict) and "time" in event]
-
-
-# ---------------------------------------------------------------- kinds of traces
+# ---------------------------------------------------------------- groups of traces
 
 
 def groups_section(
@@ -169,28 +153,43 @@ def groups_section(
     fields: Sequence[str],
     data: Sequence[str] | None = None,
 ) -> Section:
-    """Return how values differ between the groups that fields of the records make.
+    """Return the part of the page that compares the values of groups. Fields of the records make the groups.
 
-    chosen says which samples of the main table are chosen; data is where the dataset is now.
+    chosen has True for the chosen samples of the main table. data has the dataset's files, if they have moved.
     """
     lead = "How values depend on fields of the records. Scores never read these fields."
     section = Section("groups", "Kinds of traces", lead)
-    values = {name: _values_by_row(table, main) for name, table in tables.items()}
+    values: dict[str, FloatArray] = {}
+    for name, table in tables.items():
+        values[name] = np.full(len(main), np.nan)
+        _, here, there = np.intersect1d(main.row, table.row, return_indices=True)
+        values[name][here] = table.value[there]
     for field in fields:
         found, shown = groups_of(main, field, store.location, data), one_line(field)
         if (numbers := _numbers(found)) is not None:
-            _show_correlations(section, shown, numbers, values)
-            _draw(
-                section, shown, _fifths(numbers), main.value, chosen, " Groups of about the same size, by the number."
+            section.table(
+                f"Value and {shown}",
+                ["table", "samples", "Spearman"],
+                [
+                    [name, int(both.sum()), rank_correlation(value[both], numbers[both])]
+                    for name, value in values.items()
+                    for both in [np.isfinite(value) & np.isfinite(numbers)]
+                ],
             )
+            more = " Groups of about the same size, in the order of the numbers."
+            _draw(section, shown, _quantile_groups(numbers), main.value, chosen, more)
             continue
-        members, more = _largest_groups(found)
+        label = np.array([group_name(value) for value in found], dtype=object)
+        names, counts = np.unique(label, return_counts=True)
+        largest: list[str] = names[np.argsort(-counts, kind="stable")][:MAX_FIELD_GROUPS].tolist()
+        more = f" The {MAX_FIELD_GROUPS} largest of {len(names)} groups." if len(names) > MAX_FIELD_GROUPS else ""
+        members = {name: label == name for name in largest}
         section.records(
             f"Values by {shown}",
             [{shown: name} | _group_row(main.value, member, chosen) for name, member in members.items()],
             "Over the pool's share: 1 means that samples of the group are chosen as often as all samples. Chance above "
-            "the rest: the probability that a sample of the group has a larger value than one outside it; 0.5 is no "
-            f"difference.{more}",
+            "the rest: the probability that a sample of the group has a larger value than a sample outside the group. "
+            f"0.5 means no difference.{more}",
         )
         _draw(section, shown, members, main.value, chosen, more)
         if len(values) > 1:
@@ -199,49 +198,24 @@ def groups_section(
     return section
 
 
-def _values_by_row(table: ScoreTable, main: ScoreTable) -> FloatArray:
-    """Return a table's values in the order of the main table's samples; NaN where it has none."""
-    value = np.full(len(main), np.nan)
-    _, here, there = np.intersect1d(main.row, table.row, return_indices=True)
-    value[here] = table.value[there]
-    return value
-
-
 def _numbers(values: Sequence[object]) -> FloatArray | None:
-    """Return a field's numbers, NaN where missing; None for a field that is no number or has few different values."""
+    """Return a field's numbers, with NaN for missing ones; None for other fields and for few different numbers."""
     is_number = not any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in values)
     if not is_number or len(set(values)) <= MAX_FIELD_GROUPS:
         return None
     try:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    except OverflowError:  # an integer that no float can hold is a name, not an amount
+    except OverflowError:  # an integer too large for a float is an identifier
         return None
 
 
-def _show_correlations(section: Section, field: str, numbers: FloatArray, values: Mapping[str, FloatArray]) -> None:
-    rows: list[list[Cell]] = []
-    for name, value in values.items():
-        both = np.isfinite(value) & np.isfinite(numbers)
-        rows.append([name, int(both.sum()), rank_correlation(value[both], numbers[both])])
-    section.table(f"Value and {field}", ["table", "samples", "Spearman"], rows)
-
-
-def _fifths(numbers: FloatArray) -> dict[str, BoolArray]:
-    """Return groups of about the same size, from the smallest numbers to the largest, named by their ranges."""
+def _quantile_groups(numbers: FloatArray) -> dict[str, BoolArray]:
+    """Return the members of groups of about the same size, from the smallest numbers to the largest, by range."""
     known = numbers[np.isfinite(numbers)]
     edges = np.unique(np.quantile(known, np.linspace(0, 1, NUM_NUMBER_GROUPS + 1)[1:-1], method="lower"))
     place = np.searchsorted(edges, numbers)
     members = [np.isfinite(numbers) & (place == i) for i in range(len(edges) + 1)]
     return {f"{numbers[each].min():g} to {numbers[each].max():g}": each for each in members if each.any()}
-
-
-def _largest_groups(values: Sequence[object]) -> tuple[dict[str, BoolArray], str]:
-    """Return the members of the largest groups by name, and a sentence if there are more groups."""
-    label = np.array([group_name(value) for value in values], dtype=object)
-    names, counts = np.unique(label, return_counts=True)
-    largest: list[str] = names[np.argsort(-counts, kind="stable")][:MAX_FIELD_GROUPS].tolist()
-    more = f" The {MAX_FIELD_GROUPS} largest of {len(names)} groups." if len(names) > MAX_FIELD_GROUPS else ""
-    return {name: label == name for name in largest}, more
 
 
 def _group_row(value: FloatArray, member: BoolArray, chosen: BoolArray) -> dict[str, Cell]:
@@ -259,7 +233,7 @@ def _group_row(value: FloatArray, member: BoolArray, chosen: BoolArray) -> dict[
 def _draw(
     section: Section, field: str, members: Mapping[str, BoolArray], value: FloatArray, chosen: BoolArray, more: str
 ) -> None:
-    """Draw the values of each group, and the share of each group that is chosen."""
+    """Draw the values and the chosen share of each group."""
     sizes = [f"{name} ({int(member.sum()):,})" for name, member in members.items()]
     number = len(section.figures) // 2 + 1
     picture = value_boxes(sizes, [value[member] for member in members.values()], "")
@@ -271,7 +245,7 @@ def _draw(
 
 
 def chosen_share(chosen: BoolArray) -> Estimate:
-    """Return the share of a group that is chosen, with Wilson's interval, which holds for small groups too.
+    """Return the chosen share of a group, with Wilson's interval, which is also valid for small groups.
 
     >>> found = chosen_share(np.array([True] + [False] * 9))
     >>> found.value, round(found.low, 3), round(found.high, 3)
@@ -282,7 +256,10 @@ def chosen_share(chosen: BoolArray) -> Estimate:
 
 
 def chance_above(value: FloatArray, member: BoolArray) -> float | None:
-    """Return the probability that a member's value is larger than another's, ties half; None if either has no value.
+    """Return the probability that a member has a larger value than a non-member. A tie counts half.
+
+    Return None if all members or all non-members have no value.
+
 
     >>> chance_above(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False]))
     0.75

@@ -1,7 +1,7 @@
-"""What figures are made of: axes, bars, boxes, dots, lines and bands as plotly has them. Knows no samples.
+"""Parts of figures for plotly: axes, bars, boxes, dots, lines and bands. Knows no samples.
 
-The colours can be told apart by the colour-blind and seen on white and on black, and they never say anything that a
-position, symbol or number does not say too.
+Colour-blind readers can distinguish the colours, on white and on black. A colour never carries information alone: a
+position, symbol or number shows the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,24 +15,23 @@ from grace_store.pages.sections import Figure, plot_label
 
 BLUE, ORANGE, GREY = "#3d7fc1", "#cc6b1f", "#8a8f98"
 COLOURS, DASHES = (BLUE, ORANGE, "#2f9e77", "#b5649a", GREY), ("solid", "dash", "dot", "dashdot")
-MOST_BINS = 60
 LINE_HEIGHT = 15
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    # Only with a standoff does plotly keep a title clear of the tick labels, however long these are.
+    # Without a standoff, plotly prints a title over long tick labels.
     return {"title": {"text": title, "standoff": 10} if title else {"text": ""}, "automargin": True, **more}
 
 
 def rows_axis(labels: Sequence[str], title: str = "") -> dict[str, Any]:
-    """Return an axis of names from the top, each on its own row."""
+    """Return an axis of names, one per row, from the top down."""
     edge = max(len(labels), 1) - 0.5
     return axis(title, range=[edge, -0.5], type="category", categoryarray=list(labels), showgrid=False)
 
 
 def rows_height(labels: Sequence[str]) -> int:
-    """Return the height of a figure that has room for every name."""
+    """Return the height of a figure with enough room for all names."""
     return 110 + sum(12 + LINE_HEIGHT * (1 + label.count("<br>")) for label in labels)
 
 
@@ -58,13 +57,13 @@ def dots(x: list[Any], y: list[Any], name: str, **more: Any) -> dict[str, Any]:
 
 
 def interval_bars(value: FloatArray, low: FloatArray, high: FloatArray, colour: str, **look: Any) -> dict[str, Any]:
-    """Return the bars that show the intervals of dots, as their ``error_x`` or ``error_y``."""
+    """Return the bars for the intervals of dots, to use as ``error_x`` or ``error_y``."""
     ends = {"array": numbers(high - value), "arrayminus": numbers(value - low)}
     return {"type": "data", "symmetric": False, **ends, "color": colour, **look}
 
 
 def line_looks() -> Iterator[tuple[str, str]]:
-    """Yield colours and dashes for lines without end; the first twenty pairs differ."""
+    """Yield pairs of colour and dash for lines, without end. The first twenty pairs differ."""
     return zip(cycle(COLOURS), cycle(DASHES), strict=False)
 
 
@@ -73,14 +72,14 @@ def dashed_line(**ends: Any) -> dict[str, Any]:
 
 
 def numbers(values: Array, digits: int = 5) -> list[Any]:
-    """Return numbers for JSON, as short as a picture needs them; null where there is none."""
+    """Return numbers for JSON, rounded for a figure; None for NaN."""
     if values.dtype.kind != "f":
         return list(values.tolist())
     return [None if each != each else float(f"{each:.{digits}g}") for each in values.tolist()]
 
 
 def num_bins(num: int) -> int:
-    return int(np.clip(np.sqrt(num) * 2, 8, MOST_BINS))
+    return int(np.clip(np.sqrt(num) * 2, 8, 60))
 
 
 def histogram_bars(count: IntArray, edges: FloatArray, colour: str, what: str, **more: Any) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def histogram_bars(count: IntArray, edges: FloatArray, colour: str, what: str, *
 
 
 def guide(x: float, words: str) -> dict[str, Any]:
-    """Return the layout of an upright dashed line that says above the plot what it is."""
+    """Return the layout of a vertical dashed line with a label above the plot."""
     name = {"x": x, "y": 1, "yref": "paper", "yanchor": "bottom", "text": plot_label(words), "showarrow": False}
     line = dashed_line(x0=x, x1=x, yref="paper", y0=0, y1=1)
     return {"shapes": [line], "annotations": [name | {"font": {"size": 11}}], "margin": {"t": 28}}

@@ -1,4 +1,4 @@
-"""Arrays to plotly figures, as plain dictionaries: one function for each picture. Knows no store and no page."""
+"""Plotly figures from arrays, as plain dictionaries: one function for each figure. Knows no store and no page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,27 +12,21 @@ from grace_store.pages import figure_parts as parts
 from grace_store.pages.sections import Figure, plot_label, wrapped_label
 
 MAX_POINTS = 3000
-"""A scatter shows at most this many points; lines and bands are made from all samples."""
+"""Maximum number of points in a scatter. Lines and bands use all samples."""
 MAX_POSITIONS = 40
-MAX_NUMBERED = 20
-"""Rows up to which the cells of a matrix have room for their numbers in a file; a page scrolls, and has more room."""
 FEW_POSITIONS, MANY_POSITIONS = 12, 24
-"""Up to so many positions, counts are written above their bars; beyond the first number they are turned."""
-MAX_MARKED = 60
-"""Points up to which a line has a mark at each of them."""
-BANDS = ((0.1, 0.9), (0.25, 0.75))
+"""Maximum positions with horizontal counts above the bars, and with vertical counts."""
 BOXES = "Median, quartiles, and whiskers at 5 % and 95 %."
-"""What boxes show, for their captions."""
+"""Caption for boxes."""
 
-# Half transparent, so that numbers in the page's ink can be read on them in light and dark.
+# The colours are half transparent: numbers on them are readable on a light and on a dark page.
 _BLUES = [[0, "rgba(61,127,193,0.04)"], [1, "rgba(61,127,193,0.75)"]]
 _BOTH_WAYS = [[0, "rgba(204,107,31,0.75)"], [0.5, "rgba(128,128,128,0.06)"], [1, "rgba(61,127,193,0.75)"]]
-_TICKS = (1, 1.5, 2, 3, 4, 5, 6, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class PlottedSamples:
-    """What a scatter needs of samples, all of one length; trace is the place in the trace browser, -1 if not there."""
+    """Samples of a scatter, as arrays of one length. trace is the place in the trace browser, or -1."""
 
     sample_id: Sequence[str]
     value: FloatArray
@@ -55,7 +49,7 @@ def thin(num: int, limit: int = MAX_POINTS) -> IntArray:
 
 
 def value_histogram(value: FloatArray, chosen: BoolArray, chosen_name: str) -> Figure:
-    """Draw how many samples have which value, and how many of them are chosen."""
+    """Draw the distribution of values, for all samples and for the chosen ones."""
     finite = np.isfinite(value)
     edges = np.histogram_bin_edges(value[finite], bins=parts.num_bins(int(finite.sum())))
     data = []
@@ -80,7 +74,7 @@ def value_boxes(labels: Sequence[str], values: Sequence[FloatArray], what: str) 
 def intervals(
     found: Mapping[str, Estimate], what: str, reference: tuple[float, str] | None, *, tickformat: str = ""
 ) -> Figure:
-    """Draw a dot and its interval for each name, and a dashed line at what they are held against, with its name."""
+    """Draw a dot and its interval for each name, and a dashed line at the reference, with the reference's name."""
     names = [wrapped_label(name) for name in found]
     ends = ("value", "low", "high")
     value, low, high = (np.array([getattr(each, name) for each in found.values()]) for name in ends)
@@ -98,7 +92,7 @@ def intervals(
 
 
 def subset_losses(found: Mapping[str, tuple[float, Sequence[float]]]) -> Figure:
-    """Draw the loss of each subset beside those of its random ones."""
+    """Draw the loss of each subset and the losses of its random subsets."""
     names = [wrapped_label(name) for name in found]
     rows = [(name, loss) for name, (_, random) in zip(names, found.values(), strict=True) for loss in random]
     random = parts.dots([loss for _, loss in rows], [name for name, _ in rows], "random subsets")
@@ -112,7 +106,7 @@ def subset_losses(found: Mapping[str, tuple[float, Sequence[float]]]) -> Figure:
 
 
 def proxy_scatter(points: Sequence[tuple[str, float, float]], what: str) -> Figure:
-    """Draw named points: numbers by the proxy against those by whole gradients, and where both are equal."""
+    """Draw named points: numbers by whole gradients against numbers by the proxy, with the line of equality."""
     proxy, true = np.array([point[1:] for point in points], dtype=np.float64).reshape(-1, 2).T
     usable = np.flatnonzero(np.isfinite(proxy) & np.isfinite(true))
     shown = usable[thin(len(usable))]
@@ -128,7 +122,7 @@ def proxy_scatter(points: Sequence[tuple[str, float, float]], what: str) -> Figu
 
 
 def alignment_scatter(answer: FloatArray, history: FloatArray, points: PlottedSamples) -> Figure:
-    """Draw each sample's mean alignment with the answer against that with its history."""
+    """Draw each sample's mean alignment with the history against its mean alignment with the answer."""
     data = _scatter(answer, history, points, "answer %{x:.3f}<br>history %{y:.3f}")
     x, y = parts.axis("mean alignment with the answer", zeroline=True), parts.axis("mean alignment with the history")
     return parts.figure(data, x, y)
@@ -156,7 +150,7 @@ def _scatter(x: FloatArray, y: FloatArray, points: PlottedSamples, hover: str) -
 
 
 def length_scatter(length: FloatArray, points: PlottedSamples, title: str) -> Figure:
-    """Draw values against a length, with the median and the middle 80 % of all samples of about that length."""
+    """Draw values against a length, with the median and the middle 80 % of the samples of similar length."""
     data = _scatter(length, points.value, points, f"{title} %{{x:.4g}}<br>value %{{y:.3f}}")
     ticks = _log_ticks(length[np.isfinite(points.value) & (length > 0)])
     x = parts.axis(title, type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
@@ -164,12 +158,12 @@ def length_scatter(length: FloatArray, points: PlottedSamples, title: str) -> Fi
 
 
 def _log_ticks(length: FloatArray) -> list[float]:
-    """Return round numbers between the ends, about as many as an axis has room for."""
+    """Return round numbers in the range of the lengths, at most about as many as fit on an axis."""
     if not len(length):
         return []
     low, high = float(length.min()), float(length.max())
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for steps in (_TICKS, (1, 2, 5), (1,)):
+    for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1,)):
         ticks = [float(step * power) for power in powers for step in steps if low * 0.95 <= step * power <= high * 1.05]
         if len(ticks) <= 8:
             break
@@ -195,7 +189,7 @@ def _running(length: FloatArray, value: FloatArray) -> list[dict[str, Any]]:
 
 
 def value_by_num_steps(num_steps: IntArray, value: FloatArray) -> Figure:
-    """Draw a box of values for each number of steps; the largest numbers share the last box."""
+    """Draw a box of values for each number of steps. The largest numbers share the last box."""
     usable = np.isfinite(value)
     steps = num_steps[usable]
     counts = np.bincount(steps) if len(steps) else np.zeros(1, np.int64)
@@ -211,15 +205,15 @@ def value_by_num_steps(num_steps: IntArray, value: FloatArray) -> Figure:
 
 
 def step_profile(step_score: FloatArray, offsets: IntArray, chosen: BoolArray) -> Figure:
-    """Draw the scores of first, second, ... steps: median, middle half and middle 80 %, and the chosen ones' median.
+    """Draw step scores by position: median, middle half and middle 80 %, and the median of the chosen traces.
 
-    Below them stands how many traces have a step at that position, which are fewer the later it is.
+    Bars below show the number of traces that have a step at the position.
     """
     groups, best = _by_position(step_score, offsets, np.ones_like(chosen)), _by_position(step_score, offsets, chosen)
     last = len(groups)
     x = np.arange(1, last + 1, dtype=np.float64)
     data: list[dict[str, Any]] = []
-    for (low, high), strength in zip(BANDS, (0.14, 0.22), strict=True):
+    for low, high, strength in ((0.1, 0.9, 0.14), (0.25, 0.75, 0.22)):
         name = f"middle {round(100 * (high - low))} %"
         data += parts.band(x, _quantiles(groups, low), _quantiles(groups, high), name, strength)
     for name, some, colour, dash in (
@@ -229,7 +223,15 @@ def step_profile(step_score: FloatArray, offsets: IntArray, chosen: BoolArray) -
         line = parts.line(x, _quantiles(some, 0.5), name, colour, dash)
         line["customdata"] = [len(group) for group in some]
         data.append(line | {"hovertemplate": "step %{x}: %{y:.3f}<br>%{customdata:,} traces have it"})
-    data.append(_counts_below(x, [len(group) for group in groups]))
+    counts = [len(group) for group in groups]
+    hover = "step %{x}<br>%{y:,} traces have it<extra></extra>"
+    look = {"name": "traces", "yaxis": "y2", "showlegend": False, "hovertemplate": hover, "cliponaxis": False}
+    bars = parts.bars(parts.numbers(x), counts, "rgba(138,143,152,0.6)", **look)
+    if last <= MANY_POSITIONS:
+        turned = 0 if last <= FEW_POSITIONS else -90
+        bars |= {"text": [_short_count(count) for count in counts], "textposition": "outside", "textangle": turned}
+        bars |= {"textfont": {"size": 10}, "constraintext": "none"}
+    data.append(bars)
     return parts.figure(
         data,
         parts.axis("position of the step", dtick=1 if last <= FEW_POSITIONS else 5, anchor="y2"),
@@ -240,7 +242,7 @@ def step_profile(step_score: FloatArray, offsets: IntArray, chosen: BoolArray) -
 
 
 def _by_position(step_score: FloatArray, offsets: IntArray, among: BoolArray) -> list[FloatArray]:
-    """Return the finite scores of first steps, of second steps, ... of some samples; empty where they have none."""
+    """Return the finite scores at each position, for some samples; empty if no sample has a score there."""
     num_steps = np.diff(offsets)
     position = np.arange(len(step_score)) - np.repeat(offsets[:-1], num_steps)
     kept = np.repeat(among, num_steps) & np.isfinite(step_score)
@@ -248,20 +250,8 @@ def _by_position(step_score: FloatArray, offsets: IntArray, among: BoolArray) ->
     return [step_score[kept & (position == k)] for k in range(last)]
 
 
-def _counts_below(x: FloatArray, counts: Sequence[int]) -> dict[str, Any]:
-    bars = parts.bars(
-        parts.numbers(x), list(counts), "rgba(138,143,152,0.6)", name="traces", yaxis="y2", showlegend=False
-    )
-    bars |= {"hovertemplate": "step %{x}<br>%{y:,} traces have it<extra></extra>", "cliponaxis": False}
-    if len(counts) <= MANY_POSITIONS:
-        turned = 0 if len(counts) <= FEW_POSITIONS else -90
-        bars |= {"text": [_short_count(count) for count in counts], "textposition": "outside", "textangle": turned}
-        bars |= {"textfont": {"size": 10}, "constraintext": "none"}
-    return bars
-
-
 def _short_count(count: int) -> str:
-    """Return a count in at most five characters, up to a hundred million.
+    """Return a count below a hundred million in at most five characters.
 
     >>> _short_count(9_999), _short_count(123_456)
     ('9,999', '123k')
@@ -279,13 +269,13 @@ def _quantiles(groups: Sequence[FloatArray], share: float) -> FloatArray:
 def line_chart(
     lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: dict[str, Any], y: dict[str, Any]
 ) -> Figure:
-    """Draw a line through the (x, y) of each name; long lines without a mark at every point."""
+    """Draw a line through the points of each name. Long lines have no marks."""
     data = []
     for (name, points), look in zip(lines.items(), parts.line_looks(), strict=False):
         along, up = (np.asarray(each, dtype=np.float64) for each in points)
         line = parts.line(along, up, plot_label(name, 44), *look)
         line["hovertemplate"] = "%{x:.4~g}: %{y:.4~g}"
-        data.append(line | ({"mode": "lines"} if len(along) > MAX_MARKED else {}))
+        data.append(line | ({"mode": "lines"} if len(along) > 60 else {}))
     return parts.figure(data, x, y)
 
 
@@ -293,37 +283,37 @@ def line_chart(
 
 
 def matrix_map(matrix: FloatArray, labels: Sequence[str], what: str, *, lowest: float = 0.0) -> Figure:
-    """Draw a square matrix of numbers up to 1, with its numbers while they are few enough to be read."""
+    """Draw a square matrix of numbers up to 1. A small matrix has its numbers in the cells."""
     names = [plot_label(label, 44) for label in labels]
     cells: dict[str, Any] = {"type": "heatmap", "z": [parts.numbers(row, 4) for row in matrix], "x": names, "y": names}
     cells |= {"zmin": lowest, "zmax": 1, "colorscale": _BOTH_WAYS if lowest < 0 else _BLUES, "xgap": 1, "ygap": 1}
     cells["colorbar"] = {"title": {"text": what}, "thickness": 12, "outlinewidth": 0}
     cells["hovertemplate"] = f"%{{y}}<br>%{{x}}<br>{what} %{{z:.3f}}<extra></extra>"
-    cells |= {"texttemplate": "%{z:.2f}" if len(names) <= MAX_NUMBERED else "", "textfont": {"size": 10}}
+    # The cells of a larger matrix are too small for numbers in a file. A page scrolls, so it has more room.
+    cells |= {"texttemplate": "%{z:.2f}" if len(names) <= 20 else "", "textfont": {"size": 10}}
     x = parts.axis("", tickangle=-40, type="category", showgrid=False)
     y = parts.axis("", autorange="reversed", type="category", showgrid=False)
     return parts.figure([cells], x, y, height=int(np.clip(150 + 30 * len(names), 260, 760)))
 
 
-LABELLED_HEIGHT = 270
-"""About as many pixels has the inside of a figure."""
-
-
 TradePlace = tuple[str, float, float]
-"""One choice on a curve of what coverage costs: its name, the value lost and the coverage."""
+"""A point on the curve of coverage and its cost: name, value lost and coverage."""
 
 
 def similarity_histogram(similarity: FloatArray, threshold: float) -> Figure:
-    """Draw how near the nearest other sample is, and from where on samples are alike."""
+    """Draw the distribution of cosines with the nearest other sample, and the threshold of similar samples."""
     low = min(float(similarity.min(initial=0.9)), 0.9)
     count, edges = np.histogram(similarity, bins=parts.num_bins(len(similarity)), range=(low, 1.0))
     bars = parts.histogram_bars(count, edges, parts.BLUE, "cosine", name="")
     x, y = parts.axis("cosine with the nearest other sample"), parts.axis("samples")
-    return parts.figure([bars], x, y, bargap=0, showlegend=False, **parts.guide(threshold, "alike from here"))
+    return parts.figure([bars], x, y, bargap=0, showlegend=False, **parts.guide(threshold, "similar from here"))
 
 
 def coverage_bars(names: Sequence[str], share: FloatArray, random: FloatArray) -> Figure:
-    """Draw the share of clusters that subsets touch; random, (subsets, 3), is the mean, 5 % and 95 % of random ones."""
+    """Draw the share of clusters that subsets touch.
+
+    random, shape (subsets, 3), has the mean, 5 % and 95 % quantiles of random subsets.
+    """
     labels = [wrapped_label(name) for name in names]
     mean, low, high = random.T
     bars = parts.bars(
@@ -342,7 +332,7 @@ def coverage_bars(names: Sequence[str], share: FloatArray, random: FloatArray) -
 
 
 def cluster_map(value: FloatArray, representation: FloatArray, size: IntArray, example: Sequence[str]) -> Figure:
-    """Draw each cluster: mean value of its samples against how far a subset has too much (above 1) of it."""
+    """Draw each cluster: its share of the subset over its share of the pool, against its mean value."""
     width = np.clip(32 * np.sqrt(size / max(int(size.max(initial=1)), 1)), 6, 32)
     dots = parts.dots(parts.numbers(value), parts.numbers(representation), "")
     dots["customdata"] = [[plot_label(each), int(n)] for each, n in zip(example, size, strict=True)]
@@ -355,7 +345,7 @@ def cluster_map(value: FloatArray, representation: FloatArray, size: IntArray, e
 
 
 def trade_lines(methods: Mapping[str, Sequence[TradePlace]], marks: Sequence[TradePlace], what: str) -> Figure:
-    """Draw what coverage costs: a line for each method, named at its end."""
+    """Draw coverage against the value that it costs: a line for each method, with the name at its end."""
     data: list[dict[str, Any]] = []
     labels: list[tuple[TradePlace, str, str | None]] = []
     for (name, places), (colour, dash) in zip(methods.items(), parts.line_looks(), strict=False):
@@ -379,15 +369,15 @@ def _columns(places: Sequence[TradePlace]) -> tuple[FloatArray, FloatArray]:
 
 
 def _apart(labels: Sequence[tuple[TradePlace, str, str | None]]) -> list[dict[str, Any]]:
-    """Return names beside their points, moved up or down until none covers another."""
+    """Return labels beside their points, moved down until no label covers another."""
     finite = [each for each in labels if np.isfinite(each[0][1:]).all()]
     if not finite:
         return []
     lost, gained = _columns([place for place, _, _ in finite])
     middle = (lost.min() + lost.max()) / 2
     height = np.ptp(gained) or 1.0
-    # Pixels from the top, as far as they can be known before it is drawn.
-    wanted = (gained.max() - gained) / height * LABELLED_HEIGHT
+    # Pixels from the top, for a plot area that is about 270 pixels high.
+    wanted = (gained.max() - gained) / height * 270
     found, taken = [], -np.inf
     for i in np.argsort(wanted, kind="stable").tolist():
         taken = max(wanted[i], taken + parts.LINE_HEIGHT + 3)

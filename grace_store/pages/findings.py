@@ -1,11 +1,8 @@
-"""The page's parts for other commands: findings of studies, benchmark items and the warm-up. Computes nothing."""
-
-from __future__ import annotations
+"""The page's parts for files of other commands: findings of studies, benchmark items, warm-up. Computes nothing."""
 
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,20 +24,16 @@ from grace_store.pages.figures import (
 from grace_store.pages.sections import Figure, Section
 from grace_store.train.loss_log import read_losses
 
-if TYPE_CHECKING:
-    from grace_store.pages.report_inputs import ReportInputs
-
-INTERVALS = "Dots with their 95 % intervals."
 PROXY, WHOLE = "proxy", "representation"
 """Names in the finding of `fidelity`: the stored scores, and the scores over all parameters below the head."""
 MOST_ROWS = 200
-"""Rows of a table that a page shows: two subsets may differ in many thousands of samples."""
+"""Maximum rows of a table. Two subsets can differ in many thousands of samples."""
 WORST_SHOWN = 20
-"""Matches with benchmark items that are shown side by side."""
+"""Maximum number of matches with benchmark items."""
 
 
 def finding_section(found: Finding) -> Section:
-    """Return a finding as a part of the page."""
+    """Return the part of the page for a finding."""
     section = Section(found.study, found.study.capitalize())
     add_finding(section, found)
     return section
@@ -54,9 +47,8 @@ def add_finding(section: Section, found: Finding) -> None:
         section.text(f"Only samples where {one_line(where.sql)}: {kept}.", kind="note")
     for name, table in found.tables.items():
         if table.is_drawn and (picture := estimates_figure(table)) is not None:
-            section.figure(
-                f"{found.study}-{name}", table.title, picture, f"{table.about} {INTERVALS}".strip(), wide=True
-            )
+            caption = f"{table.about} Dots with their 95 % intervals.".strip()
+            section.figure(f"{found.study}-{name}", table.title, picture, caption, wide=True)
         if table.is_shown:
             headings, *rows = table.texts()
             more = f" {len(rows) - MOST_ROWS:,} more rows are in the file of the finding." * (len(rows) > MOST_ROWS)
@@ -68,7 +60,7 @@ def add_finding(section: Section, found: Finding) -> None:
 
 
 def estimates_figure(table: Table) -> Figure | None:
-    """Return the first column of estimates as dots with intervals, named by each row's first cell; None without any."""
+    """Draw the first column of estimates, with the first cells of rows as names; None without any estimate."""
     label, *columns = table.columns
     drawn = next((each for each in columns if any(isinstance(cell, Estimate) for cell in table.column(each))), None)
     if drawn is None:
@@ -79,29 +71,22 @@ def estimates_figure(table: Table) -> Figure | None:
 
 
 def _draw_fidelity(section: Section, found: Finding) -> None:
-    """Draw every step and every sample: its number by the proxy against its number by all parameters."""
+    """Draw the scores of steps and samples: by the proxy against by all parameters."""
+    values = found.tables["values"].rows if "values" in found.tables else ()
+    steps = found.tables["steps"].rows if "steps" in found.tables else ()
     for name, each in {"answer_alignment": "step", "history_alignment": "step", "value": "trace"}.items():
-        points = _value_points(found) if name == "value" else _step_points(found, name)
+        by: dict[str, dict[str, float]] = {PROXY: {}, WHOLE: {}}
+        for row in values if name == "value" else ():
+            for space, numbers in by.items():
+                numbers[str(row.get("sample_id"))] = _number(row.get(space))
+        for row in steps if name != "value" else ():
+            if (space := str(row.get("parameters"))) in by:
+                by[space][f"{row.get('sample_id')}, step {row.get('step')}"] = _number(row.get(name))
         words = name.replace("_", " ")
-        if points:
+        if points := [(point, value, by[WHOLE][point]) for point, value in by[PROXY].items() if point in by[WHOLE]]:
             title, caption = f"{words.capitalize()} by the proxy and by gradients", f"Each point is a {each}"
             picture = proxy_scatter(points, words)
             section.figure(f"fidelity-{name.replace('_', '-')}", title, picture, f"{caption}; dashed: both are equal.")
-
-
-def _value_points(found: Finding) -> list[tuple[str, float, float]]:
-    """Return each sample's id, and its value by the proxy and by all parameters."""
-    rows = found.tables["values"].rows if "values" in found.tables else ()
-    return [(str(row.get("sample_id")), _number(row.get(PROXY)), _number(row.get(WHOLE))) for row in rows]
-
-
-def _step_points(found: Finding, name: str) -> list[tuple[str, float, float]]:
-    """Return each step's name, and its alignment by the proxy and by all parameters."""
-    by: dict[str, dict[str, float]] = {PROXY: {}, WHOLE: {}}
-    for row in found.tables["steps"].rows if "steps" in found.tables else ():
-        if (space := str(row.get("parameters"))) in by:
-            by[space][f"{row.get('sample_id')}, step {row.get('step')}"] = _number(row.get(name))
-    return [(step, value, by[WHOLE][step]) for step, value in by[PROXY].items() if step in by[WHOLE]]
 
 
 def _number(cell: Cell) -> float:
@@ -125,15 +110,6 @@ def _clusters_touched(found: Finding) -> Figure | None:
     return coverage_bars(names, _numbers(found.tables["subsets"], "share_touched")[1:], np.array(ends))
 
 
-def _clusters_chosen(found: Finding) -> Figure | None:
-    """Draw the mean value of each cluster against its share of the first subset."""
-    clusters = found.tables["clusters"]
-    if "representation_1" not in clusters.columns:
-        return None
-    value, share, size = (_numbers(clusters, name) for name in ("mean_value", "representation_1", "num_samples"))
-    return cluster_map(value, share, size.astype(np.int64), [str(each) for each in clusters.column("example")])
-
-
 def _costs(found: Finding, name: str, what: str) -> Figure | None:
     """Draw how much value each gain in coverage costs."""
     if (curve := found.tables.get("curve")) is None:
@@ -150,11 +126,15 @@ def _costs(found: Finding, name: str, what: str) -> Figure | None:
 
 def _draw_diversity(section: Section, found: Finding) -> None:
     """Draw the clusters that subsets touch, and the value that diversity costs."""
+    chosen, clusters = None, found.tables["clusters"]
+    if "representation_1" in clusters.columns:
+        value, share, size = (_numbers(clusters, name) for name in ("mean_value", "representation_1", "num_samples"))
+        chosen = cluster_map(value, share, size.astype(np.int64), [str(each) for each in clusters.column("example")])
     drawn = {
         "Clusters touched: bars are subsets, diamonds random subsets of the same size": _clusters_touched(found),
-        "Clusters, and the first subset: above the line it has more than its share": _clusters_chosen(found),
-        "What diversity costs: share of clusters touched": _costs(found, "share_touched", "share of clusters touched"),
-        "What diversity costs: evenness over clusters": _costs(found, "entropy", "evenness over clusters"),
+        "Clusters, and the first subset: above the line it has more than its share": chosen,
+        "Cost of diversity: share of clusters touched": _costs(found, "share_touched", "share of clusters touched"),
+        "Cost of diversity: evenness over clusters": _costs(found, "entropy", "evenness over clusters"),
     }
     for number, (title, picture) in enumerate(drawn.items()):
         if picture is not None:
@@ -177,13 +157,13 @@ PICTURES: Mapping[str, Callable[[Section, Finding], None]] = {
     "diversity": _draw_diversity,
     "trial": _draw_trial,
 }
-"""The functions that draw what only one study has, by the study's name."""
+"""Functions that draw the special figures of a study, by the study's name."""
 
-# ---------------------------------------------------------------- what other commands wrote
+# ---------------------------------------------------------------- files of other commands
 
 
 def against_section(found: AgainstTable) -> Section:
-    """Return which benchmarks have items in the pool, and the strongest matches side by side."""
+    """Return the part with the benchmarks that have items in the pool, and the strongest matches."""
     section = Section("benchmarks", "Benchmark items", "Are items of test sets in the pool?")
     section.text(found.conclusion, kind="conclusion")
     section.records(
@@ -217,16 +197,6 @@ def against_section(found: AgainstTable) -> Section:
     return section
 
 
-def audit_sections(given: ReportInputs) -> list[Section]:
-    """Return a part for each file that other commands wrote."""
-    sections = [finding_section(each) for each in given.findings]
-    if given.against is not None:
-        sections.append(against_section(given.against))
-    if given.request.warmup is not None:
-        sections.append(warmup_section(given.request.warmup))
-    return sections
-
-
 def warmup_section(folder: Path) -> Section:
     """Return the part that draws the losses of the warm-up in a folder."""
     section = Section("warmup", "Warm-up", "Did the warm-up learn?")
@@ -236,7 +206,7 @@ def warmup_section(folder: Path) -> Section:
         "warmup-loss",
         f"Losses of {one_line(folder.name)}",
         line_chart(lines, parts.axis("step"), parts.axis("loss per token")),
-        "Training: the loss of each step before it is taken. Held out: the loss of samples that are never trained on.",
+        "Training: the loss before each step. Held out: the loss of samples that are never trained on.",
         wide=True,
     )
     return section

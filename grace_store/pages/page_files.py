@@ -1,9 +1,8 @@
-"""A page as files: one HTML file, and its figures as SVG and PNG.
+"""The files of a page: one HTML file, and its figures as SVG and PNG.
 
-Traces are hostile. All of their text reaches the page as JSON in inert ``<script type="application/json">`` elements,
-and the page's own script puts it on the screen as text. The policy in the page's head lets a browser run only the
-scripts whose digests it names, and load only pictures inside the file. Styles are the one exception to digests: plotly
-sets style attributes.
+Texts of traces may be hostile. They reach the page as JSON in inert ``<script type="application/json">`` elements, and
+the page's own script shows them as text. The content security policy lets a browser run only the scripts with the given
+digests, and load only pictures inside the file. Styles have no digests, because plotly sets style attributes.
 """
 
 import asyncio
@@ -23,13 +22,13 @@ from grace_store.base.files import whole_file
 from grace_store.pages.sections import Figure, Section, visible
 
 SCRIPTS = ("elements.js", "theme.js", "plots.js", "sections.js", "trace_list.js", "trace_view.js", "main.js")
-"""The page's own scripts, in the order they are put together."""
+"""The page's own scripts, in the order in which they are joined."""
 
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
 def inert_json(value: Any) -> str:
-    r"""Return JSON that is inside a script element what it is outside: no character of it can end or open a tag.
+    r"""Return JSON that is safe inside a script element: no character can open or close a tag.
 
     >>> inert_json({"text": "</script>"})
     '{"text":"\\u003c/script\\u003e"}'
@@ -39,7 +38,7 @@ def inert_json(value: Any) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Return a document with every text visible and null for every number that is none."""
+    """Return a document with all characters visible, and with null for NaN and infinity."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, float):
@@ -52,7 +51,7 @@ def _shown(value: Any) -> Any:
 
 
 def write_page(out: Path, title: str, sections: Sequence[Section], traces: Mapping[str, Any] | None = None) -> None:
-    """Write sections to one HTML file that needs no network; traces are the documents of the trace browser, if any."""
+    """Write sections to one HTML file that needs no network. traces are the documents of the trace browser, if any."""
     shown = [section.to_json() for section in sections]
     documents: dict[str, Any] = {"page": {"title": title, "made_by": f"grace-store {__version__}", "sections": shown}}
     for section in sections:
@@ -63,18 +62,18 @@ def write_page(out: Path, title: str, sections: Sequence[Section], traces: Mappi
 
 
 def load_plotly_js() -> str:
-    """Return plotly's script, which every page carries with it."""
+    """Return plotly's script, which is part of every page."""
     try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError:
         raise MissingExtra(f"A report needs plotly, which is not installed. {how_to_install('report')}") from None
     text: str = get_plotlyjs()
-    # An element ends at the first closing tag, wherever it stands.
+    # A closing tag ends the element, even inside a string of the script.
     return text.replace("</script", "<\\/script")
 
 
 def html_parts(title: str, documents: Mapping[str, Any], plotly_js: str) -> Iterator[str]:
-    """Yield the text of a page piece by piece. documents are read by the page's script under their names."""
+    """Yield the text of a page in pieces. The page's script finds each document by its name."""
     own = "\n".join(_page_file(name) for name in SCRIPTS)
     head, rest = _page_file("report.html").split("<!-- style -->")
     body, end = rest.split("<!-- scripts -->")
@@ -87,7 +86,7 @@ def html_parts(title: str, documents: Mapping[str, Any], plotly_js: str) -> Iter
     yield body
     for name, document in documents.items():
         yield f'<script type="application/json" id="{name}">{inert_json(document)}</script>\n'
-    # Plain text until the first plot is drawn; the policy knows it by its digest then too.
+    # plotly is plain text until the first plot is drawn. The policy also allows it by its digest.
     yield f'<script type="text/plain" id="plotly">{plotly_js}</script>\n<script>{own}</script>'
     yield end
 
@@ -100,15 +99,13 @@ def _digest(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-FIGURE_FORMATS = ("svg", "png")
 WIDTH = 800
-PNG_SCALE = 2
 
 
 def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write every figure in both formats, and return the files."""
+    """Write every figure as SVG and as PNG, and return the files."""
     try:
-        import kaleido  # noqa: F401 - the import is the question
+        import kaleido  # noqa: F401 - only to find out if it is installed
         from choreographer.errors import ChromeNotFoundError
     except ModuleNotFoundError:
         raise MissingExtra(f"Figures as files need kaleido, which is missing. {how_to_install('report')}") from None
@@ -116,8 +113,8 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
         return asyncio.run(_write(figures, folder))
     except ChromeNotFoundError:
         raise MissingExtra(
-            "Figures as files are drawn by Chrome or Chromium, and none was found. Install one (on Debian: "
-            "`apt-get install chromium`), or leave --figures out: the page needs none to be written."
+            "Figures as files need Chrome or Chromium, and none was found. Install one (on Debian: "
+            "`apt-get install chromium`), or leave --figures out: the page alone does not need a browser."
         ) from None
 
 
@@ -125,12 +122,12 @@ async def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     from kaleido import Kaleido
 
     written: list[Path] = []
-    # mathjax would be fetched from the network, and no label has formulas.
+    # MathJax would be loaded from the network, and no label has formulas.
     async with Kaleido(n=1, timeout=90, mathjax=False) as browser:
         for name, figure in figures.items():
             paper = for_paper(figure)
-            for kind in FIGURE_FORMATS:
-                size = {"width": WIDTH, "height": paper["layout"]["height"], "scale": PNG_SCALE if kind == "png" else 1}
+            for kind, scale in (("svg", 1), ("png", 2)):
+                size = {"width": WIDTH, "height": paper["layout"]["height"], "scale": scale}
                 drawn: bytes = await browser.calc_fig(paper, opts={"format": kind, **size})
                 path = folder / f"{name}.{kind}"
                 with whole_file(path) as partial:
@@ -140,7 +137,7 @@ async def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 
 def for_paper(figure: Figure) -> Figure:
-    """Return a figure in black on white, as the page's own styles do not go with it."""
+    """Return a figure with black lines on white. A file does not have the page's styles."""
     paper = deepcopy(figure)
     line = {"showline": True, "linecolor": "#444", "gridcolor": "#e6e6e6", "zerolinecolor": "#bbb", "ticks": "outside"}
     layout = paper["layout"]

@@ -1,4 +1,4 @@
-"""The files that a report reads beside the store, all read and checked before anything is computed."""
+"""The request for a report, and the files that it names. All files are read and checked before any computation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,45 +22,45 @@ from grace_store.store.opened import Store
 from grace_store.train.recipe import read_recipe
 
 MAX_SUBSETS = 30
-"""A trace's subsets are bits of one number in the page."""
+"""Maximum number of subsets: the page stores the subsets of a trace as bits of one number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest:
-    """The request for a report. All is optional: missing parts are made from the store, or left out with a note."""
+    """The request for a report. Every field is optional: a missing part is computed, or left out with a note."""
 
     signals: Sequence[str] = ()
     scores: Sequence[Path] = ()
-    """Tables of scores; the first that has step scores is the one that traces are shown with."""
+    """Tables of scores. Traces are shown with the first table that has step scores."""
     sweep: Path | None = None
     duplicates: Path | None = None
-    """What ``grace-store duplicates`` wrote."""
+    """Table that ``grace-store duplicates`` wrote."""
     findings: Sequence[Path] = ()
-    """What studies wrote with ``--out``."""
+    """Files that studies wrote with ``--out``."""
     against: Path | None = None
-    """What ``grace-store contamination`` wrote."""
+    """Table that ``grace-store contamination`` wrote."""
     warmup: Path | None = None
-    """The folder that ``grace-store warmup`` wrote."""
+    """Folder that ``grace-store warmup`` wrote."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
-    """Fields of the records whose groups are compared; several that commas join are combined."""
+    """Fields of the records that make groups to compare. Fields joined by commas are combined."""
     fields: str | None = None
-    """Fields that are shown beside the traces, joined by commas, "" for none; None for those of by, or else the few
-    that tell traces apart with short values."""
+    """Fields that are shown with the traces, joined by commas; "" for no field. None means the fields of by, or else a
+    few fields with short values that differ between traces."""
     where: str | None = None
-    """Report only on what this keeps: a condition in SQL over fields of the records, id, row, num_steps, num_tokens,
-    value and flags."""
+    """Condition in SQL that samples must meet, over fields of the records, id, row, num_steps, num_tokens, value and
+    flags."""
     images: str | None = None
     data: Sequence[str] | None = None
     ratio: str = "0.2"
-    """Share that counts as chosen where no subset is given, and that methods are compared at."""
+    """Share of the samples that counts as chosen without a subset, and for the comparison of methods."""
     max_traces: int = 5000
     partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """A store, the request, and the contents of the files that the request names, all made from the store's plan."""
+    """A store, a request, and the contents of the files that the request names, all made from the store's plan."""
 
     store: Store
     request: ReportRequest
@@ -72,13 +72,13 @@ class ReportInputs:
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
     conclusions: tuple[str, ...] = ()
-    """What the commands that made these said of them."""
+    """Conclusions of the commands that wrote the files."""
     kept: Kept | None = None
-    """What the request's filter keeps, by position."""
+    """Positions of the samples that the request's filter keeps."""
 
     @classmethod
     def read(cls, store: Store, request: ReportRequest) -> Self:
-        """Read all files that a request names; raise an error for the first that cannot be used."""
+        """Read all files that a request names. Raise an error for the first file that cannot be used."""
         tables = [read_scores(path) for path in request.scores]
         for table in tables:
             check_plan_of(table.note, store, table.what)
@@ -90,44 +90,31 @@ class ReportInputs:
         if duplicates is not None:
             check_plan_of(duplicates.note, store, f"table of duplicates {request.duplicates}")
         sweep = None if request.sweep is None else read_sweep(store, request.sweep)
+        against = None if request.against is None else read_against(request.against)
+        if against is not None:
+            check_plan_of(against.note, store, f"table of benchmark items {request.against}")
+        findings = [read_document(path, Finding) for path in request.findings]
+        for path, found in zip(request.findings, findings, strict=True):
+            if found.pool is not None:
+                check_plan_of(found.pool, store, f"finding {path}")
         subsets = _subsets(store, request.subsets)
-        told = [sentence for path in request.subsets for sentence in _told(path)]
-        told += [] if sweep is None else [sweep.conclusion]
+        conclusions = []
+        for path in request.subsets:
+            note = read_document(sidecar_of(path), SubsetNote)
+            conclusions += [note.conclusion] if note.conclusion else []
+            conclusions.append(f"How {path.name} was chosen: {enumerated(list(note.spec.rules.values()))}.")
+        conclusions += [] if sweep is None else [sweep.conclusion]
         return cls(
             store,
             request,
             tables,
             sweep=sweep,
             duplicates=duplicates,
-            findings=[_finding(store, path) for path in request.findings],
-            against=_against(store, request.against),
+            findings=findings,
+            against=against,
             subsets=subsets,
-            conclusions=tuple(told),
+            conclusions=tuple(conclusions),
         )
-
-
-def _finding(store: Store, path: Path) -> Finding:
-    """Read a finding, and make sure that it is about this store."""
-    found = read_document(path, Finding)
-    if found.pool is not None:
-        check_plan_of(found.pool, store, f"finding {path}")
-    return found
-
-
-def _against(store: Store, path: Path | None) -> AgainstTable | None:
-    """Read a table of benchmark items, if one is given, and make sure that it is about this store."""
-    if path is None:
-        return None
-    found = read_against(path)
-    check_plan_of(found.note, store, f"table of benchmark items {path}")
-    return found
-
-
-def _told(path: Path) -> list[str]:
-    """Return the conclusion in a subset's note, and all rules that it was chosen by."""
-    note = read_document(sidecar_of(path), SubsetNote)
-    rules = f"How {path.name} was chosen: {enumerated(list(note.spec.rules.values()))}."
-    return [note.conclusion, rules] if note.conclusion else [rules]
 
 
 def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:

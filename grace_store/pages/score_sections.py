@@ -1,11 +1,9 @@
 """The page's parts on a store and its scores: overview, values, length and settings."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +18,6 @@ from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
 from grace_store.pool.pool import Pool, stepwise_signals
 from grace_store.run.status import Status, set_aside_rows
-from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.scoring.sweep import Sweep, sweep
 from grace_store.store.opened import Store
@@ -29,11 +26,8 @@ from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec
 from grace_store.values.score_spec import ScoreSpec
 
-if TYPE_CHECKING:
-    from grace_store.pages.report_inputs import ReportInputs
-
 MAX_LISTED = 200
-"""Records set aside that are listed one by one."""
+"""Maximum number of listed records that are set aside."""
 
 
 def overview_section(
@@ -45,37 +39,40 @@ def overview_section(
     where: WhereNote | None = None,
     conclusions: Sequence[str] = (),
 ) -> Section:
-    """Return what the page's results mean, then the counts of a store, its settings and those of the scores."""
+    """Return the part with the conclusions, the counts and settings of a store, and the settings of the scores."""
     section = Section("overview", "Overview")
     for each in conclusions:
         section.text(each)
     parts = [("done", status.num_done), ("set aside", status.num_set_aside), ("to do", status.num_planned)]
     section.counts(parts, f"{status.num_records:,} records")
     if not status.is_complete:
-        section.text("The store is not finished: what is shown is what is there.", kind="note")
+        section.text("The store is not finished. The page shows the finished samples.", kind="note")
     if where is not None:
         kept = f"{where.num_kept:,} of {where.num_samples:,} samples"
-        about = f"Values, plots and traces are of the samples where {one_line(where.sql)}"
-        section.text(f"{about}: {kept}. Shares are of these.", kind="note")
+        about = f"The page uses only samples where {one_line(where.sql)}"
+        section.text(f"{about}: {kept}. Shares are shares of these samples.", kind="note")
     if status.set_aside:
         ordered = sorted(status.set_aside.items(), key=lambda item: -item[1])
         section.table("Set aside, and why", ["reason", "records"], [[*item] for item in ordered], bar=1)
-    _made_from(section, store)
+    _data_facts(section, store)
     note = table.note
-    settings = note.spec.model_dump(mode="json")
+    settings, within = note.spec.model_dump(mode="json"), None
+    if note.groups is not None and note.groups.within is not None:
+        question = "same prompt and images" if note.groups.by is None else f"same {note.groups.by}"
+        within = f"{note.groups.within} within their question ({question}): 0 is its mean"
     section.facts(
         "The scores",
         [
             *((name, str(value)) for name, value in settings.items() if value not in (None, False, "")),
-            *_within(note),
+            ("values", within),
             ("signals", ", ".join(f"{name} × {each.weight:g}" for name, each in note.signals.items())),
             ("table", str(table.path) if table.path else "made for this page"),
             *((name, f"a subset of {count:,} samples") for name, count in subsets),
         ],
     )
-    _signals(section, store, status)
+    _signal_records(section, store, status)
     in_signal = status.signal is not None and status.signals[status.signal].set_aside
-    # Commits say which samples a signal set aside; where it set none aside there is no need to read them.
+    # Commits list the samples that a signal set aside. They are read only if there are such samples.
     listed = list(itertools.islice(set_aside_rows(store, status.signal if in_signal else None), MAX_LISTED + 1))
     if listed:
         rows: list[list[Cell]] = [[row["row"], row["sample_id"], row["reason"], row["detail"]] for row in listed]
@@ -85,15 +82,7 @@ def overview_section(
     return section
 
 
-def _within(note: ScoresNote) -> list[tuple[str, Cell]]:
-    """Return how values are compared within questions; empty if they are not."""
-    if note.groups is None or note.groups.within is None:
-        return []
-    question = "same prompt and images" if note.groups.by is None else f"same {note.groups.by}"
-    return [("values", f"{note.groups.within} within their question ({question}): 0 is its mean")]
-
-
-def _made_from(section: Section, store: Store) -> None:
+def _data_facts(section: Section, store: Store) -> None:
     plan = store.plan
     rows: list[tuple[str, Cell]] = []
     for file in plan.files:
@@ -108,7 +97,7 @@ def _made_from(section: Section, store: Store) -> None:
     section.facts("The data", rows)
 
 
-def _signals(section: Section, store: Store, status: Status) -> None:
+def _signal_records(section: Section, store: Store, status: Status) -> None:
     rows: list[dict[str, Cell]] = []
     for name, counts in status.signals.items():
         signal = store.signal(name).signal
@@ -135,16 +124,16 @@ def _signals(section: Section, store: Store, status: Status) -> None:
 
 
 DEFAULT_GRID: dict[str, Any] = {"alpha": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), "history": ("uniform", "window:3", "ema:0.8")}
-"""Settings of the sweep that is made if none is given."""
+"""Settings of the sweep that is computed if no sweep is given."""
 MAX_BOXES = 60
 FEW_TRACES = 20
-"""A median of fewer traces is too noisy to interpret."""
+"""The median of fewer traces is too noisy to interpret."""
 LENGTH_WORDS = {"step_length": "tokens in a step", "response_length": "tokens in the response", "num_steps": "steps K"}
 
 
 def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) -> Section:
-    """Return how values are spread, and the two alignments they are made of."""
-    section = Section("values", "Values", "How values are spread, and what they are made of.")
+    """Return the part on the distribution of values, and on the alignments behind the values."""
+    section = Section("values", "Values", "The distribution of values, and the alignments behind them.")
     value = table.value
     finite = value[np.isfinite(value)]
     if not len(finite):
@@ -163,28 +152,25 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
     caption = f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}."
     section.figure("value-histogram", "Values", figures.value_histogram(value, points.chosen, chosen_name), caption)
     if table.has_step_scores:
-        answer, history = (_means(table, f"{half}_alignment") for half in ("answer", "history"))
+        answer, history = (_mean_over_steps(table, f"{half}_alignment") for half in ("answer", "history"))
         picture = figures.alignment_scatter(answer, history, points)
-        caption = "Each point is a trace, its alignments averaged over its steps. Click one to read it."
+        caption = "Each point is a trace, with its mean alignments over steps. Click a point to read the trace."
         section.figure("answer-against-history", "Answer against history", picture, caption + _thinned(len(finite)))
         picture = figures.step_profile(table.flat("step_score"), table.offsets, points.chosen)
-        section.figure("step-profile", "Step profile", picture, _about_profile(table), wide=True)
+        caption = (
+            f"Step scores by position, over {int(table.num_steps.sum()):,} steps. The bars below count the traces "
+        )
+        caption += "that have a step at the position."
+        reached = [int((table.num_steps >= k).sum()) for k in range(1, figures.MAX_POSITIONS + 1)]
+        thin = next((k for k, count in enumerate(reached, 1) if 0 < count < FEW_TRACES), None)
+        if thin is not None:
+            caption += f" From step {thin} on, fewer than {FEW_TRACES} traces make the median unreliable."
+        section.figure("step-profile", "Step profile", picture, caption, wide=True)
     return section
 
 
-def _about_profile(table: ScoreTable) -> str:
-    """Describe the profile, and name the step from which too few traces are behind it."""
-    words = f"Step scores by position, over {int(table.num_steps.sum()):,} steps. The bars below count the traces that "
-    words += "have a step there."
-    reached = [int((table.num_steps >= k).sum()) for k in range(1, figures.MAX_POSITIONS + 1)]
-    thin = next((k for k, count in enumerate(reached, 1) if 0 < count < FEW_TRACES), None)
-    return (
-        words if thin is None else f"{words} From step {thin} on they are fewer than {FEW_TRACES}: read little into it."
-    )
-
-
 def _flags(section: Section, table: ScoreTable) -> None:
-    """Show how many samples have each flag, and how many of those with a value."""
+    """Add the number of samples with each flag, and the number of them that have a value."""
     has_value = np.isfinite(table.value)
     rows: list[dict[str, Cell]] = [
         {
@@ -197,18 +183,18 @@ def _flags(section: Section, table: ScoreTable) -> None:
     ]
     unknown = ", ".join(name for name in HYGIENE_FLAGS if name not in table.known_flags)
     if unknown:
-        section.text(f"It is not known which samples are flagged {unknown}.", kind="note")
-    caption = "`select --exclude-flagged` leaves them out; the list of traces can show those with a flag."
+        section.text(f"The table does not know which samples have the flags {unknown}.", kind="note")
+    caption = "`select --exclude-flagged` leaves out flagged samples. The list of traces has a filter for flags."
     section.records("Flags", rows, caption)
 
 
 def _thinned(num: int) -> str:
-    """Return a sentence with the number of points drawn, unless all are."""
+    """Return a sentence with the number of drawn points; empty if all points are drawn."""
     return f" {MAX_POINTS:,} of {num:,} points are drawn, chosen at random." if num > MAX_POINTS else ""
 
 
-def _means(table: ScoreTable, name: str) -> FloatArray:
-    """Return the mean over each sample's steps of a column, without those that have none; NaN if no step has."""
+def _mean_over_steps(table: ScoreTable, name: str) -> FloatArray:
+    """Return the mean of a column over each sample's steps that have a number; NaN without any such step."""
     flat = np.asarray(table.flat(name), dtype=np.float64)
     finite = np.isfinite(flat)
     totals = sum_by_sample(table.num_steps, np.where(finite, flat, 0.0))
@@ -218,8 +204,8 @@ def _means(table: ScoreTable, name: str) -> FloatArray:
 
 
 def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Section:
-    """Return how values go with length: pictures of all samples, and the audit's numbers."""
-    section = Section("length", "Length", "Does the score just like long (or short) traces?")
+    """Return the part on values and length: the finding of the audit, and plots."""
+    section = Section("length", "Length", "Do values only measure the length of traces?")
     num_samples = int(np.isfinite(table.value).sum())
     if not num_samples:
         section.text("No sample has a value.", kind="note")
@@ -232,32 +218,35 @@ def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Sec
             caption = figures.BOXES
         else:
             picture = figures.length_scatter(length, points, words)
-            caption = f"The line and band are of all samples.{_thinned(num_samples)}"
+            caption = f"The line and the band use all samples.{_thinned(num_samples)}"
         section.figure(f"value-against-{name.replace('_', '-')}", f"Value and {words}", picture, caption)
     return section
 
 
-def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
-    """Return how settings and signals spread values and overlap in what they choose: of a sweep, or a small one."""
-    store, given, ratio = inputs.store, inputs.sweep, inputs.request.ratio
-    pool = Pool(store, where=inputs.kept, partial=inputs.request.partial)
-    section = Section("settings", "Settings", "What other settings would choose.")
-    scored = {name: each for name, each in table.note.signals.items() if name in stepwise_signals(store)}
+def settings_section(pool: Pool, table: ScoreTable, given: Sweep | None, ratio: str) -> Section:
+    """Return the part that compares settings and signals, from the given sweep or from a small new one."""
+    stepwise = stepwise_signals(pool.store)
+    section = Section("settings", "Settings", "The choice that other settings make.")
+    scored = {name: each for name, each in table.note.signals.items() if name in stepwise}
     if not scored:
-        section.text("The signals of this table have one vector a sample, so there are no settings to vary.")
+        section.text("The signals of this table have one vector for each sample, so there are no settings to vary.")
         return section
     together = ",".join(f"{name}={each.weight:g}" for name, each in scored.items())
     if given is None:
         spec = SweepSpec.parse(ratio=ratio, grid=[DEFAULT_GRID | {"signal": (together,)}])
         swept = sweep(pool, spec)
-        made = "A small sweep made for this page; `grace-store sweep` makes larger ones."
+        made = "A small sweep for this page; `grace-store sweep` makes larger ones."
     else:
         swept, made = given, f"The sweep in {given.folder.name if given.folder else 'memory'}."
     section.text(f"{made} {len(swept.settings)} settings over {swept.num_samples:,} samples.")
     _overlap(section, swept)
     _boxes(section, "value-by-setting", "Values by setting", swept, "setting")
-    if len(stepwise_signals(store)) > 1:
-        spec = SweepSpec.parse(ratio=ratio, grid=[_same_settings(table) | {"signal": stepwise_signals(store)}])
+    if len(stepwise) > 1:
+        grid: dict[str, Any] = {"signal": stepwise}
+        if isinstance(same := table.note.spec, ScoreSpec):
+            grid |= {name: (getattr(same, name),) for name in ("alpha", "history", "target", "aggregation")}
+            grid["without_answer"] = same.without_answer
+        spec = SweepSpec.parse(ratio=ratio, grid=[grid])
         signals = sweep(Pool.of(pool, partial=True), spec)
         _boxes(section, "value-by-signal", "Values by signal", signals, "signal")
         names, caption = _signal_names(signals), "The same settings with each signal alone."
@@ -266,20 +255,12 @@ def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
     return section
 
 
-def _same_settings(table: ScoreTable) -> dict[str, Any]:
-    spec = table.note.spec
-    if not isinstance(spec, ScoreSpec):
-        return {}
-    kept = {name: (getattr(spec, name),) for name in ("alpha", "history", "target", "aggregation")}
-    return kept | {"without_answer": spec.without_answer}
-
-
 def _signal_names(sweep: Sweep) -> list[str]:
     return [str(row["signals"]) for row in sweep.summary]
 
 
 def _short(labels: Sequence[str]) -> list[str]:
-    """Return settings as an axis has room for them."""
+    """Return short names of settings for an axis."""
     return [label.replace("alpha=", "α ").replace("history=", "") for label in labels]
 
 
@@ -287,7 +268,7 @@ def _overlap(section: Section, sweep: Sweep) -> None:
     labels = _short(sweep.labels)
     for index, ratio in enumerate(sweep.ratios):
         picture = figures.matrix_map(sweep.jaccard[index], labels, "Jaccard")
-        caption = "Samples that two settings both choose, over those that either chooses."
+        caption = "Number of samples that both settings choose, divided by the number that at least one chooses."
         section.matrix(f"setting-overlap-{ratio}", f"Overlap of the best {ratio}", picture, labels, caption)
     picture = figures.matrix_map(sweep.rank_correlation, labels, "Spearman", lowest=-1.0)
     caption = f"Over {sweep.num_ranked:,} of {sweep.num_samples:,} samples."

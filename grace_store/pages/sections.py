@@ -1,4 +1,4 @@
-"""The contents of a page as plain values: sections of text, tables and figures, all safe to show. Knows no HTML."""
+"""The contents of a page as plain values: sections with text, tables and figures. Knows no HTML."""
 
 import html
 import re
@@ -13,15 +13,13 @@ Figure = dict[str, Any]
 Cell = str | int | float | None
 Cells = Sequence[Cell]
 
-FIGURE_HEIGHT = 380
-"""Pixels, unless a figure says otherwise."""
 MAX_HALF_MATRIX, MAX_TABLE_MATRIX = 10, 40
-"""Rows of a map up to which half the width is enough, and up to which it is a table with numbers."""
+"""Maximum rows of a matrix that is drawn at half the page's width, and of one that is shown as a table."""
 
 
 @dataclass(slots=True)
 class Section:
-    """One part of the page, in the order it is read."""
+    """One part of the page, with its blocks in the order of reading."""
 
     key: str
     title: str
@@ -30,7 +28,7 @@ class Section:
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def text(self, text: str, *, kind: str = "text") -> None:
-        """Add a sentence or two; kind "note" sets it apart as something to know before reading on."""
+        """Add a sentence or two. The kind "note" highlights them, and so does "conclusion"."""
         self.blocks.append({"kind": kind, "text": text})
 
     def stats(self, rows: Sequence[tuple[str, str]]) -> None:
@@ -42,33 +40,33 @@ class Section:
         self.blocks.append({"kind": "counts", "total": total, "parts": [list(part) for part in parts]})
 
     def facts(self, title: str, rows: Sequence[tuple[str, Cell]]) -> None:
-        """Add names and what they are."""
+        """Add a list of names with their values."""
         self.blocks.append({"kind": "facts", "title": title, "rows": [list(row) for row in rows if row[1] is not None]})
 
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Cells], caption: str = "", *, bar: int | None = None
     ) -> None:
-        """Add a table; bar is the column whose numbers are drawn as bars too."""
+        """Add a table. bar is the column of numbers that are also drawn as bars."""
         cells = [list(row) for row in rows]
         shown = {"columns": list(columns), "rows": cells, "caption": caption, "bar": bar}
         self.blocks.append({"kind": "table", "title": title, **shown})
 
     def records(self, title: str, rows: Sequence[Mapping[str, Cell]], caption: str = "") -> None:
-        """Add a table of rows that name their columns, all of them the same; without rows nothing is added."""
+        """Add a table of rows by column name, all with the same columns. Add nothing without rows."""
         if rows:
             self.table(title, list(rows[0]), [list(row.values()) for row in rows], caption)
 
     def matrix(self, name: str, title: str, figure: Figure, labels: Sequence[str], caption: str = "") -> None:
-        """Add a map of numbers, which a page shows as a table with its numbers unless there are too many rows."""
+        """Add a matrix of numbers. The page shows it as a table, or as a figure if it has too many rows."""
         is_wide = len(labels) > MAX_HALF_MATRIX
         self.figure(name, title, figure, caption, wide=is_wide)
         if len(labels) <= MAX_TABLE_MATRIX:
             self.blocks[-1] |= {"kind": "matrix", "labels": list(labels)}
 
     def figure(self, name: str, title: str, figure: Figure, caption: str = "", *, wide: bool = False) -> None:
-        """Add a figure under a name, which is also the name of its files."""
+        """Add a figure. Its files have the same name."""
         self.figures[name] = figure
-        height = figure["layout"].setdefault("height", FIGURE_HEIGHT)
+        height = figure["layout"].setdefault("height", 380)
         self.blocks.append(
             {"kind": "figure", "figure": name, "title": title, "caption": caption, "wide": wide, "height": height}
         )
@@ -78,18 +76,17 @@ class Section:
 
 
 MAX_CHARS = 20_000
-"""Longest text of a segment or turn that a page carries."""
-MAX_LABEL_CHARS = 72
+"""Maximum length of a segment's or turn's text in a page."""
 
 _JOINERS = "\u200c\u200d\u00ad"
-"""Format characters that writing and emoji need and that move nothing."""
+"""Format characters that some scripts and emoji need. They do not change the direction of text."""
 _SUSPECT = re.compile(
     r"[^\n\t\x20-\x7e\xa0-\xac\xae-\u02ff\u0370-\u05ff\u2010-\u2027\u2030-\u205f\u2070-\u2fff\u3000-\ud7ff]"
 )
 
 
 def visible(text: str) -> str:
-    r"""Return text with control, bidirectional, invisible and broken characters spelled out; line ends become \n.
+    r"""Return text with control, bidirectional, invisible and broken characters escaped. Line ends become \n.
 
     >>> visible("a\x1b[2J \u202eb\r\nc")
     'a\\x1b[2J \\u202eb\nc'
@@ -105,7 +102,7 @@ def _spelled(character: str) -> str:
 
 
 def shortened(text: str, limit: int = MAX_CHARS) -> str:
-    """Return text cut to a limit, saying how much was cut.
+    """Return text cut to a limit, with the number of missing characters.
 
     >>> shortened("abcdef", 4)
     'abcd … (2 characters more)'
@@ -113,8 +110,8 @@ def shortened(text: str, limit: int = MAX_CHARS) -> str:
     return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit} characters more)"
 
 
-def plot_label(text: str, limit: int = MAX_LABEL_CHARS) -> str:
-    """Return text for a plot on one line. plotly reads a little HTML in its labels, so marks of HTML are escaped.
+def plot_label(text: str, limit: int = 72) -> str:
+    """Return one line of text for a plot. HTML is escaped, because plotly reads some HTML in labels.
 
     >>> plot_label("<b>no tag</b>")
     '&lt;b&gt;no tag&lt;/b&gt;'
@@ -124,7 +121,7 @@ def plot_label(text: str, limit: int = MAX_LABEL_CHARS) -> str:
 
 
 def wrapped_label(text: str, width: int = 20, max_lines: int = 3) -> str:
-    """Return text for a plot in a few short lines, so that a narrow screen has room for what it names.
+    """Return text for a plot in a few short lines, to leave room for the plot on a narrow screen.
 
     >>> wrapped_label("a name that is longer than one line")
     'a name that is<br>longer than one line'

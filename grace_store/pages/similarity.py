@@ -1,4 +1,4 @@
-"""The page's part on likeness: neighbours and duplicates among samples, and how much of them a subset covers."""
+"""The page's part on similar samples: neighbours, duplicates, and the coverage of subsets."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ if TYPE_CHECKING:
 NUM_NEIGHBOURS_SHOWN = 5
 SEARCHED_AT_ONCE = 256
 MAX_LISTED_GROUPS, MAX_NAMED = 20, 6
-"""Groups that are listed, and samples that are named in each."""
+"""Maximum number of listed groups, and of named samples in each group."""
 NO_FAISS = f"this needs faiss, which is not installed. {how_to_install('faiss')}"
 MAX_POOL = 50_000
-"""Coverage of a larger pool is not measured for a page: `grace-store diversity` writes it once."""
-
+"""Maximum number of samples for which a page measures coverage. For more, run `grace-store diversity` once."""
 
 Neighbours = list[list[tuple[int, float]]]
-"""For each shown sample, other shown ones by place among them, nearest first, with their cosines."""
+"""For each shown sample, the places of its neighbours among the shown samples, with cosines, nearest first."""
 
 
 def similarity_section(
     given: ReportInputs, table: ScoreTable, place: IntArray, listener: Listener
 ) -> tuple[Section, Neighbours, list[int | None]]:
-    """Return the part on duplicates and coverage, then the neighbours and the duplicate group of each sample shown."""
-    section = Section("similarity", "Similarity", "Which traces are alike, and how much of the pool a subset covers.")
+    """Return the part on duplicates and coverage, and the neighbours and the duplicate group of each shown sample."""
+    section = Section("similarity", "Similarity", "Similar traces, and the share of the pool that a subset covers.")
     row = table.row[place]
     pool = Pool(given.store, next(iter(table.note.signals)), partial=given.request.partial, data=given.request.data)
     described = describe_samples(pool, samples=given.store.positions_of(row))
@@ -50,7 +49,7 @@ def similarity_section(
 
 
 def _neighbours(described: Descriptions, row: IntArray) -> Neighbours:
-    """Return the nearest of each shown sample among those shown, by place in that list."""
+    """Return the nearest shown samples of each shown sample."""
     at, _ = find_rows(row, described.row)
     alive = np.flatnonzero(~described.is_zero)
     vectors = np.asarray(described.vector[alive], dtype=np.float32)
@@ -68,7 +67,7 @@ def _neighbours(described: Descriptions, row: IntArray) -> Neighbours:
 def _duplicates(
     section: Section, given: ReportInputs, pool: Pool, table: ScoreTable, row: IntArray, listener: Listener
 ) -> list[int | None]:
-    """Describe duplicates, and return the group of each sample shown."""
+    """Add the duplicates to a section, and return the duplicate group of each shown sample."""
     if not len(row):
         section.text("No sample is done yet.", kind="note")
         return []
@@ -83,7 +82,7 @@ def _duplicates(
 
         values = table if np.isfinite(table.value).any() else None
         found = duplicates(pool, scores=values, subset=given.store.positions_of(row), listener=listener)
-        among = f"Looked for among the {len(row):,} traces on this page."
+        among = f"Searched among the {len(row):,} traces on this page."
     _show_duplicates(section, found, among)
     groups = dict(zip(found.row.tolist(), found.group.tolist(), strict=True))
     return [None if groups.get(each, -1) < 0 else groups[each] for each in row.tolist()]
@@ -94,16 +93,16 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
     section.stats(
         [
             ("samples compared", f"{len(found):,}"),
-            (f"alike, cosine {found.threshold:g} and above", f"{int(in_groups.sum()):,}"),
-            ("of the same text", f"{int(found.exact.sum()):,}"),
+            (f"similar, cosine {found.threshold:g} and above", f"{int(in_groups.sum()):,}"),
+            ("with the same text", f"{int(found.exact.sum()):,}"),
             ("groups", f"{found.num_groups:,}"),
-            ("left if one of each is kept", f"{int(found.keep.sum()):,}"),
+            ("left if one of each group is kept", f"{int(found.keep.sum()):,}"),
         ]
     )
     similarity = found.similarity[np.isfinite(found.similarity)].astype(np.float64)
     picture = similarity_histogram(similarity, found.threshold)
-    caption = f"Cosine of each sample with its nearest, by the descriptor {found.note.descriptor} of signal "
-    caption += f"{found.note.signal.name}. From the dashed line on, samples are alike. {among}"
+    caption = f"Cosine of each sample with its nearest neighbour, by the descriptor {found.note.descriptor} of signal "
+    caption += f"{found.note.signal.name}. Samples to the right of the dashed line are similar. {among}"
     section.figure("nearest-similarity", "Nearest neighbours", picture, caption)
     counts = np.bincount(found.group[in_groups]) if in_groups.any() else np.zeros(0, np.int64)
     rows: list[dict[str, Cell]] = []
@@ -117,7 +116,7 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
 
 
 def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
-    """Add how diverse the subsets are, unless that is given and has a part of its own."""
+    """Add the diversity of the subsets, unless a given finding has it."""
     if any(found.study == "diversity" for found in given.findings):
         return
     obstacle, request = "", given.request
@@ -126,8 +125,8 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
     elif find_spec("faiss") is None:
         obstacle = NO_FAISS
     elif len(table) > MAX_POOL:
-        obstacle = f"{len(table):,} samples are too many to be clustered for a page. Run "
-        obstacle += "`grace-store diversity --out FILE` and give that with `--finding`."
+        obstacle = f"{len(table):,} samples are too many to cluster for a page. Run "
+        obstacle += "`grace-store diversity --out FILE` and give the file with `--finding`."
     if obstacle:
         section.text(f"Coverage is not shown: {obstacle}", kind="note")
         return

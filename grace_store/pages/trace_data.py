@@ -1,6 +1,6 @@
-"""The trace browser's data: which samples it shows, and of each its text, scores, cosines, pictures and fields.
+"""The data of the trace browser: the shown samples with texts, scores, cosines, pictures and fields.
 
-The browser sorts and filters by an index of all traces, and reads everything else in blocks when it needs them.
+The browser sorts and filters by an index of all traces. It reads the other data in blocks, when it needs them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,55 +39,53 @@ if TYPE_CHECKING:
     from grace_store.pages.similarity import Neighbours
 
 BLOCK_TRACES = 64
-"""Traces in one block of the page's data."""
+"""Number of traces in one block of the page's data."""
 SNIPPET_CHARS = 140
 READ_AT_ONCE = 512
 MAX_CHOICES = 24
-"""A field with more different values is filtered by a range or a text, not by a choice."""
+"""Maximum number of different values of a field that is filtered by a choice. Others have a range or a text."""
 MAX_DEFAULT_FIELDS = 4
 MAX_DEFAULT_CHOICES = 12
 MAX_DEFAULT_CHARS = 32
 MAX_NAMES_LOOKED_AT = 500
 SHOWN_ANYWAY = ("id", "row", "num_steps", "num_tokens", "value", "flags")
-"""Columns that the list has for every trace: these names never mean fields of records."""
+"""Columns of the list for every trace. These names never mean fields of records."""
 LARGEST_WHOLE = 2**53
-"""A browser rounds larger whole numbers, so they are shown as text."""
-LARGE, SMALL = 448, 224
-"""Longest side of a picture in pixels."""
-MANY = 400
-"""With more samples, pictures are small."""
-_QUALITY = 72
+"""Largest whole number that a browser does not round. Larger numbers are shown as text."""
 _STREAM = 0x7265706F7274
-"""Added to the seed, so that a random selection with the same seed does not take the page's own samples."""
+"""Seed of the page's random samples. `score --method random` with a usual seed draws other samples."""
 
 Shown = str | int | float | bool | None
-"""The value of a field as the page carries it; None where the record has none."""
+"""The value of a field in the page; None if the record does not have the field."""
 
 
 @dataclass(slots=True)
 class TraceData:
-    """The browser's data as it goes into the page."""
+    """The browser's data in the form of the page."""
 
     index: dict[str, list[Any]]
     blocks: list[list[dict[str, Any]]] = field(default_factory=list)
     pictures: list[dict[str, str]] = field(default_factory=list)
-    """For each block, pictures by key; a picture is in the block that first shows it."""
+    """Pictures by key, for each block. A picture is in the first block that shows it."""
     notes: list[str] = field(default_factory=list)
     fields: list[dict[str, str]] = field(default_factory=list)
-    """Name and kind of each field beside the traces; their values are in the index."""
+    """Name and kind of each shown field. The index has the values."""
 
 
 def gather_traces(
     given: ReportInputs, shown: ScoreTable, chosen: IntArray, neighbours: Neighbours, listener: Listener
 ) -> TraceData:
-    """Gather the index and the details of the samples shown; chosen has a bit for each subset that a sample is in."""
+    """Gather the index and the details of the shown samples. chosen has a bit for each subset of a sample."""
     asked = None if shown.group is None else shown.group.tolist()
     index = _index(shown) | {"chosen": chosen.tolist(), "question": asked or []}
     prompts: dict[bytes, int] = {}
     found = TraceData(index)
     positions = given.store.positions_of(shown.row)
     shown_fields = _shown_fields(given, positions)
-    found.fields = [{"name": name, "kind": _filter_kind(values)} for name, values in shown_fields.items()]
+    for name, values in shown_fields.items():
+        is_number = {type(value) for value in values if value is not None} <= {int, float}
+        kind = "choice" if len(set(values)) <= MAX_CHOICES else "number" if is_number else "text"
+        found.fields.append({"name": name, "kind": kind})
     index["fields"] = list(shown_fields.values())
     steps = _step_details(given.store, shown, positions)
     listener(Note(f"Reading {counted(len(shown), 'trace')}."))
@@ -97,7 +95,9 @@ def gather_traces(
             found.pictures.append({})
         near = [[int(other), round(cosine, 4)] for other, cosine in neighbours[number]]
         found.blocks[-1].append(steps[number] | {"near": near} | _text(sample, pictures, found.pictures))
-        index["text"].append("" if sample is None else _snippet(sample))
+        turns = [] if sample is None else sample.turns
+        texts = [turn.text for turn in turns if turn.role == "user"] or [turn.text for turn in turns]
+        index["text"].append(" ".join(" ".join(texts).split())[:SNIPPET_CHARS])
         if asked is None:
             named = None if sample is None else prompts.setdefault(prompt_digest(sample), len(prompts))
             index["question"].append(named)
@@ -125,13 +125,8 @@ def _numbers(values: Array, digits: int = 3) -> list[float | None]:
     return [None if each != each else round(each, digits) for each in np.asarray(values, dtype=np.float64).tolist()]
 
 
-def _snippet(sample: Sample) -> str:
-    turns = [turn.text for turn in sample.turns if turn.role == "user"] or [turn.text for turn in sample.turns]
-    return " ".join(" ".join(turns).split())[:SNIPPET_CHARS]
-
-
 def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[dict[str, Any]]:
-    """Return each shown sample's alignments, losses and cosines; every chunk of the store is read once."""
+    """Return each shown sample's alignments, losses and cosines. Every chunk of the store is read once."""
     details: list[dict[str, Any]] = [{} for _ in range(len(shown))]
     name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
     if name is None:
@@ -160,7 +155,7 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
 
 
 def _cosines(packed: Float32Array) -> list[list[float | None]]:
-    """Return the cosines below and on the diagonal, row by row; null with a vector of zeros."""
+    """Return the cosines on and below the diagonal, row by row; None for a vector of zeros."""
     gram = unpack(packed[None].astype(np.float64))[0]
     norm = np.sqrt(np.diag(gram))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -171,7 +166,7 @@ def _cosines(packed: Float32Array) -> list[list[float | None]]:
 def _texts(
     given: ReportInputs, shown: ScoreTable, positions: IntArray, found: TraceData, listener: Listener
 ) -> Iterator[tuple[Sample | None, Thumbnails | None]]:
-    """Yield each shown sample and what makes its pictures; None where the dataset cannot be read."""
+    """Yield each shown sample and the maker of its pictures; None if the dataset cannot be read."""
     store, request = given.store, given.request
     try:
         dataset = open_dataset(store, request.data)
@@ -217,14 +212,14 @@ def _picture(ref: ImageRef, pictures: Thumbnails | None, blocks: list[dict[str, 
     return {"name": shortened(name, 120), "key": key, "block": block, "problem": shortened(problem, 300)}
 
 
-# ---------------------------------------------------------------- which traces
+# ---------------------------------------------------------------- choice of traces
 
 
 def choose_traces(value: FloatArray, row: IntArray, chosen: BoolArray, limit: int) -> tuple[IntArray, str]:
-    """Return the places of at most limit samples, ascending, and a sentence that says which they are.
+    """Return the places of at most limit samples, ascending, and a sentence about the choice.
 
-    A tenth is from either end of the ranking, half of the rest from the chosen samples, and the remainder is uniform.
-    The random draw depends on rows alone, so that tables of one store show the same samples.
+    A tenth comes from each end of the ranking, half of the rest from the chosen samples, and the remainder is random.
+    The random choice depends only on rows, so that tables of one store show the same samples.
     """
     num = len(value)
     if num <= limit:
@@ -242,7 +237,7 @@ def choose_traces(value: FloatArray, row: IntArray, chosen: BoolArray, limit: in
     words = (
         f"{limit:,} of {num:,} samples are here: the {end:,} with the largest values and the {end:,} with the smallest"
         f", {len(kept):,} more of the chosen, and {len(others):,} others drawn at random (seed 0). Numbers and plots "
-        "in the other parts are of all samples."
+        "in the other parts use all samples."
     )
     return np.flatnonzero(taken), words
 
@@ -251,7 +246,7 @@ def choose_traces(value: FloatArray, row: IntArray, chosen: BoolArray, limit: in
 
 
 def _shown_fields(given: ReportInputs, positions: IntArray) -> dict[str, list[Shown]]:
-    """Return the fields beside the traces, with a value for each trace; none if the dataset cannot be read."""
+    """Return the shown fields, with a value for each trace; empty if the dataset cannot be read."""
     request, named = given.request, None
     if request.fields is not None or request.by:
         lists = request.by if request.fields is None else [request.fields] if request.fields else []
@@ -261,11 +256,11 @@ def _shown_fields(given: ReportInputs, positions: IntArray) -> dict[str, list[Sh
     except (DataError, OSError):
         if request.data:
             raise
-        return {}  # texts are missing too, and a note on the page says so
+        return {}  # the texts are missing, too, and the page has a note about them
 
 
 def _field_values(records: SampleRecords, named: Sequence[str] | None) -> dict[str, list[Shown]]:
-    """Return the named fields; without names, a few fields whose short values differ between traces."""
+    """Return the values of the named fields, or of a few fields with short values that differ between traces."""
     if named is None:
         named = _default_fields(records)
     columns: dict[str, list[Shown]] = {name: [] for name in named if name not in SHOWN_ANYWAY}
@@ -278,15 +273,8 @@ def _field_values(records: SampleRecords, named: Sequence[str] | None) -> dict[s
     return columns
 
 
-def _filter_kind(values: Sequence[Shown]) -> Literal["choice", "number", "text"]:
-    """Return how the browser filters by a field."""
-    if len(set(values)) <= MAX_CHOICES:
-        return "choice"
-    return "number" if {type(value) for value in values if value is not None} <= {int, float} else "text"
-
-
 def _shown(value: object) -> Shown:
-    """Return a value on one short line, in a form that neither JSON nor a browser changes."""
+    """Return a value on one short line, in a form that JSON and browsers do not change."""
     if isinstance(value, str):
         return one_line(value)
     is_odd = isinstance(value, float) and not math.isfinite(value)
@@ -296,7 +284,7 @@ def _shown(value: object) -> Shown:
 
 
 def _default_fields(records: SampleRecords) -> list[str]:
-    """Return the first fields that most records have and that have a few short values each."""
+    """Return the first fields that most records have, with a few different short values."""
     texts: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
     unfit: set[str] = set()
@@ -308,7 +296,7 @@ def _default_fields(records: SampleRecords) -> list[str]:
             counts[name] += 1
             is_short = isinstance(value, (str, int, float)) and len(str(value)) <= MAX_DEFAULT_CHARS
             if is_short and name not in unfit:
-                found.add(str(value))  # True and 1 are one value to a set; as texts they are two
+                found.add(str(value))  # True and 1 are equal in a set, but not as texts
             if not is_short or len(found) > MAX_DEFAULT_CHOICES:
                 unfit.add(name)
     fit = [name for name in texts if name not in unfit and len(texts[name]) > 1 and 2 * counts[name] >= len(records)]
@@ -319,18 +307,18 @@ def _default_fields(records: SampleRecords) -> list[str]:
 
 
 class Thumbnails:
-    """Makes small pictures as data URLs, once for each image. Copies only the pixels of a file."""
+    """A maker of small pictures as data URLs, once for each image. Only the pixels of a file are copied."""
 
     def __init__(self, folder: str, num_samples: int) -> None:
         from grace_store.data.image_files import ImageFolder
 
         self._folder = ImageFolder(folder)
-        self._side = LARGE if num_samples <= MANY else SMALL
+        self._side = 448 if num_samples <= 400 else 224  # longest side of a picture in pixels
         self._keys: dict[str, str] = {}
         self.num_missing = 0
 
     def picture(self, ref: ImageRef) -> tuple[str, str | None, str]:
-        """Return an image's key, its data URL if it is new, and the problem if it cannot be opened."""
+        """Return an image's key, its data URL if the image is new, and the problem if the image cannot be opened."""
         try:
             image, sha256 = self._folder.open(ref)
         except Unusable as why:
@@ -344,11 +332,11 @@ class Thumbnails:
 
 
 def _encoded(image: object) -> Iterator[str]:
-    """Yield an image as data URLs of the two formats that suit drawings and photographs."""
+    """Yield the data URLs of an image in two formats: one suits photographs, the other drawings."""
     from PIL import Image
 
     assert isinstance(image, Image.Image)
-    options: dict[str, dict[str, int | bool]] = {"WEBP": {"quality": _QUALITY}, "PNG": {"optimize": True}}
+    options: dict[str, dict[str, int | bool]] = {"WEBP": {"quality": 72}, "PNG": {"optimize": True}}
     for name, how in options.items():
         stream = BytesIO()
         image.save(stream, name, **how)

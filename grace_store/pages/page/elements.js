@@ -19,7 +19,7 @@ function element(tag, attributes, ...children) {
 const byId = (id) => document.getElementById(id);
 
 const documents = new Map();
-/** Return one of the page's documents, parsed when first asked for; null if there is none of that name. */
+/** Return a document of the page by its name, parsed at first use; null if the page has no such document. */
 function readDocument(name) {
   if (!documents.has(name)) {
     const found = byId(name);
@@ -28,14 +28,14 @@ function readDocument(name) {
   return documents.get(name);
 }
 
-/** Return a number with its sign, so that colour never says alone which way it goes. */
+/** Return a number with its sign. Colour alone never shows the sign. */
 function signed(number, digits = 3) {
   if (number === null || number === undefined) return "–";
   const text = Math.abs(number).toFixed(digits);
   return Number(text) === 0 ? text : (number > 0 ? "+" : "−") + text;
 }
 
-/** Return a number between -1 and 1 in the few characters that a cell has room for: 1, .25, −.03, 0. */
+/** Return a number between -1 and 1 in a few characters, for a small cell: 1, .25, −.03, 0. */
 function shortNumber(number) {
   if (number === null) return "–";
   const text = Math.abs(number).toFixed(2);
@@ -45,7 +45,7 @@ function shortNumber(number) {
 
 const grouped = (number) => number.toLocaleString("en-US");
 
-/** Return the background for a number between -scale and scale: blue above 0, orange below, stronger further off. */
+/** Return the background for a number between -scale and scale: blue above 0, orange below, stronger far from 0. */
 function shade(number, scale, strongest = 0.42) {
   if (number === null || number === undefined) return "transparent";
   const share = Math.min(1, Math.abs(number) / scale);

@@ -1,8 +1,8 @@
-// Which part is on the screen, by the address's fragment; and the keyboard.
+// The visible part of the page, by the fragment of the address, and the keyboard.
 
 const TRACES = "traces";
 
-/** Whether the page has traces to browse; a page may have figures and tables only. */
+/** Return whether the page has traces. A page may have only figures and tables. */
 const hasTraces = () => readDocument("trace-browser") !== null;
 
 function viewKeys() {
@@ -20,7 +20,7 @@ function showView(key) {
   fitPlots();
 }
 
-/** Go to a fragment and show it at once, not when the browser gets round to saying that it changed. */
+/** Go to a fragment and show it at once, without waiting for the browser's event. */
 function goTo(fragment) {
   window.location.hash = fragment;
   follow();
@@ -35,7 +35,7 @@ function leaveTrace() {
   byId("trace-list").querySelector('[aria-current="true"]')?.focus();
 }
 
-/** Show what the fragment names: a part of the report, or #sample=ID. */
+/** Show the part of the report that the fragment names, or the trace of #sample=ID. */
 function follow() {
   const fragment = window.location.hash.slice(1);
   const isSample = hasTraces() && fragment.startsWith("sample=");
@@ -117,7 +117,7 @@ function start() {
   }
   byId("help-button").addEventListener("click", () => byId("help").showModal());
   byId("trace-list").addEventListener("click", (event) => {
-    // The same link again still opens the trace on a narrow screen.
+    // On a narrow screen, a click on the current link must open the trace again.
     const link = event.target.closest("a");
     if (link && link.getAttribute("href") === window.location.hash) follow();
   });

@@ -1,16 +1,16 @@
-// Figures, drawn when they are first on the screen, in the colours of the page.
+// Figures in the colours of the page. A figure is drawn when it first comes on the screen.
 
 const drawnPlots = new Set();
-/** Those that plotly drew: the others are tables. */
+/** Return the figures that plotly drew. The others are tables. */
 const plotlyPlots = () => [...drawnPlots].filter((place) => !place.drawTable);
 
-/** Run plotly, which the page carries as plain text: it takes longer to start than all the rest of the page. */
+/** Run plotly, which is plain text in the page, because plotly starts more slowly than the rest of the page. */
 function startPlotly() {
   if (window.Plotly) return;
   document.head.append(element("script", {}, byId("plotly").textContent));
 }
 
-/** Return the colours of the page as a plot takes them. */
+/** Return the colours of the page in the form of a plotly layout. */
 function plotStyle() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
@@ -24,7 +24,7 @@ function plotStyle() {
   };
 }
 
-/** Pixels below which a plot has the titles of its axes in several lines, and fewer ticks. */
+/** Width in pixels below which a plot has fewer ticks, and titles of axes in several lines. */
 const NARROW = 480;
 
 function narrowed(axis) {
@@ -39,7 +39,7 @@ function narrowed(axis) {
   return { ...ticks, ...axis, title: { ...axis.title, text: lines.join("<br>") } };
 }
 
-/** Return the words in a plot on the colour of the card, so that no line runs through them. */
+/** Return the labels in a plot with the background of the card, so that no line crosses their text. */
 function onCard(layout) {
   const bgcolor = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
   return (layout.annotations || []).map((words) => ({ ...words, bgcolor }));
@@ -79,7 +79,7 @@ function drawPlot(place) {
   });
 }
 
-/** Return what makes a plot as wide as its place, which may have changed while another part was shown. */
+/** Return the changes that fit a plot to its place. The width may have changed while the plot was hidden. */
 function widthOf(place) {
   if (!place.checkVisibility() || Math.abs(place._fullLayout.width - place.clientWidth) < 2) return {};
   delete place.layout.width;
@@ -108,7 +108,7 @@ const plotWatcher = new IntersectionObserver(
   { rootMargin: "300px" },
 );
 
-/** Lay the page out for paper or for the screen. On paper all parts are shown, so all plots are drawn. */
+/** Change the layout for paper or for the screen. Paper shows all parts, so all plots are drawn. */
 function setPrinting(isPrinting) {
   const root = document.documentElement;
   if (root.hasAttribute("data-print") === isPrinting) return;

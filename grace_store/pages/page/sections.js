@@ -1,4 +1,4 @@
-// The report's parts: sentences, facts, tables and figures as the page's document lists them.
+// The report's parts: text, facts, tables and figures from the page's document.
 
 const BLOCKS = {
   text: (block) => element("p", { class: "prose" }, prose(block.text)),
@@ -12,7 +12,7 @@ const BLOCKS = {
   matrix: matrixBlock,
 };
 
-/** Return a sentence with what stands between backticks as code. */
+/** Return a sentence with the text between backticks as code. */
 function prose(text) {
   return text.split("`").map((part, i) => (i % 2 ? element("code", {}, part) : part));
 }
@@ -47,22 +47,22 @@ function factsBlock(block) {
   return element("div", { class: "card small" }, element("h2", {}, block.title), element("dl", { class: "facts" }, rows));
 }
 
-/** Return a cell's text; the numbers of a column all have decimals if one has. */
+/** Return a cell's text. If one number of a column has decimals, all have. */
 function cellText(value, hasDecimals) {
   if (value === null) return "–";
   if (typeof value !== "number") return value;
   return hasDecimals ? value.toFixed(3).replace("-", "−") : grouped(value);
 }
 
-/** Return the classes of a cell: numbers stand to the right, an interval on one line, a sentence has room. */
+/** Return the class of a cell: numbers are aligned right, intervals do not wrap, sentences are wide. */
 function cellClass(text, isNumeric) {
   if (isNumeric) return "right";
   if (/^[−\d.]+ (to|\()/.test(text)) return "together";
   return text.length > 36 ? "long" : null;
 }
 
-const TALL = 20; // rows from which on a table scrolls in itself
-const MANY = 8; // columns from which on a table is small on paper
+const TALL = 20; // a table with more rows scrolls inside its card
+const MANY = 8; // a table with more columns is small on paper
 
 function tableBlock(block) {
   const numeric = block.columns.map((_, i) => block.rows.some((row) => typeof row[i] === "number"));
@@ -98,7 +98,7 @@ function figureBlock(block) {
   return figureCard(block, place);
 }
 
-/** Return a table of numbers between -1 and 1: it can be read at any width, and its names stay while it is scrolled. */
+/** Return a table of numbers between -1 and 1. Its names stay visible while the reader scrolls. */
 function matrixTable(names, at, { full = (i) => names[i], words = (number) => number.toFixed(3) } = {}) {
   const indices = [...names.keys()];
   const cell = (i, j) => {
@@ -113,7 +113,7 @@ function matrixTable(names, at, { full = (i) => names[i], words = (number) => nu
   return element("table", { class: "matrix" }, element("thead", {}, element("tr", {}, element("td", {}), head)), element("tbody", {}, rows));
 }
 
-/** Return a map of numbers, whose table is filled in when it is first on the screen. */
+/** Return a matrix of numbers. Its table is filled when it first comes on the screen. */
 function matrixBlock(block) {
   const place = element("div", { class: "plot scroll", tabindex: "0", role: "region", "aria-label": block.title, "data-figure": `figure-${block.figure}` });
   place.style.minHeight = `${28 * block.labels.length + 60}px`;

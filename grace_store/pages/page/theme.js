@@ -1,4 +1,4 @@
-// Light and dark: as the system has it until the reader says otherwise, which is remembered where that is allowed.
+// Light and dark: the system's theme, until the reader chooses one. The browser stores the choice if it may.
 
 const THEME_KEY = "grace-store-theme";
 const systemIsDark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -7,7 +7,7 @@ function savedTheme() {
   try {
     return window.localStorage.getItem(THEME_KEY);
   } catch {
-    return null; // files may be denied a memory
+    return null; // a browser may forbid local storage for files
   }
 }
 
@@ -22,7 +22,7 @@ function toggleTheme() {
   try {
     window.localStorage.setItem(THEME_KEY, next);
   } catch {
-    // it holds for this visit then
+    // without local storage, the choice lasts until the page is closed
   }
   setTheme(next);
 }

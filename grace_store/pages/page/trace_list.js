@@ -1,4 +1,4 @@
-// The list of traces: an index of all of them, searched, sorted, filtered and shown a page at a time.
+// The list of traces, which the reader searches, sorts and filters, one page at a time.
 
 const PER_PAGE = 50;
 const SORTS = [
@@ -18,7 +18,7 @@ function fieldText(value) {
   return value === null ? NO_VALUE : String(value);
 }
 
-/** Return the fields that stand beside traces, each with its number, name, kind and values. */
+/** Return the shown fields of traces, each with its number, name, kind and values. */
 function traceFields() {
   const index = readDocument("trace-index");
   return readDocument("trace-browser").fields.map((field, number) => ({ ...field, number, values: index.fields[number] }));
@@ -36,13 +36,13 @@ function fieldSorts() {
 
 const allSorts = () => [...SORTS, ...fieldSorts()];
 
-/** Return what compares two keys, each a number or a pair of them. */
+/** Compare two keys for sorting. A key is a number or a pair of numbers. */
 function compareKeys(a, b) {
   const [first, second] = [a, b].map((key) => (Array.isArray(key) ? key : [0, key]));
   return first[0] - second[0] || (first[1] < second[1] ? -1 : first[1] > second[1] ? 1 : 0);
 }
 
-/** Return a number, or what sorts behind all numbers where there is none. */
+/** Return a number, or infinity for a missing number, which is sorted last. */
 function orLast(value, direction) {
   return value === null ? direction * Infinity : value;
 }
@@ -54,7 +54,7 @@ function traceDetail(i) {
   return readDocument(`traces-${Math.floor(i / size)}`)[i % size];
 }
 
-/** Return every trace's id and text in small letters, made when first searched. */
+/** Return every trace's id and text in lower case, built at the first search. */
 function searchTexts() {
   if (list.search === null) {
     const index = readDocument("trace-index");
@@ -83,7 +83,7 @@ function filters() {
   return made;
 }
 
-/** Return a control for one field, which finds anew when it changes. */
+/** Return the filter control of one field. A change of the control starts a new search. */
 function fieldFilter({ name, number, kind, values }) {
   const known = { id: `field-${number}`, "aria-label": name };
   let controls;
@@ -100,7 +100,7 @@ function fieldFilter({ name, number, kind, values }) {
   return element("label", { title: name }, element("span", { class: "field" }, name), controls);
 }
 
-/** Return what says of a trace whether every field has what its control asks for. */
+/** Return a function that tests whether a trace passes the filters of all fields. */
 function fieldsAccept() {
   const tests = traceFields().map(({ number, kind, values }) => {
     if (kind === "number") {
@@ -116,7 +116,7 @@ function fieldsAccept() {
   return (i) => tests.every((test) => test(i));
 }
 
-/** Find again what search, filter and sort ask for, and show its first page. */
+/** Find the traces for the current search, filter and order, and show the first page. */
 function findTraces() {
   const index = readDocument("trace-index");
   const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -140,7 +140,7 @@ function showPage() {
   const shown = list.found.slice(list.page * PER_PAGE, (list.page + 1) * PER_PAGE);
   const place = byId("trace-list");
   place.replaceChildren(...shown.map((i) => element("li", {}, traceLink(i))));
-  if (!shown.length) place.append(element("li", { class: "empty" }, "No trace is like that."));
+  if (!shown.length) place.append(element("li", { class: "empty" }, "No trace matches."));
   place.scrollTop = 0;
   byId("count").textContent = `${grouped(list.found.length)} of ${grouped(readDocument("trace-browser").num)} traces`;
   byId("page-words").textContent = `Page ${list.page + 1} of ${pages}`;
@@ -169,7 +169,7 @@ function traceLink(i) {
   );
 }
 
-/** Return a trace's fields in columns, under the names above the list. */
+/** Return a trace's fields in columns. The names are above the list. */
 function fieldCells(i) {
   const fields = traceFields();
   if (!fields.length) return null;
@@ -181,7 +181,7 @@ function fieldCells(i) {
 
 const sampleLink = (i) => `#sample=${encodeURIComponent(readDocument("trace-index").id[i])}`;
 
-/** Show which trace is being read, turning to its page if it is on another. */
+/** Mark the current trace in the list, and show the page of the list that has it. */
 function markCurrent(i) {
   list.current = i;
   const at = list.found.indexOf(i);
@@ -197,7 +197,7 @@ function markCurrent(i) {
   }
 }
 
-/** Go so many traces on in the list; onto the next page where this one ends. */
+/** Move by a number of traces in the list, also to the next or previous page. */
 function moveInList(by) {
   const at = list.found.indexOf(list.current);
   const next = at < 0 ? list.page * PER_PAGE : at + by;

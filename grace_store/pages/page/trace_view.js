@@ -1,4 +1,4 @@
-// One trace: its text coloured step by step, its pictures, its cosines as a heat map, its neighbours.
+// One trace: its text with colours for steps, its pictures, its cosines as a heat map, and its neighbours.
 
 const COLOUR_BY = [
   ["score", "step score"],
@@ -53,7 +53,7 @@ function traceHead(i, index) {
 }
 
 function promptCard(trace) {
-  if (!trace.turns) return element("div", { class: "card quiet" }, "The text of this trace is not at hand; numbers are from the store.");
+  if (!trace.turns) return element("div", { class: "card quiet" }, "The text of this trace is not available. The numbers come from the store.");
   const turns = trace.turns.map((turn) =>
     element("div", { class: "turn", dir: "auto" }, element("span", { class: "role" }, turn.role), turn.parts.map(partView)),
   );
@@ -64,7 +64,7 @@ function partView(part) {
   if (typeof part === "string") return part;
   if (part.problem) return element("p", { class: "note" }, `${part.name}: ${part.problem}`);
   const source = readDocument(`pictures-${part.block}`)[part.key];
-  // Only what the report itself encoded is shown, whatever else may stand there.
+  // Show only pictures that the report itself encoded.
   if (!/^data:image\/(png|webp);base64,[A-Za-z0-9+/=]+$/.test(source)) return element("p", { class: "note" }, part.name);
   return element("img", { class: "picture", src: source, alt: `Image ${part.name}` });
 }
@@ -120,7 +120,7 @@ function legend(i, scale) {
 function gramCard(trace) {
   const card = element("div", { class: "card" }, element("h2", {}, "Cosines of the segments"));
   if (!trace.cosines) {
-    card.append(element("p", { class: "quiet" }, "This signal has none of this trace."));
+    card.append(element("p", { class: "quiet" }, "The signal has no cosines of this trace."));
     return card;
   }
   const size = trace.cosines.length;
@@ -131,12 +131,12 @@ function gramCard(trace) {
   table.classList.add("gram");
   card.append(
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cosines of the segments" }, table),
-    element("p", { class: "caption" }, `Of signal ${readDocument("trace-browser").signal}: blue points the same way, orange the other way.`),
+    element("p", { class: "caption" }, `Signal ${readDocument("trace-browser").signal}. Blue: the same direction. Orange: the opposite direction.`),
   );
   return card;
 }
 
-/** Return the traces of the same question side by side, the best first; nothing for the only one on the page. */
+/** Return a table of the traces of the same question, the best first; nothing if there is only one. */
 function siblingsCards(i, index) {
   const question = index.question[i];
   const traces = question === null ? [] : [...index.question.keys()].filter((other) => index.question[other] === question);
@@ -154,7 +154,7 @@ function siblingsCards(i, index) {
   const rows = shown.map((cells) => element("tr", {}, cells.map((cell) => element("td", {}, cell))));
   const table = element("table", { class: "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
   const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Traces of this question" }, table);
-  const caption = element("p", { class: "caption" }, "Those on this page, the largest value first.");
+  const caption = element("p", { class: "caption" }, "Traces on this page, the largest value first.");
   return [element("div", { class: "card", id: "siblings" }, element("h2", {}, `${grouped(traces.length)} traces of this question`), scroll, caption)];
 }
 
