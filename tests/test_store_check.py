@@ -25,7 +25,7 @@ from grace_store.store.array_group import ArrayEncoder
 from grace_store.store.backend import LocalBackend
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays
 from grace_store.store.digested_json import group_bytes, seal, to_bytes
-from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER_GROUP, LOCKS, RUNS, TMP
+from grace_store.store.keys import COMMITS, COMPLETIONS, LEDGER_GROUP, LOCKS, RUNS, TMP
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import (
     UnitWriter,

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol, TextIO
 
 from grace_store.base.errors import SettingError, StorageError
 from grace_store.base.files import BUCKET_SCHEMES, sync_folder
-from grace_store.store.layout import GROUPS, LOCKS, RUNS, TMP
+from grace_store.store.keys import GROUPS, LOCKS, RUNS, TMP
 
 _ATTEMPTS = 4
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)

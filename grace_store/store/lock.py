@@ -24,7 +24,7 @@ from typing import Any
 
 from grace_store.base.errors import NotAStore, StorageError, StoreBusy
 from grace_store.store.backend import Backend, LocalBackend
-from grace_store.store.layout import LOCKS, TMP
+from grace_store.store.keys import LOCKS, TMP
 
 RENEW_SECONDS = 60.0
 SILENT_SECONDS = 900.0

@@ -14,12 +14,7 @@ import numpy as np
 
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
-from grace_store.store.layout import (
-    SAMPLES_PER_CHUNK,
-    default_samples_per_unit,
-    sample_arrays,
-    signal_arrays,
-)
+from grace_store.store.layout import SAMPLES_PER_CHUNK, default_samples_per_unit, sample_arrays, signal_arrays
 from grace_store.store.storages import num_packed
 
 HOUR = 3600.0
