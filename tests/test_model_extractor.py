@@ -316,7 +316,7 @@ def test_the_spec_says_all_that_was_left_open(model, tmp_path):
 
 def test_another_model_than_the_planned_one_is_refused(model, tmp_path):
     other = str(tiny_text_model("qwen3", tmp_path / "other", seed=1))
-    with pytest.raises(ModelError, match="not the model this signal was planned with: weights"):
+    with pytest.raises(ModelError, match="not the model that this signal was planned with: weights"):
         open_extractor(other, resolve_spec(model, ExtractSpec(), OPTIONS), OPTIONS)
 
 

@@ -489,7 +489,7 @@ def test_a_log_with_half_a_line_is_cut(tmp_path):
 
 def test_an_adapter_knows_its_base(home, finished, tmp_path):
     other = tiny_text_model("qwen3", tmp_path / "other", seed=1)
-    with pytest.raises(ModelError, match=r"trained on another model than the one given \(weights differ\).*give that"):
+    with pytest.raises(ModelError, match=r"trained on another model than --model \(weights differ\).*give that"):
         check_base(read_adapter(finished / "checkpoint-6"), describe_model(other).identity)
 
 
