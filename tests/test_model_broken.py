@@ -269,7 +269,7 @@ def test_samples_beyond_the_declared_context_are_told_once(tmp_path, caplog):
     longer = make_sample("word one two three.\n" * 6, "It is 7.\n", "So 8.")
     for _ in range(2):
         assert extract(extractor, [longer]).set_aside == {}
-    assert caplog.text.count("tokens are longer than the 60 that this model says it is made for") == 1
+    assert caplog.text.count("tokens, more than this model's context of 60") == 1
 
 
 def test_what_fails_for_lack_of_memory_is_told_so():

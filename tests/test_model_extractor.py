@@ -291,7 +291,7 @@ def test_include_eos_adds_one_token_to_the_answer(model):
 def test_include_eos_without_an_end_is_refused(tmp_path):
     template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
     path = str(tiny_text_model("qwen3", tmp_path / "m", chat_template=template))
-    with pytest.raises(SettingError, match="nothing that ends a turn"):
+    with pytest.raises(SettingError, match="no token that ends a turn"):
         make(path, include_eos=True)
 
 

@@ -88,7 +88,7 @@ def test_nothing_there(tmp_path):
                 f, model_type="own", auto_map={"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
             ),
             UnsafeModel,
-            "code of its own",
+            "its own code",
         ),
     ],
 )
@@ -144,7 +144,7 @@ def test_weights_are_never_made_up(folder, change):
         (transformers.T5Config(d_model=32, num_layers=1), "encoder-decoder"),
         (transformers.ViTConfig(), "no causal language model"),
         (transformers.LlavaConfig(), r"image processor in .* cannot be used"),
-        (transformers.Qwen2AudioConfig(), "model of speech"),
+        (transformers.Qwen2AudioConfig(), "also reads speech"),
     ],
 )
 def test_models_of_another_kind(folder, config, message):

@@ -309,7 +309,7 @@ def test_a_sample_the_processor_fails_on_is_set_aside(qwen, monkeypatch):
     monkeypatch.setattr(reader._processor.__class__, "__call__", failing)
     signals = extract(extractor, ask("Fine?"), ask("poison"), ask(SMALL, "poison"))
     assert {position: str(why) for position, why in signals.set_aside.items()} == {
-        1: "bad_text: it cannot be read as the model is given it: LookupError: no such token",
+        1: "bad_text: it cannot be read for this model: LookupError: no such token",
         2: "image_unreadable: the image processor refuses it (30 x 40 pixels): LookupError: no such token",
     }
 

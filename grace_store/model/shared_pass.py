@@ -63,7 +63,8 @@ def shared_states(
         for layer in cache.layers:
             layer.prompt = prompt
         predecessor = devices.to_device(each.predecessor, device)
-        states.append(response_states(model, {**inputs, "past_key_values": cache, "use_cache": True}, predecessor))
+        inputs |= {"past_key_values": cache, "use_cache": True}
+        states.append(response_states(model, inputs, predecessor))
     return torch.cat(states)
 
 
