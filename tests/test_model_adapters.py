@@ -219,7 +219,7 @@ def test_extraction_with_an_adapter_is_extraction_from_the_merged_folder(base, p
         (lambda f: change_config(f, use_dora=True), ModelError, "lacks .*lora_magnitude_vector"),
         (lambda f: change_tensors(f, lambda t: {k: v for k, v in t.items() if "k_proj.lora_B" not in k}), ModelError,
          "lacks lora_A or lora_B"),
-        (lambda f: change_tensors(f, lambda t: {**t, "lm_head.weight": torch.ones(2)}), ModelError, "no tensors of this shape"),
+        (lambda f: change_tensors(f, lambda t: {**t, "lm_head.weight": torch.ones(2)}), ModelError, "no tensors of"),
         (lambda f: change_tensors(f, lambda t: {k: v[0] for k, v in t.items()}), ModelError, "not LoRA on a linear"),
         (lambda f: change_config(f, r="4"), ModelError, "is damaged"),
         (lambda f: change_config(f, lora_alpha=None), ModelError, "is damaged"),
