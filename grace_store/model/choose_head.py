@@ -175,21 +175,17 @@ class VjpHead:
         statistics = hidden.new_zeros((tokens.num_segments, 3), dtype=torch.float32)
         for start in range(0, len(hidden), block_tokens):
             block = slice(start, min(start + block_tokens, len(hidden)))
-            gradient, block_statistics = self._token_gradients(hidden[block], tokens.target[block])
+            with torch.inference_mode(False), torch.enable_grad():
+                # A clone of an inference tensor is an ordinary tensor here.
+                given = hidden[block].clone().float().requires_grad_(True)
+                logits = self._own.logits(given)
+                # A masked logit is minus infinity. Its product with a probability of 0 would make the entropy NaN.
+                finite = logits.detach().clamp(min=torch.finfo(torch.float32).min)
+                residual = torch.empty_like(finite)
+                inverse_z, block_statistics, _ = residual_of(finite, tokens.target[block].clone(), residual)
+                (gradient,) = torch.autograd.grad(logits, given, residual * inverse_z.unsqueeze(1))
             first, stop = int(tokens.host_segment[block.start]), int(tokens.host_segment[block.stop - 1]) + 1
             average = averaging_matrix(tokens.segment[block], tokens.weight[block], first, stop)
             vector[first:stop].addmm_(average, gradient)
             statistics[first:stop].addmm_(average, block_statistics)
         return SegmentMeans(vector, statistics)
-
-    def _token_gradients(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.inference_mode(False), torch.enable_grad():
-            # A clone of an inference tensor is an ordinary tensor here.
-            given = hidden.clone().float().requires_grad_(True)
-            logits = self._own.logits(given)
-            # A masked logit is minus infinity. Its product with a probability of 0 would make the entropy NaN.
-            finite = logits.detach().clamp(min=torch.finfo(torch.float32).min)
-            residual = torch.empty_like(finite)
-            inverse_z, statistics, _ = residual_of(finite, target.clone(), residual)
-            (gradient,) = torch.autograd.grad(logits, given, residual * inverse_z.unsqueeze(1))
-        return gradient, statistics

@@ -144,22 +144,6 @@ class ClosedFormHead:
     def _add_block(
         self, hidden: Tensor, tokens: ResponseTokens, block: slice, mean: Tensor, offset: int, statistics: Tensor
     ) -> None:
-        logits = self._logits(hidden)
-        num_rows = CPU_ROWS if logits.device.type == "cpu" else len(logits)
-        for start in range(0, len(logits), num_rows):
-            rows = slice(start, min(start + num_rows, len(logits)))
-            taken = slice(block.start + rows.start, block.start + rows.stop)
-            out = self._buffer("residual", rows.stop - rows.start, logits.device)
-            inverse_z, found, top = residual_of(logits[rows], tokens.target[taken], out)
-            if self._cap is not None:  # 1 - (z/cap)^2 in place of z - top
-                out.mul_(logits[rows].add_(top).div_(self._cap).square_().neg_().add_(1.0))
-            first, stop = int(tokens.host_segment[taken.start]), int(tokens.host_segment[taken.stop - 1]) + 1
-            average = averaging_matrix(tokens.segment[taken], tokens.weight[taken], first, stop)
-            mean[first - offset : stop - offset].addmm_(average * inverse_z, out)
-            statistics[first:stop].addmm_(average, found)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """Return scaled and capped float32 logits."""
         if self._mixed:
             logits = torch.mm(hidden, self._weight.t(), out_dtype=torch.float32)
             if self._inner_scale != 1.0:
@@ -172,7 +156,18 @@ class ClosedFormHead:
             logits.add_(self._bias)
         if self._cap is not None:
             logits.tanh_().mul_(self._cap)
-        return logits
+        num_rows = CPU_ROWS if logits.device.type == "cpu" else len(logits)
+        for start in range(0, len(logits), num_rows):
+            rows = slice(start, min(start + num_rows, len(logits)))
+            taken = slice(block.start + rows.start, block.start + rows.stop)
+            out = self._buffer("residual", rows.stop - rows.start, logits.device)
+            inverse_z, found, top = residual_of(logits[rows], tokens.target[taken], out)
+            if self._cap is not None:  # 1 - (z/cap)^2 in place of z - top
+                out.mul_(logits[rows].add_(top).div_(self._cap).square_().neg_().add_(1.0))
+            first, stop = int(tokens.host_segment[taken.start]), int(tokens.host_segment[taken.stop - 1]) + 1
+            average = averaging_matrix(tokens.segment[taken], tokens.weight[taken], first, stop)
+            mean[first - offset : stop - offset].addmm_(average * inverse_z, out)
+            statistics[first:stop].addmm_(average, found)
 
     def _pull_back(self, mean: Tensor) -> Tensor:
         """Return scale * mean @ W, summed in float32 for any dtype of W."""

@@ -185,32 +185,30 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         """Run the model on a prepared unit. Only one thread may call it."""
         with devices.watching(self._device):
-            return self._compute(prepared)
-
-    def _compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
-        pending = self._pending(prepared)
-        images = ImageQueue(prepared.images, self._image_pool, self._device)
-        kept = KeptFeatures(self.tower, (each for batch in prepared.batches for each in self._shown(batch, prepared)))
-        waiting = deque(prepared.batches)
-        while waiting:
-            batch = waiting.popleft()
-            is_too_large = self._too_large is not None and batch.num_padded_tokens >= self._too_large
-            if is_too_large and len(batch.members) > 1:
-                waiting.extendleft(reversed(self._halves(batch, prepared.tokens)))
-                pending.is_split = True
-                continue
-            features = kept.for_batch(self._shown(batch, prepared))
-            made = self._try(batch, images, features, waiting[0].shown if waiting else ())
-            if not isinstance(made, Exception):
-                pending.results.append((batch, made))
-            elif devices.is_out_of_memory(made) and kept.give_up():
-                devices.release_memory(self._device)
-                waiting.appendleft(batch)
-            else:
-                waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
-        self._finish()
-        pending.mark = devices.Mark(self._device)
-        return pending
+            pending = self._pending(prepared)
+            images = ImageQueue(prepared.images, self._image_pool, self._device)
+            shown = (each for batch in prepared.batches for each in self._shown(batch, prepared))
+            kept = KeptFeatures(self.tower, shown)
+            waiting = deque(prepared.batches)
+            while waiting:
+                batch = waiting.popleft()
+                is_too_large = self._too_large is not None and batch.num_padded_tokens >= self._too_large
+                if is_too_large and len(batch.members) > 1:
+                    waiting.extendleft(reversed(self._halves(batch, prepared.tokens)))
+                    pending.is_split = True
+                    continue
+                features = kept.for_batch(self._shown(batch, prepared))
+                made = self._try(batch, images, features, waiting[0].shown if waiting else ())
+                if not isinstance(made, Exception):
+                    pending.results.append((batch, made))
+                elif devices.is_out_of_memory(made) and kept.give_up():
+                    devices.release_memory(self._device)
+                    waiting.appendleft(batch)
+                else:
+                    waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
+            self._finish()
+            pending.mark = devices.Mark(self._device)
+            return pending
 
     def _shown(self, batch: Batch, prepared: PreparedUnit) -> list[Shown]:
         """Return the images of a batch, prompt by prompt."""

@@ -32,7 +32,7 @@ from grace_store.model.inputs.vision import image_mark
 from grace_store.model.load.adapter_folder import CheckpointState
 from grace_store.model.load.resolve_spec import resolve_spec
 from grace_store.model.load.weights import ModelDescription, describe_model, load
-from grace_store.train.adapter_trainer import AdapterTrainer, StepResult
+from grace_store.train.adapter_trainer import AdapterTrainer
 from grace_store.train.checkpoints import read_last, write_checkpoint, write_last
 from grace_store.train.loss_log import LOSSES, LossLog
 from grace_store.train.ranks import as_one_of, lowest_and_highest
@@ -209,7 +209,12 @@ class StepLoop:
             except ModelError as error:
                 error.add_note(f"at step {step} of {self._num_steps}")
                 raise
-            self._record(step, rate, result)
+            if self._log is not None:
+                measured = {"grad_norm": result.grad_norm, "num_tokens": result.num_tokens}
+                if result.weight != result.num_tokens:
+                    measured["weight"] = result.weight
+                self._log.add(step=step, loss=result.loss, learning_rate=rate, **measured)
+                self.listener(StepTaken(step, self._num_steps, result.loss, rate, result.num_tokens))
             if step in self.keep:
                 self._write_checkpoint(step, rate)
             stopping = result.is_stopping and step < self._num_steps
@@ -249,15 +254,6 @@ class StepLoop:
     def _tell(self, text: str) -> None:
         if self.is_first:
             self.listener(Note(text))
-
-    def _record(self, step: int, rate: float, result: StepResult) -> None:
-        if self._log is None:
-            return
-        measured = {"grad_norm": result.grad_norm, "num_tokens": result.num_tokens}
-        if result.weight != result.num_tokens:
-            measured["weight"] = result.weight
-        self._log.add(step=step, loss=result.loss, learning_rate=rate, **measured)
-        self.listener(StepTaken(step, self._num_steps, result.loss, rate, result.num_tokens))
 
     def _measure(self, step: int) -> float | None:
         """Return the held-out loss, which all ranks measure together; None without held-out samples."""

@@ -17,7 +17,6 @@ from grace_store.base.training_settings import TrainingSpec
 from grace_store.data.sample import Sample
 from grace_store.model.inputs.batches import LengthRule, form_batches
 from grace_store.model.inputs.encode_samples import SampleReader
-from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.inputs.vision import SampleImages
 from grace_store.model.load.weights import LoadedModel
 
@@ -87,26 +86,17 @@ class TrainingEncoder:
 
     def _encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
         read = self._reader.read(samples)
-        return [
-            read.set_aside[i]
-            if i in read.set_aside
-            else _training_sample(read.tokens[i], read.images.get(i), has_end=self._has_end)
-            for i in range(len(samples))
-        ]
-
-
-def _training_sample(tokens: TokenizedSample, images: SampleImages | None, *, has_end: bool) -> TrainingSample:
-    learnt = np.flatnonzero(tokens.segment >= 0).astype(np.int32)
-    segment = tokens.segment[learnt].astype(np.int32)
-    segment[-1] += has_end
-    return TrainingSample(
-        tokens.ids.astype(np.int32),
-        learnt,
-        {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()},
-        # The pixels of the whole subset would not fit into memory: they are made again for each step.
-        replace(images, kept=None) if images and images.digests else None,
-        segment,
-    )
+        found: dict[int, TrainingSample | SetAside] = {**read.set_aside}
+        for position, tokens in read.tokens.items():
+            learnt = np.flatnonzero(tokens.segment >= 0).astype(np.int32)
+            segment = tokens.segment[learnt].astype(np.int32)
+            segment[-1] += self._has_end
+            token_inputs = {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()}
+            images = read.images.get(position)
+            # The pixels of the whole subset would not fit into memory: they are made again for each step.
+            images = replace(images, kept=None) if images and images.digests else None
+            found[position] = TrainingSample(tokens.ids.astype(np.int32), learnt, token_inputs, images, segment)
+        return [found[position] for position in range(len(samples))]
 
 
 def reading_spec(spec: TrainingSpec) -> ExtractSpec:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grace_store.base.errors import OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
@@ -15,19 +15,12 @@ from grace_store.base.states import Reason, SampleSignals, SetAside, UnitOutcome
 from grace_store.model import devices
 from grace_store.model.closed_form import SegmentMeans
 from grace_store.model.gradients import sample_gradients as by_sample
-from grace_store.model.gradients.projection import (
-    AdamStep,
-    ProjectedRows,
-    coordinates_of,
-    make_projector,
-    parameters_of,
-    read_moments,
-)
+from grace_store.model.gradients.projection import AdamStep, ProjectedRows, coordinates_of, make_projector, read_moments
 from grace_store.model.inputs.batches import ONE_AT_A_TIME
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.inputs.vision import ImageInputs
-from grace_store.model.load.adapters import Adapter, attach_adapter
+from grace_store.model.load.adapters import ADAPTER, Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.unit_extractor import PendingSegments, UnitExtractor, UnitInFlight
 
@@ -75,7 +68,10 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
         super().__init__(loaded, spec, options, images=images)
         self._gradient = spec.gradient
         coordinates = coordinates_of(adapter)
-        parameters = parameters_of(coordinates, layers)
+        places = {each.name: each.name.rpartition(".") for each in coordinates}
+        parameters: dict[str, nn.Parameter] = {
+            name: getattr(layers[module], part)[ADAPTER].weight for name, (module, _, part) in places.items()
+        }
         for parameter in parameters.values():
             parameter.requires_grad_(True)
         recorder, head_tokens = by_sample.record(layers), self._spec.head_tokens

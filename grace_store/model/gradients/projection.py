@@ -10,18 +10,16 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import torch
-from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.settings import SPARSE_ENTRIES, GradientSpec
 from grace_store.base.text import canonical_json
 from grace_store.model.load.adapter_folder import MOMENTS, OPTIMIZER
-from grace_store.model.load.adapters import ADAPTER, Adapter, tensor_names
+from grace_store.model.load.adapters import Adapter, tensor_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +29,6 @@ class Coordinates:
     name: str
     shape: tuple[int, ...]
     start: int
-
-    @property
-    def size(self) -> int:
-        return int(torch.Size(self.shape).numel())
 
 
 def coordinates_of(adapter: Adapter) -> list[Coordinates]:
@@ -47,12 +41,6 @@ def coordinates_of(adapter: Adapter) -> list[Coordinates]:
 def coordinates_sha256(coordinates: list[Coordinates]) -> str:
     """Return the digest of the names and shapes, in order."""
     return hashlib.sha256(canonical_json([[each.name, list(each.shape)] for each in coordinates])).hexdigest()
-
-
-def parameters_of(coordinates: list[Coordinates], layers: dict[str, LoraLayer]) -> dict[str, nn.Parameter]:
-    """Return the parameters by name; layers has the LoRA layers by their names in the adapter."""
-    places = {each.name: each.name.rpartition(".") for each in coordinates}
-    return {name: getattr(layers[module], part)[ADAPTER].weight for name, (module, _, part) in places.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +131,6 @@ _SHIFTS, _SIGNS = 1, 2
 """The last number of the counter: the use of the bits in the sparse projection. The Rademacher projection has 0."""
 
 
-class Projector(Protocol):
-    """A random projection that sums a projected gradient piece by piece."""
-
-    def add(self, out: Tensor, piece: Tensor, start: int) -> None:
-        """Add the projection of a piece (rows, coordinates) to out (rows, d); start is the piece's first coordinate."""
-
-
-def make_projector(spec: GradientSpec) -> Projector:
-    """Return the projector of a spec."""
-    return (RademacherProjector if spec.projection == "rademacher" else SparseProjector)(spec.dimension, spec.seed)
-
-
 class RademacherProjector:
     """A projection matrix with entries +1/sqrt(d) and -1/sqrt(d)."""
 
@@ -163,6 +139,7 @@ class RademacherProjector:
         self._seed = seed
 
     def add(self, out: Tensor, piece: Tensor, start: int) -> None:
+        """Add the projection of a piece (rows, coordinates) to out (rows, d); start is the piece's first coordinate."""
         device = piece.device
         num_entries = CPU_ENTRIES if device.type == "cpu" else DEVICE_ENTRIES
         step = max(1, num_entries // self._dimension)
@@ -187,6 +164,7 @@ class SparseProjector:
         self._seed = seed
 
     def add(self, out: Tensor, piece: Tensor, start: int) -> None:
+        """Add the projection of a piece (rows, coordinates) to out (rows, d); start is the piece's first coordinate."""
         first = start
         while first < start + piece.shape[1]:
             # Stop at the end of a run, so that the next piece begins with a run.
@@ -216,13 +194,18 @@ class SparseProjector:
             out[:, q * part : (q + 1) * part].add_(turned.sum(dim=1), alpha=SPARSE_ENTRIES**-0.5)
 
 
+def make_projector(spec: GradientSpec) -> RademacherProjector | SparseProjector:
+    """Return the projector of a spec."""
+    return (RademacherProjector if spec.projection == "rademacher" else SparseProjector)(spec.dimension, spec.seed)
+
+
 class ProjectedRows:
     """A queue of gradients that projects many rows of several batches at once."""
 
     def __init__(
         self,
         coordinates: list[Coordinates],
-        projector: Projector,
+        projector: RademacherProjector | SparseProjector,
         precondition: Callable[[str, Tensor], Tensor] | None = None,
         *,
         buffer_bytes: int = BUFFER_BYTES,
@@ -230,7 +213,8 @@ class ProjectedRows:
         self._coordinates = coordinates
         self._projector = projector
         self._precondition = precondition
-        self._max_rows = max(1, buffer_bytes // (4 * sum(each.size for each in coordinates)))
+        num_elements = sum(torch.Size(each.shape).numel() for each in coordinates)
+        self._max_rows = max(1, buffer_bytes // (4 * num_elements))
         self._waiting: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
         """The arguments of the calls of add, in order."""
 
@@ -265,21 +249,20 @@ class ProjectedRows:
 # operations that give the same result on every device. So any device can draw the same bits again years later.
 
 
-WORDS = 4
-"""32-bit words in a block."""
-BLOCK_BITS = 32 * WORDS
+BLOCK_BITS = 128
+"""Number of bits in a block of four words."""
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+
 _TABLE_BITS = 16
 
 
 def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the four words of each block, int64 tensors of 0..2^32 - 1; the counters' shapes are broadcast."""
     key0, key1 = seed & _MASK, seed >> 32 & _MASK
-    for _ in range(_ROUNDS):
+    for _ in range(10):
         # Products of 64 bits wrap around in int64. Only their bits are used.
         left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0 = (_high(right) ^ c1).bitwise_xor_(key0)

@@ -26,7 +26,6 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.closed_form import alone
-from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.load.adapters import Adapter, lora_scale, place, read_adapter
 from grace_store.model.load.resolve_spec import load_planned
 from grace_store.model.load.weights import LoadedModel
@@ -109,21 +108,18 @@ class TrueGradients:
         prepared = self._extractor.prepare([sample])
         if prepared.set_aside:
             return None
-        with devices.watching(self._device):
-            return self._grams_of(prepared)
-
-    def _grams_of(self, prepared: PreparedUnit) -> dict[str, Gram]:
         (batch,) = prepared.batches
-        with torch.enable_grad():
-            hidden = self._extractor.hidden_states(batch, self._extractor.image_inputs(prepared, batch))
-        tokens = batch.tokens_on(self._device)
-        with torch.no_grad():  # dL/dh of every token: segments of one token each
-            means = self._extractor.head.segment_means(hidden.detach(), alone(tokens.target), len(hidden))
-        weights = [((tokens.segment == k) * tokens.weight).unsqueeze(1) for k in range(tokens.num_segments)]
-        cotangents = [(means.vector * weight).to(hidden.dtype) for weight in weights]
-        grams = {space: np.zeros((len(cotangents), len(cotangents))) for space in self.spaces}
-        for group in self._groups(len(cotangents)):
-            self._add(grams, hidden, cotangents, group)
+        with devices.watching(self._device):
+            with torch.enable_grad():
+                hidden = self._extractor.hidden_states(batch, self._extractor.image_inputs(prepared, batch))
+            tokens = batch.tokens_on(self._device)
+            with torch.no_grad():  # dL/dh of every token: segments of one token each
+                means = self._extractor.head.segment_means(hidden.detach(), alone(tokens.target), len(hidden))
+            weights = [((tokens.segment == k) * tokens.weight).unsqueeze(1) for k in range(tokens.num_segments)]
+            cotangents = [(means.vector * weight).to(hidden.dtype) for weight in weights]
+            grams = {space: np.zeros((len(cotangents), len(cotangents))) for space in self.spaces}
+            for group in self._groups(len(cotangents)):
+                self._add(grams, hidden, cotangents, group)
         return grams
 
     def _groups(self, num_segments: int) -> Iterator[list[tuple[str, nn.Parameter]]]:

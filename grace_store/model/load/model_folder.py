@@ -54,7 +54,7 @@ def open_folder(path: str | Path) -> ModelFolder:
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"{path} is a file but not a .gguf. Give the folder that holds config.json.")
-        return _gguf(path.parent, path.name)
+        return ModelFolder(path.parent, path.name, (path,), {})
     if any((path / name).is_file() for name in ADAPTER_FILES):
         # transformers would apply the adapter silently, and the digest of the weights would not cover it.
         raise ModelError(f"{path} holds an adapter. Give its base model with --model and this folder with --adapter.")
@@ -62,8 +62,9 @@ def open_folder(path: str | Path) -> ModelFolder:
     if gguf and not (path / "config.json").is_file():
         if len(gguf) > 1:
             raise ModelError(f"{path} holds {len(gguf)} GGUF files ({', '.join(gguf)}). Give the path of one of them.")
-        return _gguf(path, gguf[0])
-    config = _read_json(path / "config.json", missing="It is not a model folder in the Hugging Face layout.")
+        return ModelFolder(path, gguf[0], (path / gguf[0],), {})
+    if (config := read_object(path / "config.json")) is None:
+        raise ModelError(f"{path} has no config.json. It is not a model folder in the Hugging Face layout.")
     if "transformers_weights" in config:
         raise ModelError(
             f"{path / 'config.json'} points at other weights (transformers_weights). "
@@ -73,10 +74,6 @@ def open_folder(path: str | Path) -> ModelFolder:
     if not any((path / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(f"{path} has no tokenizer. Copy its tokenizer.json and tokenizer_config.json there.")
     return ModelFolder(path, None, weight_files, config)
-
-
-def _gguf(folder: Path, name: str) -> ModelFolder:
-    return ModelFolder(folder, name, (folder / name,), {})
 
 
 def _weight_files(folder: Path) -> tuple[Path, ...]:
@@ -99,7 +96,7 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
 
 def _shards(folder: Path) -> tuple[Path, ...]:
     index = folder / "model.safetensors.index.json"
-    weight_map = _read_json(index, missing="").get("weight_map")
+    weight_map = (read_object(index) or {}).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index} has no weight_map; copy the file again.")
     shards = sorted({str(name) for name in weight_map.values()})
@@ -109,12 +106,6 @@ def _shards(folder: Path) -> tuple[Path, ...]:
     if missing := [name for name in shards if name not in here]:
         raise ModelError(f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:5])}.")
     return tuple(folder / name for name in shards)
-
-
-def _read_json(path: Path, *, missing: str) -> dict[str, Any]:
-    if (content := read_object(path)) is None:
-        raise ModelError(f"{path.parent} has no {path.name}. {missing}".rstrip())
-    return content
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -215,6 +206,11 @@ def identify(
 ) -> ModelIdentity:
     """Return the identity of a model on disk; shape is that of its head. Reads the weight files but loads nothing."""
     weights = files_sha256(folder.weight_files)
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Settings of the last use of the tokenizer. They have no effect here.
+    state["truncation"] = state["padding"] = None
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    tokens = {"tokenizer": state, "special": special, "split_special": bool(tokenizer.split_special_tokens)}
     return ModelIdentity(
         architecture=architecture,
         hidden_size=shape[1],
@@ -222,19 +218,10 @@ def identify(
         # A GGUF has its configuration in the weight file.
         config=weights if folder.gguf_file else _digest(_without_volatile(folder.config)),
         weights=weights,
-        tokenizer=tokenizer_digest(tokenizer),
+        tokenizer=_digest(tokens),
         template=_digest(tokenizer.chat_template) if tokenizer.chat_template else None,
         processor=None if processor is None else processor_digest(processor),
     )
-
-
-def tokenizer_digest(tokenizer: Any) -> str:
-    """Return a digest of everything that changes the token ids of a text."""
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Settings of the last use of the tokenizer. They have no effect here.
-    state["truncation"] = state["padding"] = None
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    return _digest({"tokenizer": state, "special": special, "split_special": bool(tokenizer.split_special_tokens)})
 
 
 def processor_digest(processor: Any) -> str:

@@ -42,7 +42,12 @@ def read_processor(folder: Path, named: Iterable[Any], config: Any, tokenizer: A
         parts = [known[name] for name in itertools.takewhile(known.__contains__, names)]
         processor = _without_videos(family).from_args_and_dict(parts, settings)
     except ImportError as error:
-        raise ModelError(_missing_package(folder, error)) from error
+        if "torchvision" not in str(error).lower():
+            raise ModelError(f"The processor in {folder} cannot be used: {_first_line(error)}.") from error
+        raise ModelError(
+            f"{_first_line(error).partition(' ')[0]}, the processor that {folder} names, cannot be imported without "
+            "torchvision, even though images are made with PIL. Install torchvision in the version that fits torch."
+        ) from error
     except _UNREADABLE as error:
         raise _unreadable(folder, error) from error
     if not hasattr(processor, "image_token"):
@@ -76,16 +81,6 @@ def _unreadable(folder: Path, error: Exception) -> ModelError:
         f"The image processor in {folder} cannot be used: {_first_line(error)}. Expected preprocessor_config.json or "
         "processor_config.json beside the model, as save_pretrained of its processor writes them."
     )
-
-
-def _missing_package(folder: Path, error: ImportError) -> str:
-    kind = _first_line(error).partition(" ")[0]
-    if "torchvision" in str(error).lower():
-        return (
-            f"{kind}, the processor that {folder} names, cannot be imported without torchvision, even though images "
-            "are made with PIL. Install torchvision in the version that fits torch."
-        )
-    return f"The processor in {folder} cannot be used: {_first_line(error)}."
 
 
 def _first_line(error: Exception) -> str:

@@ -63,7 +63,14 @@ def load_planned(
         )
     loaded = weights.load(described, spec.dtype, spec.attention, options.device, options.threads)
     if spec.gradient is not None:
-        _check_gradient(spec.gradient, adapter)
+        # The adapter's parameters, moments and learning rate must be the planned ones too.
+        wanted = ExtractSpec(kind="gradient", gradient=GradientSpec().over(spec.gradient))
+        own, names = _resolve_gradient(wanted, adapter), GradientSpec.model_fields
+        if differing := [name for name in names if getattr(own, name) != getattr(spec.gradient, name)]:
+            raise ModelError(
+                f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned "
+                "with. Give the planned checkpoint, or a new --signal name."
+            )
     elif adapter is not None:
         from grace_store.model.load.adapters import merge, read_adapter
 
@@ -104,18 +111,6 @@ def _resolve_gradient(request: ExtractSpec, adapter: str | None) -> GradientSpec
     return GradientSpec(**{"normalise": wanted.per == "sample", **wanted.given(), **found})
 
 
-def _check_gradient(planned: GradientSpec, adapter: str | None) -> None:
-    """Raise if the adapter's parameters, moments or learning rate differ from the planned ones."""
-    wanted = GradientSpec().over(planned)
-    found = _resolve_gradient(ExtractSpec(kind="gradient", gradient=wanted), adapter)
-    assert found is not None
-    if differing := [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]:
-        raise ModelError(
-            f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned with. "
-            "Give the planned checkpoint, or a new --signal name."
-        )
-
-
 def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity:
     """Return the identity of the model with the adapter; raise if the adapter belongs to another model."""
     if adapter is None:
@@ -131,12 +126,9 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
 
 def _resolve_sharing(request: ExtractSpec) -> bool:
     """Return whether samples share prompts: by default yes, but never for gradients or packed batches."""
-    if request.kind == "gradient":
-        if request.share_prompts:
-            raise SettingError("--share-prompts has no meaning for gradients. Leave it out.")
-        return False
-    if request.packing:
-        if request.share_prompts:
-            raise SettingError("--share-prompts and --packing exclude each other. Leave one of them out.")
-        return False
-    return bool(request.given().get("share_prompts", True))
+    if request.share_prompts and request.kind == "gradient":
+        raise SettingError("--share-prompts has no meaning for gradients. Leave it out.")
+    if request.share_prompts and request.packing:
+        raise SettingError("--share-prompts and --packing exclude each other. Leave one of them out.")
+    can_share = request.kind != "gradient" and not request.packing
+    return can_share and bool(request.given().get("share_prompts", True))

@@ -255,12 +255,7 @@ def _read_weights(described: ModelDescription, dtype: Dtype, attention: Attentio
         if "attention" in str(error):
             error.add_note("Choose another --attention: eager works for all models.")
         raise
-    _refuse_incomplete(folder, report)
-    return model.to(device)
-
-
-def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
-    """Raise if transformers initialised weights at random: it only warns about this."""
+    # transformers only warns when it initialises weights at random.
     problems = []
     for key, meaning in (("missing_keys", "are missing"), ("mismatched_keys", "have another shape")):
         if names := sorted(str(name) for name in report.get(key) or ()):
@@ -269,6 +264,7 @@ def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
         raise ModelError(f"The weights in {folder.path} do not fit its config.json: {'; '.join(problems)}.")
     if unexpected := report.get("unexpected_keys"):
         _LOG.warning("%s holds %d tensors that the model does not use", folder.path, len(unexpected))
+    return model.to(device)
 
 
 def _check_causal(model: Any) -> None:
