@@ -47,7 +47,7 @@ _KINDS = {
 CPU = torch.device("cpu")
 
 _OUT_OF_MEMORY = (
-    "can't allocate memory",  # torch on the CPU, whose allocator has no exception of its own
+    "can't allocate memory",  # torch on the CPU: its allocator has no exception class
     "not enough memory",
     "CUBLAS_STATUS_ALLOC_FAILED",  # CUDA and its libraries allocate outside torch's allocator too
     "CUDA error: out of memory",
@@ -285,7 +285,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Tell whether the device cannot be used in this process after an error, whatever sample was running."""
+    """Tell whether the device cannot be used in this process after an error. Then the sample is not the cause."""
     if is_out_of_memory(error):
         return False
     kinds = getattr(torch, "AcceleratorError", ())

@@ -257,7 +257,7 @@ def _probe_tower(extractor: ProxyExtractor, unit: PreparedUnit, device: torch.de
         return None, "a sample's inputs cannot be assigned to its images"
     try:
         tower = VisionTower(extractor.model, device, apart=apart)
-        parts = [images_apart(each.inputs(), len(each.told_by(apart=apart))) for each in images.values()]
+        parts = [images_apart(each.inputs(), len(each.image_keys(apart=apart))) for each in images.values()]
         with tower.given([tower.run(part) for several in parts for part in several]):
             found = extractor.states_by_member(batch, unit)
     except Exception as error:

@@ -214,7 +214,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         """Return the images of a batch, prompt by prompt."""
         apart = self.tower is not None and self.tower.apart
         images = [prepared.images[member] for member in batch.shown if member in prepared.images]
-        return [(each.told_by(apart=apart), each.inputs) for each in images]
+        return [(each.image_keys(apart=apart), each.inputs) for each in images]
 
     def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
         samples = [tokens[member] for member in members]

@@ -53,7 +53,7 @@ class SampleImages:
     def inputs(self) -> ImageInputs:
         return self.make() if self.kept is None else self.kept
 
-    def told_by(self, *, apart: bool) -> tuple[str, ...]:
+    def image_keys(self, *, apart: bool) -> tuple[str, ...]:
         """Return keys that identify these images among all samples: one per image if apart, else one for all."""
         if apart and self.keys:
             return self.keys
