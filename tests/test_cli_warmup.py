@@ -63,7 +63,7 @@ def test_an_adapter_of_another_model_is_refused_before_anything_is_written(home,
     other = tiny_text_model("qwen3", tmp_path / "other", seed=3)
     adapter = home / "w" / "checkpoint-2"
     result = run("extract", home / "s.zarr", "--model", other, "--adapter", adapter, "--signal", "x", code=1)
-    assert "was trained on another model than the one given (weights differ)" in result.stderr
+    assert "was trained on another model than --model (weights differ)" in result.stderr
     assert "x" not in Store.open(str(home / "s.zarr")).signal_names
     merged = run("extract", home / "s.zarr", "--model", adapter, "--signal", "x", code=1)
     assert "Give its base model with --model and this folder with --adapter" in merged.stderr

@@ -83,7 +83,7 @@ def test_rocm_has_its_own_variable_where_it_is_used(machine, monkeypatch):
 def test_a_worker_that_sees_more_than_its_device_says_so(machine, monkeypatch):
     machine("abacus", 4)
     monkeypatch.setenv(devices.ONE_DEVICE, "1")
-    with pytest.raises(SettingError, match="was to see one device by ABACUS_VISIBLE_DEVICES, and sees 4"):
+    with pytest.raises(SettingError, match="should see one device because of ABACUS_VISIBLE_DEVICES, but it sees 4"):
         devices.resolve("auto")
 
 

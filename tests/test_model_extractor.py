@@ -291,7 +291,7 @@ def test_include_eos_adds_one_token_to_the_answer(model):
 def test_include_eos_without_an_end_is_refused(tmp_path):
     template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
     path = str(tiny_text_model("qwen3", tmp_path / "m", chat_template=template))
-    with pytest.raises(SettingError, match="nothing that ends a turn"):
+    with pytest.raises(SettingError, match="no token that ends a turn"):
         make(path, include_eos=True)
 
 
@@ -316,7 +316,7 @@ def test_the_spec_says_all_that_was_left_open(model, tmp_path):
 
 def test_another_model_than_the_planned_one_is_refused(model, tmp_path):
     other = str(tiny_text_model("qwen3", tmp_path / "other", seed=1))
-    with pytest.raises(ModelError, match="not the model this signal was planned with: weights"):
+    with pytest.raises(ModelError, match="not the model that this signal was planned with: weights"):
         open_extractor(other, resolve_spec(model, ExtractSpec(), OPTIONS), OPTIONS)
 
 

@@ -75,7 +75,11 @@ def test_nothing_there(tmp_path):
         (lambda f: (f / "config.json").write_text("{"), ModelError, "not valid JSON"),
         (lambda f: (f / "config.json").write_text("[]"), ModelError, "expected an object"),
         (lambda f: (f / "adapter_config.json").write_text("{}"), ModelError, "holds an adapter"),
-        (lambda f: (f / "shard-00000-model-00000-of-00001.safetensors").touch(), ModelError, "rank by rank"),
+        (
+            lambda f: (f / "shard-00000-model-00000-of-00001.safetensors").touch(),
+            ModelError,
+            "one checkpoint file per rank",
+        ),
         (lambda f: change_config(f, transformers_weights="x.safetensors"), ModelError, "points at other weights"),
         (lambda f: change_config(f, quantization_config={"quant_method": "gptq"}), ModelError, "quantised.*gptq"),
         (lambda f: change_config(f, model_type="no-such-thing"), ModelError, "cannot read the configuration"),
@@ -84,7 +88,7 @@ def test_nothing_there(tmp_path):
                 f, model_type="own", auto_map={"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
             ),
             UnsafeModel,
-            "code of its own",
+            "its own code",
         ),
     ],
 )
@@ -140,7 +144,7 @@ def test_weights_are_never_made_up(folder, change):
         (transformers.T5Config(d_model=32, num_layers=1), "encoder-decoder"),
         (transformers.ViTConfig(), "no causal language model"),
         (transformers.LlavaConfig(), r"image processor in .* cannot be used"),
-        (transformers.Qwen2AudioConfig(), "model of speech"),
+        (transformers.Qwen2AudioConfig(), "also reads speech"),
     ],
 )
 def test_models_of_another_kind(folder, config, message):
@@ -162,7 +166,7 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path):
     randomize(transformers.BertLMHeadModel(config)).save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
     change_config(path, is_decoder=False)
-    with pytest.raises(ModelError, match="sees what it is to predict"):
+    with pytest.raises(ModelError, match="sees the tokens to predict"):
         load(path, "float32", "sdpa", "cpu", 1)
 
 

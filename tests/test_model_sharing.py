@@ -154,7 +154,7 @@ def test_images_whose_inputs_nobody_can_tell_apart_stay_together(tmp_path, monke
     model = str(tiny_vision_model("internvl", tmp_path / "internvl"))
     extractor = make(model)
     assert (extractor.sharing.prompts, extractor.sharing.images) == (True, "sample")
-    assert "which of a sample's inputs belong to which image" in extractor.sharing.images_fault
+    assert "inputs cannot be assigned to its images" in extractor.sharing.images_fault
     samples, made = about_images([*IN_COMMON, (*IN_COMMON[1], " So?")]), counting_runs(extractor, monkeypatch)
     found, expected = extract(extractor, samples), extract(make(model, share_prompts=False), samples)
     assert len(made) == 4, "a batch with images that several prompts have makes them sample by sample"
@@ -168,7 +168,7 @@ def test_images_that_see_each_other_are_not_made_apart(tmp_path):
     tower.register_forward_pre_hook(lambda _, given: tuple(each + 0.1 * each.mean(dim=0) for each in given))
     shared, (difference, fault) = probe_images(extractor, torch.device("cpu"))
     assert shared is None
-    assert "hidden states come out otherwise" in fault
+    assert "hidden states with separate image features differ" in fault
     assert difference > extractor.sharing.allowed
 
 
@@ -289,7 +289,7 @@ def test_hidden_states_that_depend_on_what_shares_the_pass_are_noticed(model, mo
         return made
 
     monkeypatch.setattr(own_forward, "run_backbone", counts_tokens)
-    assert "come out otherwise" in probe_prompts(extractor, 512, with_images=False)[1]
+    assert "hidden states of responses differ" in probe_prompts(extractor, 512, with_images=False)[1]
 
 
 def failing(error: Exception) -> Callable[..., None]:
@@ -323,7 +323,7 @@ def test_nor_does_one_of_images(tmp_path, monkeypatch):
 def test_prompts_that_do_not_end_together_are_noticed(model, monkeypatch):
     extractor = make(model)
     monkeypatch.setattr(shared_pass, "_shifted", lambda states, shift: states)
-    assert "come out otherwise" in probe_prompts(extractor, 512, with_images=False)[1]
+    assert "hidden states of responses differ" in probe_prompts(extractor, 512, with_images=False)[1]
 
 
 def test_a_window_is_tried_from_both_sides(tmp_path, monkeypatch):
@@ -336,7 +336,7 @@ def test_a_window_is_tried_from_both_sides(tmp_path, monkeypatch):
         return actual(layer, kept, following)
 
     monkeypatch.setattr(shared_pass._PromptLayer, "_before", forgets)
-    assert "come out otherwise" in probe_prompts(extractor, 512, with_images=False)[1]
+    assert "hidden states of responses differ" in probe_prompts(extractor, 512, with_images=False)[1]
     assert probe_prompts(extractor, 20, with_images=False)[1] is None, "no sample is as long as the window"
 
 

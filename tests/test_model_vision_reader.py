@@ -146,11 +146,11 @@ def picture_bytes(width: int, height: int) -> bytes:
 
 
 def test_pixel_limits_without_meaning_are_refused(qwen, llava, tmp_path):
-    with pytest.raises(SettingError, match="CLIPImageProcessorPil brings all images to sizes of its own"):
+    with pytest.raises(SettingError, match="CLIPImageProcessorPil resizes all images to its own sizes"):
         make(llava, max_pixels=1000)
     with pytest.raises(SettingError, match="--min-pixels 5000 is more than --max-pixels 4096"):
         make(qwen, min_pixels=5000)
-    with pytest.raises(SettingError, match="Qwen3ForCausalLM reads text only"):
+    with pytest.raises(SettingError, match="Qwen3ForCausalLM reads only text"):
         make(tiny_text_model("qwen3", tmp_path / "text"), max_pixels=1000)
     with pytest.raises(SettingError, match="is not a folder"):
         make(qwen, tmp_path / "nowhere")
@@ -298,7 +298,7 @@ def test_words_that_mean_images_set_their_sample_aside_and_no_other(odd_model, f
 
 def test_a_sample_the_processor_fails_on_is_set_aside(qwen, monkeypatch):
     extractor = make(qwen)
-    reader = extractor._reader._vision
+    reader = extractor.reader._vision
     actual = reader._processor.__class__.__call__
 
     def failing(self, *, text, **options):
@@ -309,7 +309,7 @@ def test_a_sample_the_processor_fails_on_is_set_aside(qwen, monkeypatch):
     monkeypatch.setattr(reader._processor.__class__, "__call__", failing)
     signals = extract(extractor, ask("Fine?"), ask("poison"), ask(SMALL, "poison"))
     assert {position: str(why) for position, why in signals.set_aside.items()} == {
-        1: "bad_text: it cannot be read as the model is given it: LookupError: no such token",
+        1: "bad_text: it cannot be read for this model: LookupError: no such token",
         2: "image_unreadable: the image processor refuses it (30 x 40 pixels): LookupError: no such token",
     }
 
@@ -340,7 +340,7 @@ def test_the_processor_that_a_folder_names_is_taken(llava, tmp_path):
 
 @pytest.mark.parametrize("kind", ["GitProcessor", "BlipProcessor", "Kosmos2Processor"])
 def test_a_processor_without_a_token_for_images_is_refused(llava, tmp_path, kind):
-    with pytest.raises(ModelError, match=f"{kind}, .* has no token that stands for an image"):
+    with pytest.raises(ModelError, match=f"{kind}, .* has no token for an image"):
         describe_model(named_processor(tmp_path / "model", llava, kind))
 
 
@@ -356,5 +356,5 @@ def test_a_processor_that_needs_torchvision_is_not_replaced_by_another(llava, tm
 @pytest.mark.parametrize("kind", ["Llama4ImageProcessor", "Cohere2VisionImageProcessor", "Kimi_K25ImageProcessor"])
 def test_installing_torchvision_is_not_advised_in_vain(llava, tmp_path, kind):
     folder = named_processor(tmp_path / "model", llava, "LlavaProcessor", images=kind)
-    with pytest.raises(ModelError, match=f"{kind}, .*has no form that runs on PIL.*not used here, installed or not"):
+    with pytest.raises(ModelError, match=f"{kind}, .*cannot run on PIL.*never used here, even if it is installed"):
         describe_model(folder)

@@ -85,7 +85,7 @@ def test_what_was_begun_without_sharing_is_not_finished_with_it(tmp_path, model)
 
 
 FOUND = Sharing(prompts=True, difference=9e-07, images="image", images_difference=0.0, allowed=1e-4)
-FAULT = Sharing(prompts=False, fault="hidden states come out otherwise", allowed=1e-4)
+FAULT = Sharing(prompts=False, fault="hidden states of responses differ", allowed=1e-4)
 
 
 def find(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_where_the_probe_now_finds_a_fault_nothing_is_mixed(tmp_path, model, mon
     before = content(view.store.location)
     find(FAULT, monkeypatch)
     with pytest.raises(
-        ResumeMismatch, match=r"begun with shared prompts, and .* fault .*: hidden states come out other"
+        ResumeMismatch, match=r"begun with shared prompts, and .* fault .*: hidden states of responses differ"
     ):
         extract(job(tmp_path, model))
     with pytest.raises(ResumeMismatch, match="begun with shared prompts"):
@@ -124,7 +124,7 @@ def test_where_the_probe_found_a_fault_first_all_units_go_without(tmp_path, mode
     with monkeypatch.context() as elsewhere:
         find(FAULT, elsewhere)
         view = extract(job(tmp_path, model))
-    assert "prompts not shared: hidden states come out otherwise" in run("status", view.store.location).stdout
+    assert "prompts not shared: hidden states of responses differ" in run("status", view.store.location).stdout
     before = content(view.store.location)
     withdraw_units(view, [0])
     extract(job(tmp_path, model))

@@ -368,7 +368,7 @@ def test_ranks_go_on_together_or_not_at_all(home, finished, tmp_path, repository
             rank.kill()
     if not shared:
         assert all("ranks do not see the same --out" in text for text in told), told
-        assert all("one finds step 1 saved and another nothing" in text for text in told)
+        assert all("one rank finds step 1 saved and another nothing" in text for text in told)
         return
     assert [rank.returncode for rank in ranks] == [0, 0], told
     expected, found = (load_file(each / "checkpoint-6" / "adapter_model.safetensors") for each in (finished, out))
@@ -438,7 +438,7 @@ def test_the_end_of_the_turn_is_learnt_unless_told_otherwise(home, tmp_path):
 
 
 def test_missing_wishes_are_asked_for(home, tmp_path):
-    with pytest.raises(SettingError, match="say which --model"):
+    with pytest.raises(SettingError, match="give the --model to train"):
         warmup(make_job(home, str(tmp_path / "a"), model=None))
     with pytest.raises(SettingError, match="planned STORE, or the dataset"):
         warmup(make_job(home, str(tmp_path / "a"), data=()))
@@ -489,7 +489,7 @@ def test_a_log_with_half_a_line_is_cut(tmp_path):
 
 def test_an_adapter_knows_its_base(home, finished, tmp_path):
     other = tiny_text_model("qwen3", tmp_path / "other", seed=1)
-    with pytest.raises(ModelError, match=r"trained on another model than the one given \(weights differ\).*give that"):
+    with pytest.raises(ModelError, match=r"trained on another model than --model \(weights differ\).*give that"):
         check_base(read_adapter(finished / "checkpoint-6"), describe_model(other).identity)
 
 

@@ -220,7 +220,7 @@ def test_the_processor_of_others_is_left_as_it_is(tmp_path):
 def test_what_is_not_known_of_a_trainer_is_refused(tmp_path):
     options = RunOptions(device="cpu")
     gemma = tiny_vision_model("gemma3", tmp_path / "gemma")
-    with pytest.raises(SettingError, match="what ms-swift does with the images of Gemma3Processor is not known"):
+    with pytest.raises(SettingError, match="it is not known how ms-swift prepares images for Gemma3Processor"):
         resolve_spec(str(gemma), ExtractSpec(images_as="ms-swift"), options)
     text = tiny_text_model("qwen3", tmp_path / "text")
     assert resolve_spec(str(text), ExtractSpec(images_as="ms-swift"), options).images_as == "ms-swift", "no harm"

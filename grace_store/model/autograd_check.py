@@ -1,4 +1,4 @@
-"""Are an extractor's vectors the gradients of its whole model, and its images a trainer's? For a few samples."""
+"""Compare an extractor with references on a few samples: its vectors with autograd, its images with a trainer's."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,13 +19,13 @@ from grace_store.model.inputs.trainer_images import TRAINERS
 from grace_store.model.unit_extractor import ProxyExtractor
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
-"""Largest relative difference that rounding may make, by the model's dtype."""
+"""Largest relative difference that rounding may cause, by the model's dtype."""
 
 
 def autograd_difference(extractor: ProxyExtractor, samples: Sequence[Sample]) -> float:
-    """Return the largest relative difference of a segment's vector from the gradient of its mean loss by autograd.
+    """Return the largest relative difference between a segment's vector and the autograd gradient of its mean loss.
 
-    The reference runs each sample alone through the model's own forward, head included.
+    The reference runs each sample alone through the model's own forward, with the head.
     """
     worst = 0.0
     for sample in samples:
@@ -58,7 +58,7 @@ def _gradients(extractor: ProxyExtractor, sample: Sample) -> Float32Array:
 
 @contextmanager
 def _leaf_hidden_states(model: Any) -> Iterator[list[Tensor]]:
-    """Make what the backbone gives the head a leaf of the graph; the last one collected is what the head got."""
+    """Make the backbone's output a leaf of the autograd graph. The last collected leaf is the input of the head."""
     leaves: list[Tensor] = []
 
     def cut(_module: Any, _args: Any, output: Any) -> Any:
@@ -76,34 +76,31 @@ def _leaf_hidden_states(model: Any) -> Iterator[list[Tensor]]:
 def shown_otherwise(
     extractor: ProxyExtractor, samples: Sequence[Sample], own: ImagesAs
 ) -> dict[ImagesAs, tuple[int, int]]:
-    """Return for each way to prepare images but the extractor's own: samples whose images differ, and whose tokens do.
+    """Count for each other way to prepare images: samples with different images, samples with different token counts.
 
-    Ways that are not known for the model are left out.
+    Ways that do not support the model are left out.
     """
-    readers = dict(_readers(extractor, own))
+    readers: dict[ImagesAs, SampleReader] = {}
+    for name in TRAINERS:
+        with suppress(SettingError):
+            if name != own:
+                readers[name] = extractor.reader.with_images_as(name)
     found = dict.fromkeys(readers, (0, 0))
     for sample in samples:
         ours = extractor.reader.read([sample])
         for name, reader in readers.items():
             theirs = reader.read([sample])
             differ, differ_in_tokens = found[name]
-            differ += not _shows_the_same(ours, theirs)
+            differ += not _have_equal_images(ours, theirs)
             found[name] = (differ, differ_in_tokens + (_num_tokens(ours) != _num_tokens(theirs)))
     return found
-
-
-def _readers(extractor: ProxyExtractor, own: ImagesAs) -> Iterator[tuple[ImagesAs, SampleReader]]:
-    for name in TRAINERS:
-        with suppress(SettingError):
-            if name != own:
-                yield name, extractor.reader.with_images_as(name)
 
 
 def _num_tokens(read: PreparedUnit) -> int:
     return sum(tokens.num_tokens for tokens in read.tokens.values())
 
 
-def _shows_the_same(ours: PreparedUnit, theirs: PreparedUnit) -> bool:
+def _have_equal_images(ours: PreparedUnit, theirs: PreparedUnit) -> bool:
     if not ours.images or not theirs.images:
         return ours.images.keys() == theirs.images.keys()
     a, b = ours.images[0].inputs(), theirs.images[0].inputs()
@@ -111,12 +108,12 @@ def _shows_the_same(ours: PreparedUnit, theirs: PreparedUnit) -> bool:
 
 
 def device_memory(extractor: ProxyExtractor) -> tuple[int, int] | None:
-    """Return the bytes free and the bytes in all of the extractor's accelerator; None on a CPU."""
+    """Return the free and the total bytes of memory of the extractor's accelerator; None on a CPU."""
     return devices.memory(_device(extractor))
 
 
 def device_name(extractor: ProxyExtractor) -> str:
-    """Return the extractor's device as torch names it, such as NAME:0."""
+    """Return torch's name of the extractor's device, such as NAME:0."""
     return str(_device(extractor))
 
 

@@ -1,8 +1,8 @@
-"""A model without its head: how it is run and probed, and which lengths of samples may share a pass.
+"""Run and probe a model without its head, and find which sample lengths may share a batch.
 
-Some rotary positions are scaled by the length of the longest sample (longrope beyond the original context, dynamic
-NTK), and some remember it from call to call. Rotary modules are made to forget it here. A probe finds the lengths that
-the model places differently, so that batches never mix them. Knows nothing of texts, samples or heads.
+Some rotary embeddings scale positions by the length of the longest sample (longrope beyond the original context,
+dynamic NTK), and some keep this length from call to call. This module resets them before every call. A probe finds
+lengths with differently scaled positions, so that batches never mix them. Knows nothing of texts, samples or heads.
 """
 
 import logging
@@ -22,16 +22,16 @@ _NUM_PLACES = 8
 _LAST_TOKENS = (1, 2, 5, 11)
 _SAME_LENGTHS_ONLY = LengthRule(1, grows=True)
 _STEADY = ("default", "linear", "yarn", "llama3", "proportional", "mrope")
-"""Kinds of rotary positions that depend on nothing but a token's place."""
+"""Kinds of rotary embeddings that depend only on a token's position."""
 
 
 def run_backbone(model: nn.Module, **inputs: Any) -> Any:
-    """Return the output of the model without its head; last_hidden_state is what the head is given."""
+    """Return the output of the model without its head; last_hidden_state is the input of the head."""
     return backbone_of(model)(**{"use_cache": False, **inputs}, return_dict=True)
 
 
 def backbone_of(model: Any) -> Any:
-    """Return the model without its head: where a class names none (Llama 4 of texts), its only part with embeddings."""
+    """Return the model without its head: the base model, or the only part with embeddings (text-only Llama 4)."""
     if model.base_model is not model:
         return model.base_model
     parts = [part for part in model.children() if hasattr(part, "get_input_embeddings")]
@@ -39,21 +39,21 @@ def backbone_of(model: Any) -> Any:
 
 
 def probe_ids(model: Any, count: int, step: int) -> Tensor:
-    """Return a batch of one sample of some tokens, no two alike, to try a model on: (1, count)."""
+    """Return token ids for a probe, shape (1, count): one sample without repeated tokens."""
     num_ids: int = model.get_input_embeddings().weight.shape[0]
     return (torch.arange(1, count + 1, device=next(model.parameters()).device) * step % num_ids).unsqueeze(0)
 
 
 def response_states(model: nn.Module, inputs: Mapping[str, Tensor], predecessor: Tensor) -> Tensor:
-    """Return what the head is given at some places of the flattened batch: (places, d)."""
+    """Return the inputs of the head at the given indices of the flattened batch: (indices, d)."""
     hidden: Tensor = run_backbone(model, **inputs).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predecessor)
 
 
 def refuse_not_finite(model: nn.Module) -> None:
-    """Raise if any weight of a model, or any frequency of its positions, is not a finite number.
+    """Raise if a weight of the model, or a frequency of its rotary embeddings, is not finite.
 
-    What a model makes of a few tokens does not tell: some attention kernels turn what is not a number into zeros.
+    A forward pass does not show this reliably: some attention kernels turn NaN into zeros.
     """
     frequencies = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("inv_freq"))
     held = [(name, each) for name, each in (*model.named_parameters(), *frequencies) if each.is_floating_point()]
@@ -65,12 +65,12 @@ def refuse_not_finite(model: nn.Module) -> None:
     raise ModelError(
         f"{name} holds values that are not finite"
         + (": the model's files are damaged, or its training failed." if wide else f" in {tensor.dtype}.")
-        + ("" if wide else " Try --dtype float32; if that says the same, the model's files are damaged.")
+        + ("" if wide else " Try --dtype float32. If the error stays, the model's files are damaged.")
     )
 
 
 def backbones(model: Any) -> list[nn.Module]:
-    """Return the modules that a forward may call as its backbone: OPT's goes straight to its decoder."""
+    """Return the modules that a forward may call as its backbone. OPT calls its decoder directly."""
     found = [backbone_of(model)]
     if hasattr(model, "get_decoder"):
         found.append(model.get_decoder())
@@ -79,18 +79,18 @@ def backbones(model: Any) -> list[nn.Module]:
     return list(unique.values())
 
 
-# ---------------------------------------------------------------- lengths that may share a pass
+# ---------------------------------------------------------------- lengths that may share a batch
 
 
 def forget_lengths(model: nn.Module) -> None:
-    """Have each rotary module that changes with what it is given begin every call as it was when it was loaded."""
+    """Make every length-dependent rotary module start each call in the state that it was loaded in."""
     for module in model.modules():
         if _is_unsteady(module):
             module.register_forward_pre_hook(_Restored(module))
 
 
 class _Restored:
-    """Puts a module back to what it was when this was made, but for its device."""
+    """A hook that resets a module to its state at the hook's creation, on the module's current device."""
 
     def __init__(self, module: nn.Module) -> None:
         self._attributes = dict(module.__dict__)
@@ -105,17 +105,17 @@ class _Restored:
 
 
 def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:
-    """Return which samples of at most max_length tokens may share a pass."""
+    """Return which samples of at most max_length tokens may share a batch."""
     try:
         rule = _find(model, max_length)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
         unsteady = any(_is_unsteady(module) for module in model.modules())
-        _LOG.info("positions cannot be tried one by one: %s", error)
+        _LOG.info("positions cannot be probed one by one: %s", error)
         rule = _SAME_LENGTHS_ONLY if unsteady else ANY_LENGTHS
     if rule != ANY_LENGTHS and hasattr(backbone_of(model), "get_rope_index"):
         rule = ONE_AT_A_TIME  # with images, positions are fewer than tokens
     if rule != ANY_LENGTHS:
-        _LOG.info("samples share a pass only if their positions are scaled alike: %s", rule)
+        _LOG.info("samples share a batch only if their positions are scaled alike: %s", rule)
     return rule
 
 
@@ -142,7 +142,7 @@ def _is_unsteady(module: nn.Module) -> bool:
 
 
 def numbers_named(model: Any, words: Sequence[str]) -> Iterator[int]:
-    """Yield every whole number of the configuration whose name holds one of some words."""
+    """Yield every number of the configuration with one of the words in its name."""
     waiting: list[Any] = [model.config.to_dict()]
     while waiting:
         for key, value in waiting.pop().items():
@@ -153,8 +153,8 @@ def numbers_named(model: Any, words: Sequence[str]) -> Iterator[int]:
 
 
 def _is_same(model: nn.Module, shorter: int, longer: int) -> bool:
-    """Tell whether tokens have the same hidden states before a last one at the end of either length."""
-    # In a mixture of experts another last token alone changes how sums are rounded: that is the measure.
+    """Tell whether tokens have the same hidden states with the last token at the end of either length."""
+    # In a mixture of experts, another last token changes how sums are rounded. This noise sets the tolerance.
     first = _hidden(model, shorter, shorter)
     difference = float((first - _hidden(model, shorter, longer)).norm())
     if difference == 0:
@@ -165,13 +165,13 @@ def _is_same(model: nn.Module, shorter: int, longer: int) -> bool:
 
 
 def _hidden(model: Any, shorter: int, length: int, last: int = 0) -> Tensor:
-    """Return the hidden states of tokens spread over the shorter length, before a last one at the end of a length."""
+    """Return hidden states of tokens spread over the shorter length, with the last token at the end of length."""
     spread = sorted({number * (shorter - 2) // (_NUM_PLACES - 1) for number in range(_NUM_PLACES)})
     ids = probe_ids(model, len(spread) + 1, 31)
     ids[0, -1] = last % model.get_input_embeddings().weight.shape[0]
     places = torch.tensor([[*spread, length - 1]], device=ids.device)
     with torch.inference_mode():
-        # With a mask, or positions that do not follow each other would be taken for samples packed end to end.
+        # Without a mask, the model would take gaps between positions for borders of packed samples.
         made = run_backbone(model, input_ids=ids, position_ids=places, attention_mask=torch.ones_like(ids))
     hidden: Tensor = made.last_hidden_state[0, :-1].float()
     return hidden

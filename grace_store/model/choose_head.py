@@ -1,14 +1,14 @@
-"""Which head a model gets: the closed form that a probe shows to be its own, or products of its own forward.
+"""Choose the head for a model: a closed form if a probe confirms it, else products of the model's own forward.
 
-The model's own forward, with its backbone replaced, is exact on whatever the model does between its last hidden state
-and its logits. Its price is a backward pass through the head. Knows nothing of texts, samples or batches.
+The model's own forward, with its backbone replaced, is exact for every computation between the last hidden state and
+the logits, but costs a backward pass through the head. Knows nothing of texts, samples or batches.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ _CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 _FACTORS = ("logit_scale", "lm_head_multiplier", "output_multiplier", "logits_scaling")
 _DIVISORS = ("logits_scaling",)
 _LARGEST_LOGITS = (1.0, 5.0, 20.0, 60.0)
-"""Sizes the probe's logits are brought to: a soft cap does not show in small ones."""
+"""Sizes of the probe's largest logits. A soft cap has no visible effect on small logits."""
 _PROBE_TOLERANCE = 1e-4
 _WHOLE_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 
@@ -47,7 +47,8 @@ def choose_head(model: nn.Module) -> OutputHead:
     output: Any = model.get_output_embeddings()  # type: ignore[operator]
     if isinstance(output, nn.Linear) and tuple(output.weight.shape) == (vocab_size, vector_size):
         hidden, tokens = _probe(output)
-        for scale, cap in _forms(model):
+        scales = [*(1.0 / value for value in _settings(model, _DIVISORS)), *_settings(model, _FACTORS), 1.0]
+        for cap, scale in product((*_settings(model, _CAPS), None), dict.fromkeys(scales)):
             closed = ClosedFormHead(output.weight, output.bias, scale, cap)
             if _agree(closed, generic, hidden, tokens):
                 _LOG.info("output head: %s", closed)
@@ -57,7 +58,7 @@ def choose_head(model: nn.Module) -> OutputHead:
 
 
 def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
-    """Return (vector size, vocabulary) after seeing that backbone and head together make the whole model."""
+    """Return (vector size, vocabulary size); raise unless backbone and head together give the model's own logits."""
     ids = probe_ids(model, 8, 7919)
     with torch.no_grad():
         whole = model(input_ids=ids, use_cache=False).logits[0].float()
@@ -67,27 +68,20 @@ def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
         refuse_not_finite(model)
         remedy = "Its configuration may be damaged" if hidden.dtype == torch.float32 else "Try --dtype float32"
         raise ModelError(f"{type(model).__name__} gives logits that are not numbers in {hidden.dtype}. {remedy}.")
-    if whole.shape != parts.shape or not _close(whole, parts, _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2)):
+    is_close = whole.shape == parts.shape
+    if is_close:
+        # Masked logits are minus infinity (or nearly) on both sides.
+        left, right = whole.clamp(-1e30, 1e30), parts.clamp(-1e30, 1e30)
+        seen = (left > -1e29) & (right > -1e29)
+        left, right = torch.where(seen, left, 0.0), torch.where(seen, right, 0.0)
+        tolerance = _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2)
+        is_close = bool((left - right).norm() <= tolerance * right.norm() + 1e-6)
+    if not is_close:
         raise ModelError(
-            f"{type(model).__name__} cannot be taken apart into a backbone and a head: together they give other logits "
-            "than the whole. It cannot be used."
+            f"{type(model).__name__} cannot be split into a backbone and a head: together they give other logits "
+            "than the whole model. It cannot be used."
         )
     return hidden.shape[1], whole.shape[1]
-
-
-def _close(left: Tensor, right: Tensor, tolerance: float) -> bool:
-    # Masked logits are minus infinity (or nearly) on both sides.
-    left, right = left.clamp(-1e30, 1e30), right.clamp(-1e30, 1e30)
-    seen = (left > -1e29) & (right > -1e29)
-    left, right = torch.where(seen, left, 0.0), torch.where(seen, right, 0.0)
-    return bool((left - right).norm() <= tolerance * right.norm() + 1e-6)
-
-
-def _forms(model: Any) -> Iterator[tuple[float, float | None]]:
-    """Yield the (scale, cap) that the configuration's words may mean, the most particular first."""
-    scales = [*(1.0 / value for value in _settings(model, _DIVISORS)), *_settings(model, _FACTORS), 1.0]
-    for cap in (*_settings(model, _CAPS), None):
-        yield from ((scale, cap) for scale in dict.fromkeys(scales))
 
 
 def _settings(model: Any, names: tuple[str, ...]) -> Iterator[float]:
@@ -99,14 +93,14 @@ def _settings(model: Any, names: tuple[str, ...]) -> Iterator[float]:
 
 
 def _probe(output: nn.Linear) -> tuple[Tensor, ResponseTokens]:
-    """Return hidden states that bring the logits to various sizes, each its own segment, and targets."""
+    """Return hidden states that give logits of several sizes, and their targets, with one token per segment."""
     device = output.weight.device
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn((2 * len(_LARGEST_LOGITS), output.in_features), generator=generator).to(device)
     with torch.no_grad():
         largest = (hidden.to(output.weight.dtype) @ output.weight.t()).float().abs().amax(dim=1).clamp(min=1e-20)
     wanted = torch.tensor(_LARGEST_LOGITS).repeat(2).to(device)
-    # Rounded to the model's dtype, as all hidden states are that the head will ever see.
+    # Rounded to the model's dtype, like every hidden state in an extraction.
     hidden = (hidden * (wanted / largest).unsqueeze(1)).to(output.weight.dtype)
     target = torch.randint(output.out_features, (len(hidden),), generator=generator).to(device)
     return hidden, alone(target)
@@ -127,12 +121,21 @@ def _agree(left: OutputHead, right: OutputHead, hidden: Tensor, tokens: Response
 
 
 class OwnForward:
-    """The model's own head as a function of hidden states, in float32 whatever the model's dtype."""
+    """The model's own head as a function of hidden states, always in float32."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
-        self._stand_ins = backbones(model)
-        self._parameters = _head_tensors(model, self._stand_ins)
+        self._backbones = backbones(model)
+        inside = {id(tensor) for module in self._backbones for tensor in (*module.parameters(), *module.buffers())}
+        output = model.get_output_embeddings()
+        tied = set() if output is None else {id(tensor) for tensor in output.parameters()}
+        # Each tensor is listed once: functional_call gives it to all names that share it.
+        self._parameters = {
+            name: tensor.detach().float() if tensor.is_floating_point() else tensor
+            for name, tensor in (*model.named_parameters(), *model.named_buffers())
+            if id(tensor) in tied or id(tensor) not in inside
+        }
+        """float32 copies of all tensors outside the backbone, by name; a tied head counts as outside."""
         with torch.no_grad():
             self._output = run_backbone(model, input_ids=probe_ids(model, 4, 1))
 
@@ -140,10 +143,15 @@ class OwnForward:
         """Return float32 logits (tokens, vocab) of hidden states (tokens, d)."""
         ids = torch.zeros((1, len(hidden)), dtype=torch.long, device=hidden.device)
         output = type(self._output)(**{**self._output, "last_hidden_state": hidden.unsqueeze(0)})
-        with _replaced(self._stand_ins, output):
+        for module in self._backbones:
+            module.forward = lambda *_args, **_kwargs: output
+        try:
             result: Any = torch.func.functional_call(
                 self._model, self._parameters, kwargs={"input_ids": ids, "use_cache": False, "return_dict": True}
             )
+        finally:
+            for module in self._backbones:
+                del module.forward
         logits: Tensor = result.logits[0].float()
         return logits
 
@@ -167,46 +175,17 @@ class VjpHead:
         statistics = hidden.new_zeros((tokens.num_segments, 3), dtype=torch.float32)
         for start in range(0, len(hidden), block_tokens):
             block = slice(start, min(start + block_tokens, len(hidden)))
-            gradient, block_statistics = self._token_gradients(hidden[block], tokens.target[block])
+            with torch.inference_mode(False), torch.enable_grad():
+                # A clone of an inference tensor is an ordinary tensor here.
+                given = hidden[block].clone().float().requires_grad_(True)
+                logits = self._own.logits(given)
+                # A masked logit is minus infinity. Its product with a probability of 0 would make the entropy NaN.
+                finite = logits.detach().clamp(min=torch.finfo(torch.float32).min)
+                residual = torch.empty_like(finite)
+                inverse_z, block_statistics, _ = residual_of(finite, tokens.target[block].clone(), residual)
+                (gradient,) = torch.autograd.grad(logits, given, residual * inverse_z.unsqueeze(1))
             first, stop = int(tokens.host_segment[block.start]), int(tokens.host_segment[block.stop - 1]) + 1
             average = averaging_matrix(tokens.segment[block], tokens.weight[block], first, stop)
             vector[first:stop].addmm_(average, gradient)
             statistics[first:stop].addmm_(average, block_statistics)
         return SegmentMeans(vector, statistics)
-
-    def _token_gradients(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.inference_mode(False), torch.enable_grad():
-            # A clone made here is an ordinary tensor, even of one made in inference mode.
-            given = hidden.clone().float().requires_grad_(True)
-            logits = self._own.logits(given)
-            # A masked logit is minus infinity, and 0 times that would be no entropy.
-            finite = logits.detach().clamp(min=torch.finfo(torch.float32).min)
-            residual = torch.empty_like(finite)
-            inverse_z, statistics, _ = residual_of(finite, target.clone(), residual)
-            (gradient,) = torch.autograd.grad(logits, given, residual * inverse_z.unsqueeze(1))
-        return gradient, statistics
-
-
-def _head_tensors(model: Any, backbones: list[nn.Module]) -> dict[str, Tensor]:
-    """Return float32 forms of everything outside the backbone, by name; a tied head counts as outside."""
-    inside = {id(tensor) for module in backbones for tensor in (*module.parameters(), *module.buffers())}
-    output = model.get_output_embeddings()
-    tied = set() if output is None else {id(tensor) for tensor in output.parameters()}
-    # Each tensor once: functional_call gives it to all the names that share it.
-    return {
-        name: tensor.detach().float() if tensor.is_floating_point() else tensor
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        if id(tensor) in tied or id(tensor) not in inside
-    }
-
-
-@contextmanager
-def _replaced(modules: list[nn.Module], output: Any) -> Iterator[None]:
-    """Have the modules return the given output instead of running."""
-    for module in modules:
-        module.forward = lambda *_args, **_kwargs: output
-    try:
-        yield
-    finally:
-        for module in modules:
-            del module.forward

@@ -1,8 +1,8 @@
-"""From hidden states to segment vectors through a linear output head, exactly and without a backward pass.
+"""Compute segment vectors from hidden states through a linear output head, exactly and without a backward pass.
 
-With logits z = cap(scale (W h + b)), dL/dh = scale W' (cap'(z) (p - y)). That is linear in p - y, so a segment's
-mean is taken in the vocabulary's space, block by block, and one product with W per segment ends it. Knows
-nothing of texts, samples or batches.
+With logits z = cap(scale (W h + b)), dL/dh = scale W' (cap'(z) (p - y)). This is linear in p - y. So the mean over a
+segment is computed in vocabulary space, block by block, and then multiplied by W once per segment. Knows nothing of
+texts, samples or batches.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from grace_store.base.arrays import IntArray
 from grace_store.model import devices
 
 MEAN_BUFFER_BYTES = 1 << 29
-"""What the vocabulary-wide means of a group of segments may take; more segments are done in groups."""
+"""Largest size of the vocabulary-wide means of a group of segments. More segments are computed in several groups."""
 PULL_BACK_BYTES = 1 << 28
-"""What a slice of the head's weights may take in float32 when they are kept in less."""
+"""Largest size of a slice of half-precision head weights after its conversion to float32."""
 WHOLE_TOKENS = 512
-"""Longest segment that is summed up at once."""
+"""Longest segment that is summed at once."""
 STRETCH_TOKENS = 64
-"""Tokens that are summed up at once in a longer segment."""
+"""Number of tokens that are summed at once in a longer segment."""
 CPU_ROWS = 32
-"""Rows of logits handled at a time on a CPU, so that every pass after the first finds them in its cache."""
+"""Number of rows of logits per block on a CPU, so that every pass after the first finds them in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class ResponseTokens:
 
     target: Tensor
     segment: Tensor
-    """Which segment of the batch each token belongs to, never decreasing, none left out."""
+    """Index of each token's segment in the batch, never decreasing and without gaps."""
     weight: Tensor
-    """One over the number of tokens of its segment, float32."""
+    """1 / (number of tokens in the token's segment), float32."""
     host_segment: IntArray
-    """segment again, on the host: loops over blocks must not wait for the device."""
+    """A copy of segment in host memory: loops over blocks must not wait for the device."""
 
     @property
     def num_segments(self) -> int:
@@ -45,7 +45,7 @@ class ResponseTokens:
 
 
 def alone(target: Tensor) -> ResponseTokens:
-    """Return tokens that are a segment each."""
+    """Return tokens with one segment per token."""
     each = np.arange(len(target))
     ones = torch.ones(len(each), device=target.device)
     return ResponseTokens(target, torch.arange(len(each), device=target.device), ones, each)
@@ -59,28 +59,28 @@ class SegmentMeans:
     statistics: Tensor
     """Columns: loss, entropy, hit rate."""
     norm: Tensor | None = None
-    """Of each vector before it was normalised, if it is a projected gradient."""
+    """Norm of each vector before normalisation; only for projected gradients."""
 
 
 class OutputHead(Protocol):
-    """What turns hidden states into segment vectors."""
+    """An output head that turns hidden states into segment vectors."""
 
     vector_size: int
     vocab_size: int
 
     def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
-        """Return the means of dL/dh and of the tokens' statistics; hidden is (num_tokens, vector_size)."""
+        """Return the segment means of dL/dh and of the tokens' statistics; hidden is (num_tokens, vector_size)."""
 
     def release(self) -> None:
-        """Give back memory kept between calls."""
+        """Free the memory that is kept between calls."""
 
 
 def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Write p - y of float32 logits to out, up to each row's factor 1/Z; leave logits - max in logits.
+    """Write Z (p - y) of float32 logits to out and overwrite logits with logits - max.
 
-    Return 1/Z, the rows' (loss, entropy, hit) and their largest logits, (rows, 1). The target's entry is minus the
-    others' mass by construction. Computed as p - 1 it would lose all its digits where the model is sure, and the vector
-    with it.
+    Return 1/Z, the rows' (loss, entropy, hit) and their largest logits, (rows, 1). The target's entry is minus the sum
+    of the other entries. Computed as p - 1, it would lose all its digits where the model is sure, and so would the
+    vector.
     """
     index = target.unsqueeze(1)
     top = logits.amax(dim=1, keepdim=True)
@@ -144,7 +144,18 @@ class ClosedFormHead:
     def _add_block(
         self, hidden: Tensor, tokens: ResponseTokens, block: slice, mean: Tensor, offset: int, statistics: Tensor
     ) -> None:
-        logits = self._logits(hidden)
+        if self._mixed:
+            logits = torch.mm(hidden, self._weight.t(), out_dtype=torch.float32)
+            if self._inner_scale != 1.0:
+                logits.mul_(self._inner_scale)
+        else:
+            scaled = hidden.float() if self._inner_scale == 1.0 else hidden.float() * self._inner_scale
+            logits = self._buffer("logits", len(hidden), hidden.device)
+            torch.mm(scaled, self._weight.t(), out=logits)
+        if self._bias is not None:
+            logits.add_(self._bias)
+        if self._cap is not None:
+            logits.tanh_().mul_(self._cap)
         num_rows = CPU_ROWS if logits.device.type == "cpu" else len(logits)
         for start in range(0, len(logits), num_rows):
             rows = slice(start, min(start + num_rows, len(logits)))
@@ -158,24 +169,8 @@ class ClosedFormHead:
             mean[first - offset : stop - offset].addmm_(average * inverse_z, out)
             statistics[first:stop].addmm_(average, found)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits, scaled and capped."""
-        if self._mixed:
-            logits = torch.mm(hidden, self._weight.t(), out_dtype=torch.float32)
-            if self._inner_scale != 1.0:
-                logits.mul_(self._inner_scale)
-        else:
-            scaled = hidden.float() if self._inner_scale == 1.0 else hidden.float() * self._inner_scale
-            logits = self._buffer("logits", len(hidden), hidden.device)
-            torch.mm(scaled, self._weight.t(), out=logits)
-        if self._bias is not None:
-            logits.add_(self._bias)
-        if self._cap is not None:
-            logits.tanh_().mul_(self._cap)
-        return logits
-
     def _pull_back(self, mean: Tensor) -> Tensor:
-        """Return scale * mean @ W, summed in float32 whatever W is kept in."""
+        """Return scale * mean @ W, summed in float32 for any dtype of W."""
         if not self._mixed:
             return torch.mm(mean, self._weight).mul_(self._scale)
         vector = mean.new_zeros((len(mean), self.vector_size))
@@ -189,7 +184,7 @@ class ClosedFormHead:
         """Return an uninitialised (num_rows, vocab) float32 matrix."""
         if device.type != "cpu":
             return torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
-        # Fresh pages cost a CPU as much as the product that fills them; GPUs have torch's caching allocator.
+        # On a CPU, fresh pages cost as much as the product that fills them. GPUs have torch's caching allocator.
         kept = self._scratch.get(name)
         if kept is None or len(kept) < num_rows:
             kept = torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
@@ -198,9 +193,9 @@ class ClosedFormHead:
 
 
 def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
-    """Return a head's means over segments, those above WHOLE_TOKENS a stretch at a time.
+    """Return a head's means over segments; sum segments above WHOLE_TOKENS in stretches.
 
-    One float32 sum over a long segment that repeats itself drifts, as every addition is rounded the same way.
+    One float32 sum over a long, repetitive segment drifts, because every addition is rounded in the same direction.
     """
     lengths = np.bincount(tokens.host_segment, minlength=tokens.num_segments)
     long = np.flatnonzero(lengths > WHOLE_TOKENS)
@@ -209,22 +204,19 @@ def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens
     parts = np.ones(len(lengths), dtype=np.int64)
     parts[long] = -(-lengths[long] // STRETCH_TOKENS)
     stop = np.cumsum(parts)
-    made = head.segment_means(hidden, _in_stretches(tokens, lengths, parts), block_tokens)
+    within = np.arange(len(tokens.host_segment)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    of_long = np.repeat(parts > 1, lengths)
+    stretch = np.repeat(stop - parts, lengths) + np.where(of_long, within // STRETCH_TOKENS, 0)
+    device = tokens.segment.device
+    segment = devices.to_device(devices.pin(torch.from_numpy(stretch), device), device)
+    # Weights stay relative to the whole segment.
+    stretches = ResponseTokens(tokens.target, segment, tokens.weight, stretch)
+    made = head.segment_means(hidden, stretches, block_tokens)
     return SegmentMeans(_summed(made.vector, long, parts, stop), _summed(made.statistics, long, parts, stop))
 
 
-def _in_stretches(tokens: ResponseTokens, lengths: IntArray, parts: IntArray) -> ResponseTokens:
-    """Return the same tokens with each long segment as several; weights stay those of the whole."""
-    within = np.arange(len(tokens.host_segment)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    of_long = np.repeat(parts > 1, lengths)
-    stretch = np.repeat(np.cumsum(parts) - parts, lengths) + np.where(of_long, within // STRETCH_TOKENS, 0)
-    device = tokens.segment.device
-    segment = devices.to_device(devices.pin(torch.from_numpy(stretch), device), device)
-    return ResponseTokens(tokens.target, segment, tokens.weight, stretch)
-
-
 def _summed(rows: Tensor, long: IntArray, parts: IntArray, stop: IntArray) -> Tensor:
-    """Return a row for each segment: its only one, or the sum of its stretches' rows."""
+    """Return one row per segment: the segment's own row, or the sum of the rows of its stretches."""
     kept = torch.cat([rows[first : first + 1] for first in (stop - parts).tolist()])
     wide = devices.wide_dtype(rows.device)
     for number in long.tolist():

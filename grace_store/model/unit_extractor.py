@@ -1,10 +1,10 @@
-"""Units through a device, batch by batch: what every extractor shares, whatever it makes of a batch."""
+"""Run units on a device, batch by batch: the part that all extractors share."""
 
 import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -25,11 +25,11 @@ from grace_store.model.backbone import find_length_rule, response_states
 from grace_store.model.choose_head import choose_head
 from grace_store.model.closed_form import OutputHead, SegmentMeans, means_of_any_length
 from grace_store.model.devices import in_words
-from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs, form_shared
+from grace_store.model.inputs.batches import form_batches, form_packs, form_shared
 from grace_store.model.inputs.collate import Batch, collate, collate_shared, find_groups, prompt_lengths
 from grace_store.model.inputs.encode_samples import ImageQueue, PreparedUnit, SampleReader
 from grace_store.model.inputs.tokens import TokenizedSample
-from grace_store.model.inputs.vision import ImageInputs, SampleImages, join_images
+from grace_store.model.inputs.vision import ImageInputs, join_images
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.shared_pass import (
     KeptFeatures,
@@ -49,32 +49,35 @@ OutcomeT = TypeVar("OutcomeT", bound=UnitOutcome)
 
 @dataclass(slots=True)
 class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
-    """A unit whose results may still be on their way from the device."""
+    """A unit with results that the device may still be computing or copying."""
 
     prepared: PreparedUnit
     vector_size: int
     results: list[tuple[Batch, ResultT]] = field(default_factory=list)
-    """What came of each batch, in main memory once the event has come."""
+    """The result of each batch, complete in host memory after the wait for the mark."""
     is_split: bool = False
-    """Whether a batch was too large for the memory."""
+    """Whether a batch was split because it did not fit into memory."""
     mark: devices.Mark | None = None
-    """Where the results are on their way behind."""
+    """The point in the device's work after the copies of all results."""
 
     def result(self) -> OutcomeT:
-        """Wait for the device and return the signals, in the samples' order."""
+        """Wait for the device and return the signals, in the order of the samples."""
         if self.mark is not None:
             self.mark.wait()
         signals = self.gather()
         tokens = self.prepared.tokens
         signals.num_tokens = sum(tokens[member].num_tokens for batch, _ in self.results for member in batch.members)
         signals.set_aside = dict(sorted({**self.prepared.set_aside, **signals.set_aside}.items()))
-        signals.images_sha256 = _images_digest(self.prepared.images, signals.set_aside)
+        images = sorted(self.prepared.images.items())
+        digests = [digest for member, each in images if member not in signals.set_aside for digest in each.digests]
+        lines = "".join(f"{digest}\n" for digest in digests)
+        signals.images_sha256 = hashlib.sha256(lines.encode()).hexdigest() if digests else None
         signals.split = tuple(len(batch.members) for batch, _ in self.results) if self.is_split else None
         return signals
 
     @abstractmethod
     def gather(self) -> OutcomeT:
-        """Return what the batches made, with those samples set aside whose numbers cannot be kept."""
+        """Return the signals of all batches; set samples aside that have values that are not finite."""
 
 
 class PendingSegments(UnitInFlight[SegmentMeans, UnitSignals]):
@@ -104,7 +107,7 @@ class PendingSegments(UnitInFlight[SegmentMeans, UnitSignals]):
 
 
 class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
-    """Tokenises units, forms their batches and runs them, smaller ones where memory runs out."""
+    """An extractor that tokenises units, forms batches and runs them, with smaller batches where memory runs out."""
 
     def __init__(
         self,
@@ -120,33 +123,23 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self.head = head or choose_head(loaded.model)
         self._spec = spec
         self._too_large: int | None = None
-        """The smallest number of tokens that did not fit into memory as one batch."""
+        """The size in tokens of the smallest batch that did not fit into memory."""
         self.sharing: Sharing | None = None
-        """Whether samples of one prompt run it once; only after a probe, as not every model can."""
+        """Whether samples with the same prompt share it; None before a probe, because not every model can."""
         self.tower: VisionTower | None = None
-        """What makes the features of an image once for all prompts of a unit that have it, after a probe too."""
-        self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
+        """The vision tower for images that several prompts of a unit share; None if a probe did not allow it."""
+        self.length_rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
-        self._reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
+        self.reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
 
-    @property
-    def reader(self) -> SampleReader:
-        """What samples are read with."""
-        return self._reader
-
     def share_as(self, sharing: Sharing) -> None:
-        """Have samples share prompts and images as a probe found that they can, or as their signal was begun."""
+        """Share prompts and images as a probe allows, or as the signal was begun."""
         self.sharing = sharing
         can = sharing.images is not None
         self.tower = VisionTower(self.model, self._device, apart=sharing.images == "image") if can else None
         if not sharing.prompts:
-            _LOG.warning("prompts are not shared, which costs time only: %s", sharing.fault)
-
-    @property
-    def takes_any_lengths(self) -> bool:
-        """Whether what the model makes of a token depends on nothing that follows it."""
-        return self._rule == ANY_LENGTHS
+            _LOG.warning("prompts are not shared, which only costs time: %s", sharing.fault)
 
     @property
     @abstractmethod
@@ -154,78 +147,74 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     @abstractmethod
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> ResultT:
-        """Return what a batch makes, on its way to main memory by the time its unit is finished."""
+        """Return the results of a batch; the copy to host memory may still be under way."""
 
     @abstractmethod
     def _pending(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]: ...
 
     def _finish(self) -> None:
-        """End a unit: nothing may be left to compute."""
+        """End a unit: compute everything that is still left."""
 
     def _forget(self) -> None:
-        """Drop what a batch that failed left behind."""
+        """Drop the state that a failed batch left behind."""
 
     def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
-        """Tokenise a unit, open its images and form its batches; CPU work only, safe from several threads."""
-        read = self._reader.read(samples)
+        """Tokenise a unit, open its images and form its batches. Runs on the CPU; several threads may call it."""
+        read = self.reader.read(samples)
         with devices.watching(self._device):
-            devices.make_current(self._device)  # of this thread, whichever it is
-            shares = self.sharing is not None and self.sharing.prompts
-            batches = self._shared_batches(read) if shares else self._batches(read, list(read.tokens))
+            devices.make_current(self._device)  # of this thread
+            shared: list[Batch] = []
+            if self.sharing is not None and self.sharing.prompts:
+                formed = form_shared(self.groups_in(read), prompt_lengths(read.tokens), self._spec.batch_tokens)
+                shared = [collate_shared(each, read.tokens, self._spec.batch_tokens, self._device) for each in formed]
+            together = {member for batch in shared for member in batch.members}
+            batches = shared + self._batches(read, [each for each in read.tokens if each not in together])
         return replace(read, num_rows=tuple(sample.num_segments for sample in samples), batches=batches)
 
     def _batches(self, read: PreparedUnit, positions: Sequence[int]) -> list[Batch]:
         lengths = [read.tokens[position].num_tokens for position in positions]
         form = form_packs if self._spec.packing else form_batches
-        groups = form(lengths, self._spec.batch_tokens, self._rule)
+        groups = form(lengths, self._spec.batch_tokens, self.length_rule)
         return [self._collate([positions[i] for i in group], read.tokens) for group in groups]
 
     def groups_in(self, read: PreparedUnit) -> list[list[int]]:
-        """Return the positions of samples that have the same prompt and images, group by group."""
+        """Return groups of samples with the same prompt and images, as lists of their positions."""
         images = {position: each.digests for position, each in read.images.items()}
-        return find_groups(read.tokens, images, self._reader.image_ids)
-
-    def _shared_batches(self, read: PreparedUnit) -> list[Batch]:
-        """Return batches of samples that share prompts, then those of all others."""
-        formed = form_shared(self.groups_in(read), prompt_lengths(read.tokens), self._spec.batch_tokens)
-        shared = [collate_shared(each, read.tokens, self._spec.batch_tokens, self._device) for each in formed]
-        together = {member for batch in shared for member in batch.members}
-        return shared + self._batches(read, [position for position in read.tokens if position not in together])
+        return find_groups(read.tokens, images, self.reader.image_ids)
 
     def compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
-        """Run the model on a prepared unit; called from one thread only."""
+        """Run the model on a prepared unit. Only one thread may call it."""
         with devices.watching(self._device):
-            return self._compute(prepared)
-
-    def _compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
-        pending = self._pending(prepared)
-        images = ImageQueue(prepared.images, self._image_pool, self._device)
-        kept = KeptFeatures(self.tower, (each for batch in prepared.batches for each in self._shown(batch, prepared)))
-        waiting = deque(prepared.batches)
-        while waiting:
-            batch = waiting.popleft()
-            if self._is_known_too_large(batch):
-                waiting.extendleft(reversed(self._halves(batch, prepared.tokens)))
-                pending.is_split = True
-                continue
-            features = kept.for_batch(self._shown(batch, prepared))
-            made = self._try(batch, images, features, waiting[0].shown if waiting else ())
-            if not isinstance(made, Exception):
-                pending.results.append((batch, made))
-            elif devices.is_out_of_memory(made) and kept.give_up():
-                devices.release_memory(self._device)
-                waiting.appendleft(batch)
-            else:
-                waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
-        self._finish()
-        pending.mark = devices.Mark(self._device)
-        return pending
+            pending = self._pending(prepared)
+            images = ImageQueue(prepared.images, self._image_pool, self._device)
+            shown = (each for batch in prepared.batches for each in self._shown(batch, prepared))
+            kept = KeptFeatures(self.tower, shown)
+            waiting = deque(prepared.batches)
+            while waiting:
+                batch = waiting.popleft()
+                is_too_large = self._too_large is not None and batch.num_padded_tokens >= self._too_large
+                if is_too_large and len(batch.members) > 1:
+                    waiting.extendleft(reversed(self._halves(batch, prepared.tokens)))
+                    pending.is_split = True
+                    continue
+                features = kept.for_batch(self._shown(batch, prepared))
+                made = self._try(batch, images, features, waiting[0].shown if waiting else ())
+                if not isinstance(made, Exception):
+                    pending.results.append((batch, made))
+                elif devices.is_out_of_memory(made) and kept.give_up():
+                    devices.release_memory(self._device)
+                    waiting.appendleft(batch)
+                else:
+                    waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
+            self._finish()
+            pending.mark = devices.Mark(self._device)
+            return pending
 
     def _shown(self, batch: Batch, prepared: PreparedUnit) -> list[Shown]:
-        """Return the images that go through the model in a batch, prompt by prompt."""
+        """Return the images of a batch, prompt by prompt."""
         apart = self.tower is not None and self.tower.apart
         images = [prepared.images[member] for member in batch.shown if member in prepared.images]
-        return [(each.told_by(apart=apart), each.inputs) for each in images]
+        return [(each.image_keys(apart=apart), each.inputs) for each in images]
 
     def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
         samples = [tokens[member] for member in members]
@@ -245,36 +234,46 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             if devices.is_lost(error):
                 raise
             failure = error.with_traceback(None)
-        # Past the except clause, the failed call's tensors are gone with its traceback.
+        # After the except clause, the tensors of the failed call are freed with its traceback.
         self._forget()
         self.head.release()
         devices.release_memory(self._device)
         return failure
 
     def _smaller(self, batch: Batch, failure: Exception, prepared: PreparedUnit) -> list[Batch]:
-        """Return the batches to run instead of one that failed; sets a sample aside that fails by itself."""
+        """Return the batches to run instead of a failed batch; set a sample aside if it fails alone."""
         if devices.is_out_of_memory(failure):
-            self._note_too_large(batch)
+            if len(batch.members) == 1:
+                raise OutOfMemory(
+                    f"One sample of {batch.num_padded_tokens} tokens does not fit on {self._device}. Use a larger or "
+                    "less busy device, or begin a new --signal with a lower --head-tokens or --max-length (or "
+                    "--max-pixels)."
+                )
+            message = (
+                "a batch of %d tokens does not fit on %s: batches of this size are halved, and noted in the commits"
+            )
+            _LOG.warning(message, batch.num_padded_tokens, self._device)
+            self._too_large = batch.num_padded_tokens
             return [batch]
         if len(batch.members) > 1:
             return [self._collate([member], prepared.tokens) for member in batch.members]
         self._check_works(failure)
-        _LOG.warning("a sample is set aside, as the model fails on it: %s", in_words(failure))
+        _LOG.warning("a sample is set aside because the model fails on it: %s", in_words(failure))
         prepared.set_aside[batch.members[0]] = SetAside(Reason.BAD_TEXT, f"the model fails on it: {in_words(failure)}")
         return []
 
     def _check_works(self, failure: Exception) -> None:
-        """Raise unless the model runs on a few tokens: else a failure says nothing about a sample."""
+        """Raise unless the model runs on a few tokens: only then is a failure the sample's fault."""
         ids = np.arange(1, 5) % self.head.vocab_size
         try:
             self._run(collate([0], [TokenizedSample(ids, np.array([-1, -1, 0, 0]), 1)]), {})
         except Exception as error:
             if devices.is_lost(error):
                 raise
-            raise ModelError(f"{type(self.model).__name__} fails on any sample. {in_words(failure)}") from error
+            raise ModelError(f"{type(self.model).__name__} fails on every sample. {in_words(failure)}") from error
 
     def hidden_states(self, batch: Batch, image_inputs: ImageInputs) -> Tensor:
-        """Return what the head is given for each response token, (num_tokens, d), in the order of the segments."""
+        """Return the inputs of the head for each response token, (num_tokens, d), in the order of the segments."""
         inputs = self.inputs_on_device(batch, image_inputs)
         if batch.shared is None:
             return response_states(self.model, inputs, devices.to_device(batch.predecessor, self._device))
@@ -282,7 +281,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         return shared_states(self.model, inputs, batch.shared, first_places, self._device)
 
     def states_by_member(self, batch: Batch, unit: PreparedUnit) -> dict[int, Tensor]:
-        """Return the same for each member of a batch, for probes."""
+        """Return the inputs of the head for each member of a batch, for probes."""
         images = join_images([unit.images[member].inputs() for member in batch.shown if member in unit.images])
         with torch.inference_mode():
             hidden = self.hidden_states(batch, images)
@@ -290,7 +289,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         return dict(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))
 
     def image_inputs(self, prepared: PreparedUnit, batch: Batch) -> ImageInputs:
-        """Return what a model that sees images is given for those of a batch."""
+        """Return the model's arguments for the images of a batch."""
         return ImageQueue(prepared.images, self._image_pool).take(batch.shown)
 
     def inputs_on_device(self, batch: Batch, image_inputs: ImageInputs) -> dict[str, Tensor]:
@@ -301,20 +300,6 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             on_device["position_ids"] = packed_positions(self.model, on_device, batch.packed_lengths)
         return on_device
 
-    def _is_known_too_large(self, batch: Batch) -> bool:
-        return self._too_large is not None and batch.num_padded_tokens >= self._too_large and len(batch.members) > 1
-
-    def _note_too_large(self, batch: Batch) -> None:
-        """Remember what did not fit, so that no unit tries it again; raises for one sample, which cannot be split."""
-        if len(batch.members) == 1:
-            raise OutOfMemory(
-                f"One sample of {batch.num_padded_tokens} tokens does not fit on {self._device}. Use a larger or less "
-                "busy device, or begin a new --signal with a lower --head-tokens or --max-length (or --max-pixels)."
-            )
-        told = "a batch of %d tokens does not fit on %s: those as large are halved, and their units' commits say so"
-        _LOG.warning(told, batch.num_padded_tokens, self._device)
-        self._too_large = batch.num_padded_tokens
-
     def _halves(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
         if batch.shared is None:
             return [self._collate(part, tokens) for part in _in_halves(batch.members)]
@@ -323,7 +308,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         return [self._collate_groups(half, tokens) for half in halves]
 
     def _collate_groups(self, groups: list[list[int]], tokens: dict[int, TokenizedSample]) -> Batch:
-        """Return the batch of groups that share their prompts; of one sample by itself, a plain one."""
+        """Return the batch of groups that share their prompts; a batch without sharing for a single sample."""
         members = [member for group in groups for member in group]
         if len(members) == 1:
             return self._collate(members, tokens)
@@ -331,7 +316,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
 
 class ProxyExtractor(UnitExtractor[SegmentMeans, UnitSignals]):
-    """Turns samples into proxy vectors: dL/dh at the output head, averaged over each segment."""
+    """An extractor of proxy vectors: dL/dh at the output head, averaged over each segment."""
 
     @property
     def vector_size(self) -> int:
@@ -351,11 +336,3 @@ class ProxyExtractor(UnitExtractor[SegmentMeans, UnitSignals]):
 def _in_halves(several: Sequence[ItemT]) -> list[list[ItemT]]:
     middle = (len(several) + 1) // 2
     return [list(several[:middle]), list(several[middle:])]
-
-
-def _images_digest(images: dict[int, SampleImages], set_aside: Container[int]) -> str | None:
-    """Return a digest over those of all images behind a unit's vectors, or None if there are none."""
-    digests = [digest for member in sorted(images) if member not in set_aside for digest in images[member].digests]
-    if not digests:
-        return None
-    return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()

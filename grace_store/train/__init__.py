@@ -1,1 +1,1 @@
-"""Training LoRA adapters: the warm-up, and what a trial trains with."""
+"""Train LoRA adapters, for the warm-up and for trials."""

@@ -1,4 +1,4 @@
-"""A warm-up's state on disk: the checkpoints others read, and the one file that a killed run goes on from.
+"""The state of a warm-up on disk: the checkpoints, and the file from which a killed warm-up continues.
 
     checkpoint-STEP/adapter_config.json          standard peft
                     adapter_model.safetensors    standard peft, float32
@@ -8,21 +8,18 @@
                     training_state.json          CheckpointState
     last.safetensors                             adapter.NAME, exp_avg.NAME, exp_avg_sq.NAME; metadata "state" is JSON
 
-Each appears whole or not at all, and holds nothing that differs from run to run.
+Each checkpoint or file is complete as soon as it has its name, and its bytes are the same in every run.
 """
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from torch.nn import Parameter
 
 from grace_store.base.documents import write_document
 from grace_store.base.errors import Corrupt, ResumeMismatch
@@ -35,7 +32,7 @@ LAST = "last.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """The adapter and its moments after some steps, by the adapter's tensor names, on the CPU."""
+    """The adapter and AdamW's moments after a step, by the adapter's tensor names, on the CPU."""
 
     step: int
     tensors: dict[str, Tensor]
@@ -46,7 +43,7 @@ class TrainingState:
 def write_checkpoint(
     out: Path, progress: TrainingState, config: dict[str, Any], spec: TrainingSpec, state: CheckpointState
 ) -> Path:
-    """Write one checkpoint under a temporary name and give it its own once it is whole."""
+    """Write a checkpoint under a temporary name, and rename it when it is complete."""
     final = out / f"checkpoint-{progress.step}"
     part = out / f".{final.name}.part"
     shutil.rmtree(part, ignore_errors=True)
@@ -55,7 +52,7 @@ def write_checkpoint(
     (part / TENSORS).write_bytes(save(progress.tensors, metadata={"format": "pt"}))
     adamw: dict[str, Any] = {"step": progress.step, "betas": [spec.beta1, spec.beta2], "eps": spec.epsilon}
     adamw |= {"weight_decay": spec.weight_decay, "learning_rate": state.learning_rate}
-    # One metadata entry: safetensors writes several in no particular order.
+    # Only one metadata entry: safetensors does not write several entries in a fixed order.
     (part / OPTIMIZER).write_bytes(save(_flat(progress.moments), metadata={"adamw": json.dumps(adamw, sort_keys=True)}))
     write_document(part / TRAINING_STATE, state)
     for file in part.iterdir():
@@ -68,7 +65,7 @@ def write_checkpoint(
 
 
 def write_last(out: Path, progress: TrainingState, recipe_sha256: str) -> None:
-    """Replace the state that a killed run goes on from."""
+    """Replace the state from which a killed warm-up continues."""
     tensors = _flat({"adapter": progress.tensors, **progress.moments})
     state = json.dumps({"step": progress.step, "recipe_sha256": recipe_sha256}, sort_keys=True)
     part = out / f".{LAST}.part"
@@ -79,7 +76,7 @@ def write_last(out: Path, progress: TrainingState, recipe_sha256: str) -> None:
 
 
 def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
-    """Return the state that was saved last, or None if none was."""
+    """Return the last saved state, or None if there is none."""
     path = out / LAST
     if not path.is_file():
         return None
@@ -90,32 +87,12 @@ def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
     except (SafetensorError, KeyError, ValueError) as error:
         raise Corrupt(f"{path} is damaged ({error}). Delete it to start the warm-up again.") from error
     if state["recipe_sha256"] != recipe_sha256:
-        raise ResumeMismatch(f"{path} belongs to another recipe than the one in {out}. Choose a new --out.")
+        raise ResumeMismatch(f"{path} belongs to another recipe than the recipe in {out}. Choose a new --out.")
     groups: dict[str, dict[str, Tensor]] = {"adapter": {}, **{moment: {} for moment in MOMENTS}}
     for key, tensor in found.items():
         group, _, name = key.partition(".")
         groups[group][name] = tensor
     return TrainingState(int(state["step"]), groups.pop("adapter"), groups)
-
-
-def capture(step: int, parameters: dict[str, Parameter], optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Return the present state on the CPU."""
-
-    def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-
-    states = {name: optimizer.state[parameter] for name, parameter in parameters.items()}
-    moments = {moment: copied({name: each[moment] for name, each in states.items()}) for moment in MOMENTS}
-    return TrainingState(step, copied(parameters), moments)
-
-
-def restore(progress: TrainingState, parameters: dict[str, Parameter], optimizer: torch.optim.Optimizer) -> None:
-    """Put a saved state back, bit for bit."""
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(progress.tensors[name])
-            moments = {moment: progress.moments[moment][name].to(parameter.device) for moment in MOMENTS}
-            optimizer.state[parameter] = {"step": torch.tensor(float(progress.step)), **moments}
 
 
 def _flat(groups: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:

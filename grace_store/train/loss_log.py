@@ -1,4 +1,4 @@
-"""The losses of a warm-up as a file of JSON lines: one for each step, one for each look at the held-out samples."""
+"""The losses of a warm-up as a file of JSON lines: one for each step, and one for each held-out loss."""
 
 import json
 import os
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 LOSSES = "loss.jsonl"
-"""The file's name, in the folder of the warm-up."""
+"""The name of the file in the warm-up's folder."""
 
 
 class LossLog:
-    """Appends lines; on resuming, lines past the step that was saved are cut off."""
+    """A log that appends lines. A resumed log drops the lines after the saved step."""
 
     def __init__(self, path: Path, *, kept_steps: int | None) -> None:
-        """Take kept_steps, the step whose state was saved; None starts an empty log."""
+        """Open a log; kept_steps is the saved step, None starts an empty log."""
         self._path = path
         kept = -1 if kept_steps is None else kept_steps
         self.entries = [entry for entry in read_entries(path) if entry["step"] <= kept]
@@ -22,7 +22,7 @@ class LossLog:
         part.replace(path)
 
     def add(self, **entry: Any) -> None:
-        """Append one line and see it to the disk."""
+        """Append one line and flush it to the disk."""
         self.entries.append(entry)
         with self._path.open("a") as stream:
             stream.write(_line(entry))
@@ -30,14 +30,14 @@ class LossLog:
             os.fsync(stream.fileno())
 
     def mean_loss(self, first: int, last: int) -> float:
-        """Return the mean loss of steps first..last, both included, each token counting once."""
+        """Return the mean loss over all tokens of the steps first to last, both included."""
         steps = [entry for entry in self.entries if "loss" in entry and first <= entry["step"] <= last]
         tokens = sum(entry["num_tokens"] for entry in steps)
         return float(sum(entry["loss"] * entry["num_tokens"] for entry in steps) / tokens)
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
-    """Return every line up to the first that is none of ours; a kill may have left half a line at the end."""
+    """Return all entries up to the first invalid line: a killed process may have left half a line at the end."""
     if not path.is_file():
         return []
     entries = []
@@ -46,18 +46,16 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             break
-        if not isinstance(entry, dict) or not _has_numbers(entry):
+        if not isinstance(entry, dict) or "step" not in entry:
+            break
+        if not all(isinstance(each, int | float) for each in entry.values()):
             break
         entries.append(entry)
     return entries
 
 
-def _has_numbers(entry: dict[str, Any]) -> bool:
-    return "step" in entry and all(isinstance(each, int | float) for each in entry.values())
-
-
 def read_losses(out: Path) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-    """Return the (step, loss) of every step of the warm-up in a folder, and those on held-out samples."""
+    """Return (step, loss) for every step of the warm-up in a folder, and (step, held-out loss)."""
     entries = read_entries(out / LOSSES)
     trained = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
     return trained, [(entry["step"], entry["heldout_loss"]) for entry in entries if "heldout_loss" in entry]

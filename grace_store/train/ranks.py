@@ -1,4 +1,4 @@
-"""Several processes as one: joining them, and adding up what each has. One process needs none of it."""
+"""Connect the processes of a training and sum tensors over them. A single process needs none of this."""
 
 import os
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from grace_store.base.training_settings import Ranks
 from grace_store.model import devices
 
 _PATIENCE = timedelta(hours=2)
-"""How long ranks wait for each other: one may be planning or reading a large model."""
+"""How long ranks wait for each other: a rank may be planning or reading a large model."""
 
 
 @contextmanager
 def as_one_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """Be one of the ranks while inside."""
+    """Join the process group as one rank, and leave it at the end."""
     if ranks.world_size == 1:
         yield
         return
@@ -45,7 +45,7 @@ def add_up(tensor: Tensor) -> None:
 
 
 def lowest_and_highest(value: int, device: torch.device) -> tuple[int, int]:
-    """Return the least and the greatest value that a rank has, once every rank has come here."""
+    """Return the lowest and the highest value over all ranks. Every rank must call this."""
     if not (dist.is_available() and dist.is_initialized()):
         return value, value
     extremes = torch.tensor([-value, value], device=device)
@@ -55,14 +55,14 @@ def lowest_and_highest(value: int, device: torch.device) -> tuple[int, int]:
 
 
 def _reduce(tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
-    """Reduce a tensor over all ranks; raise WorkerDied if one of them is gone."""
+    """Reduce a tensor over all ranks; raise WorkerDied if a rank has ended."""
     try:
         dist.all_reduce(tensor, operation)
     except RuntimeError as error:
-        # What another rank's end looks like from here, unless it is this rank's own device that says something.
+        # The end of another rank appears as this error, unless this rank's own device is lost.
         if devices.is_lost(error) and not isinstance(error, dist.DistError):
             raise
         raise WorkerDied(
-            f"Another rank has ended, or cannot be reached ({devices.in_words(error)}). It says itself why. The steps "
-            "saved so far are kept: run the same command again."
+            f"Another rank has ended, or cannot be reached ({devices.in_words(error)}). Its own output says why. The "
+            "steps saved so far are kept: run the same command again."
         ) from error

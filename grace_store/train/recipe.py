@@ -1,4 +1,4 @@
-"""The recipe of a warm-up and its other documents: frozen once, compared on resuming, and written to be replayed."""
+"""The recipe of a warm-up and its other documents. The recipe is frozen once and compared on resuming."""
 
 import hashlib
 import json
@@ -30,13 +30,13 @@ SUBSET = "subset.json"
 DONE = "done.json"
 """Files beside the checkpoints."""
 _STREAM = 0x7761726D7570
-"""Added to the seed, so that a random selection with the same seed does not take the warm-up's own samples."""
+"""A number added to the seed, so that a random selection with the same seed takes other samples than the warm-up."""
 _EPOCHS_PER_SEED = 2**16
-"""How far apart the seeds of trainings are that are compared with each other."""
+"""The distance between the seeds of two trainings in a comparison."""
 ChosenSamples: TypeAlias = "tuple[WarmupSubset, tuple[IntArray, IntArray]]"
-"""A subset, and the positions in the plan of its samples and of those that are held out, as the dataset orders them."""
+"""A subset, and the plan's positions of its samples and of its held-out samples, both in dataset order."""
 OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}
-"""Fields whose option on the command line is called otherwise."""
+"""Fields with another name on the command line."""
 
 
 class LeftOut(SampleRef):
@@ -47,7 +47,7 @@ class LeftOut(SampleRef):
 
 
 class WarmupSubset(WarmupDocument):
-    """Which samples a warm-up trains on and which it holds out, in the order of the dataset."""
+    """The samples that a warm-up trains on and those that it holds out, in the order of the dataset."""
 
     words: ClassVar[str] = "the subset of a warm-up"
 
@@ -60,13 +60,13 @@ class WarmupSubset(WarmupDocument):
     left_out: tuple[LeftOut, ...] = ()
 
     def fingerprint(self) -> str:
-        """Return a digest of what was chosen."""
+        """Return a digest of the choice."""
         chosen = {"num_planned", "ratio", "seed", "samples", "heldout"}
         return hashlib.sha256(canonical_json(self.model_dump(mode="json", include=chosen))).hexdigest()
 
 
 class Recipe(WarmupDocument):
-    """All that decides a warm-up's numbers. Frozen in recipe.json; compared on resuming."""
+    """Everything that changes a warm-up's numbers, frozen in recipe.json and compared on resuming."""
 
     words: ClassVar[str] = "the recipe of a warm-up"
 
@@ -75,26 +75,26 @@ class Recipe(WarmupDocument):
     plan_sha256: str
     subset_sha256: str
     origin: dict[str, str]
-    """Where model, store and images lay and what software ran: for people, never compared."""
+    """The paths of model, store and images, and the software: for people, never compared."""
 
     @field_validator("origin")
     @classmethod
     def _names_places(cls, value: dict[str, str]) -> dict[str, str]:
         if missing := sorted({"model", "store", "images"} - value.keys()):
-            raise ValueError(f"origin does not say where {', '.join(missing)} lay")
+            raise ValueError(f"origin has no path for {', '.join(missing)}")
         return value
 
     def fingerprint(self) -> str:
-        """Return a digest of what is compared."""
+        """Return a digest of the compared fields."""
         compared = self.model_dump(mode="json", include={"spec", "plan_sha256", "subset_sha256"})
         return hashlib.sha256(canonical_json(compared)).hexdigest()
 
 
 class WarmupDone(WarmupDocument):
-    """The end of a warm-up. Its file says that nothing is left to do."""
+    """The note that a warm-up is complete."""
 
     words: ClassVar[str] = "the end of a warm-up"
-    remedy: ClassVar[str] = "Delete it and run `grace-store {maker}` again; what was trained is kept."
+    remedy: ClassVar[str] = "Delete it and run `grace-store {maker}` again. All finished steps are kept."
 
     kind: Literal["warmup_done"] = "warmup_done"
     recipe_sha256: str
@@ -103,11 +103,11 @@ class WarmupDone(WarmupDocument):
     num_left_out: Count
     num_steps: Count
     checkpoints: tuple[Annotated[str, Field(pattern="^checkpoint-[0-9]+$")], ...] = Field(min_length=1)
-    """Folders beside this file, in the order of their steps."""
+    """Names of the checkpoint folders beside this file, in the order of their steps."""
 
 
 def read_recipe(out: Path) -> Recipe | None:
-    """Return the recipe of a warm-up that was begun, or None."""
+    """Return the recipe of a begun warm-up, or None."""
     path, where = out / RECIPE, str(out / RECIPE)
     if not path.is_file():
         return None
@@ -115,14 +115,14 @@ def read_recipe(out: Path) -> Recipe | None:
 
 
 def make_recipe(spec: WarmupSpec, store: Store, subset: WarmupSubset, model: str, images: str) -> Recipe:
-    """Return the recipe of a warm-up as it would run now."""
+    """Return the recipe of a warm-up with the present settings."""
     place = store.location if is_url(store.location) else str(Path(store.location).resolve())
     origin = {**software(), "model": str(Path(model).resolve()), "store": place, "images": images}
     return Recipe(spec=spec, plan_sha256=store.plan.content_digest(), subset_sha256=subset.fingerprint(), origin=origin)
 
 
 def check_recipe(frozen: Recipe, now: Recipe, out: Path) -> None:
-    """Raise ResumeMismatch, with a readable difference, unless the run would take the same steps."""
+    """Raise ResumeMismatch with the differences unless the warm-up would take the same steps."""
     lines = describe_differences(frozen.spec, now.spec, OPTION_NAMES)
     if frozen.plan_sha256 != now.plan_sha256:
         lines.append("planned samples: other data, or planned with other settings")
@@ -132,17 +132,12 @@ def check_recipe(frozen: Recipe, now: Recipe, out: Path) -> None:
         raise ResumeMismatch(
             f"The warm-up in {out} was begun with other settings:\n  "
             + "\n  ".join(lines)
-            + "\nLeave those options out to go on as it was begun, or choose a new --out. Nothing was written."
+            + "\nLeave these options out to continue the warm-up, or choose a new --out. Nothing was written."
         )
 
 
 def freeze(recipe: Recipe, out: Path, store: Store, *, planned_here: bool) -> None:
-    """Write the recipe, and the same as a configuration that replays it."""
-    write_text(out / REPLAY, _replay(recipe, store, planned_here=planned_here))
-    write_text(out / RECIPE, to_bytes(seal(recipe)).decode())
-
-
-def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:
+    """Write the recipe, and a configuration file that repeats the warm-up."""
     values: dict[str, Any] = {"model": recipe.origin["model"], "images": recipe.origin["images"]}
     if planned_here:
         values["data"] = [str(Path(file.path).resolve()) for file in store.plan.files]
@@ -155,13 +150,14 @@ def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:
     values["checkpoints"] = ",".join(recipe.spec.checkpoints)
     lines = [f"# grace-store warmup --config {REPLAY} --out NEW-FOLDER"]
     for name, value in values.items():
-        # JSON's texts, numbers, booleans and lists are TOML's too.
+        # Texts, numbers, booleans and lists have the same form in JSON and TOML.
         lines.append(f"{OPTION_NAMES.get(name, name).replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}")
-    return "\n".join(lines) + "\n"
+    write_text(out / REPLAY, "\n".join(lines) + "\n")
+    write_text(out / RECIPE, to_bytes(seal(recipe)).decode())
 
 
 def choose_samples(store: Store, spec: WarmupSpec) -> ChosenSamples:
-    """Return a random ceil(ratio N) of the planned samples, and the next few to hold out; by seed and row alone."""
+    """Choose ceil(ratio N) planned samples at random, and the next ones as held-out samples, by seed and row only."""
     row = store.column("sample_row").astype(np.int64)
     order = rank(random_values(spec.seed + _STREAM, row), row)
     count = budget(spec.ratio, len(row))
@@ -172,12 +168,12 @@ def choose_samples(store: Store, spec: WarmupSpec) -> ChosenSamples:
     def refs(positions: IntArray) -> tuple[SampleRef, ...]:
         return tuple(SampleRef(sample_id=str(ids[i]), row=int(row[i])) for i in positions.tolist())
 
-    said = {"num_planned": len(row), "ratio": spec.ratio, "seed": spec.seed}
-    return WarmupSubset(**said, samples=refs(samples), heldout=refs(heldout)), (samples, heldout)
+    settings = {"num_planned": len(row), "ratio": spec.ratio, "seed": spec.seed}
+    return WarmupSubset(**settings, samples=refs(samples), heldout=refs(heldout)), (samples, heldout)
 
 
 def order_steps(rows: Sequence[int], seed: int, batch_size: int, num_epochs: int) -> list[list[int]]:
-    """Return the samples of each step, by position in rows: every epoch all of them, in a random order of its own.
+    """Return the samples of each step, by position in rows. Every epoch has all samples in its own random order.
 
     >>> order_steps([3, 4, 9], seed=0, batch_size=2, num_epochs=1)
     [[2, 0], [1]]
@@ -191,13 +187,13 @@ def order_steps(rows: Sequence[int], seed: int, batch_size: int, num_epochs: int
 
 
 def order_updates(rows: Sequence[int], seed: int, batch_size: int, num_updates: int) -> list[list[int]]:
-    """Return the samples of exactly so many full batches: each once in an order of its own before any comes again.
+    """Return the samples of num_updates full batches. No sample comes again before all others have come.
 
     >>> order_updates([3, 4, 9], seed=0, batch_size=2, num_updates=3)
     [[2, 0], [1, 0], [1, 2]]
     """
     num_epochs = -(-batch_size * num_updates // len(rows))
-    # Epochs are drawn with the seeds that follow: without a gap, one training's second would be the next one's first.
+    # Epochs use consecutive seeds. Without a gap, a training's second epoch would be the next training's first.
     epochs = order_steps(rows, seed * _EPOCHS_PER_SEED, len(rows), num_epochs)
     order = [place for epoch in epochs for place in epoch]
     return [order[start : start + batch_size] for start in range(0, batch_size * num_updates, batch_size)]

@@ -1,9 +1,9 @@
-"""A training, from the settings that were given to the last step: resolve them, load the model, take every step.
+"""A training: resolve the settings, load the model and take every step.
 
-Why not transformers' Trainer: a step here is fixed by the recipe alone (which samples, their token mean, the
-learning rate), so that a run that was killed, or spread over another number of devices, takes the same steps. An
-adapter's gradients being a few megabytes, ranks need no DDP: each runs its share of a step's samples and one sum
-makes their gradients whole. What is left is a short loop without random state, which can be saved to the bit.
+Why not transformers' Trainer: here the recipe alone decides each step (samples, token mean, learning rate). So a
+training that was killed, or that runs on another number of devices, takes the same steps. An adapter's gradients have
+only a few megabytes, so ranks need no DDP: each rank runs its share of a step's samples, and one sum over all ranks
+completes the gradients. The result is a short loop without random state, which can be saved bit for bit.
 """
 
 import math
@@ -32,7 +32,7 @@ from grace_store.model.inputs.vision import image_mark
 from grace_store.model.load.adapter_folder import CheckpointState
 from grace_store.model.load.resolve_spec import resolve_spec
 from grace_store.model.load.weights import ModelDescription, describe_model, load
-from grace_store.train.adapter_trainer import AdapterTrainer, StepResult
+from grace_store.train.adapter_trainer import AdapterTrainer
 from grace_store.train.checkpoints import read_last, write_checkpoint, write_last
 from grace_store.train.loss_log import LOSSES, LossLog
 from grace_store.train.ranks import as_one_of, lowest_and_highest
@@ -46,13 +46,13 @@ __all__ = [
 SpecT = TypeVar("SpecT", bound=TrainingSpec)
 
 
-# ---------------------------------------------------------------- from what was given to a whole spec
+# ---------------------------------------------------------------- the complete settings
 
 
 def resolve_training(model: str, request: SpecT, options: WarmupOptions) -> SpecT:
-    """Return the whole spec of a training or warm-up. Choose for model and device what was not given.
+    """Return the complete spec of a training or warm-up. Choose all settings that were not given.
 
-    Weights are read for their digests only.
+    Reads the weights only for digests.
     """
     given = request.given()
     shared = {name: value for name, value in given.items() if name in ExtractSpec.can_give()}
@@ -63,7 +63,7 @@ def resolve_training(model: str, request: SpecT, options: WarmupOptions) -> Spec
 
 
 def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescription) -> bool:
-    """Return whether the end of the turn is learnt: as asked, else if there is one."""
+    """Return whether the end of the turn is learnt: by default if there is a token for it."""
     if wish is False:
         return False
     mark = None if described.processor is None else image_mark(described.processor)
@@ -72,7 +72,7 @@ def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescri
     tokenizer = SampleTokenizer(described.tokenizer, add_special_tokens=False, include_eos=True, **limits)
     has_end = tokenizer.has_marker(renderer.suffix)
     if wish and not has_end:
-        raise SettingError("--train-eos has no meaning: nothing that ends a turn follows a response. Leave it out.")
+        raise SettingError("--train-eos has no meaning: no token that ends a turn follows a response. Leave it out.")
     return has_end
 
 
@@ -81,7 +81,7 @@ def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescri
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """What is trained on, in which steps, and what is held out."""
+    """The samples of a training, its steps, and the held-out samples."""
 
     samples: Sequence[TrainingSample]
     steps: Sequence[Sequence[int]]
@@ -90,7 +90,7 @@ class TrainingSet:
 
 
 class Training:
-    """A model loaded to be trained as a spec says, any number of times, as one rank of several."""
+    """A loaded model for any number of trainings with one spec, as one rank of several."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class Training:
         self._trainer: AdapterTrainer | None = None
 
     def encode(self, samples: Sequence[Sample], images: str | None = None) -> list[TrainingSample | SetAside]:
-        """Return each sample's tokens, or why it cannot be trained on.
+        """Return each sample's tokens, or the reason why it cannot be trained on.
 
-        images is the folder that these samples' relative paths start from, if it is another than the model's own.
+        images is the folder of relative image paths, by default the folder given to this training.
         """
         images = images or self._images
         if images not in self._encoders:
@@ -132,7 +132,7 @@ class Training:
         seed: int,
         keep: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """Take every step that is missing in a folder; raise Interrupted if asked to stop before the end."""
+        """Take every step that is missing in the folder out; raise Interrupted after a request to stop."""
         with self._ready() as trainer:
             trainer.restart(seed)
             loop = StepLoop(
@@ -142,17 +142,17 @@ class Training:
                 loop.run(stop)
 
     def losses(self, samples: Sequence[TrainingSample]) -> FloatArray:
-        """Return the sum of each sample's losses over its learnt tokens, by the adapter as it was trained last."""
+        """Return the sum of each sample's losses over its learnt tokens, with the adapter of the last training."""
         with self._ready() as trainer:
             return trainer.sample_losses(samples)
 
     def answers(self, samples: Sequence[TrainingSample], max_new_tokens: int) -> list[str | None]:
-        """Return what that model writes after each sample's prompt; None where it did not come to an end."""
+        """Return the trained model's answer to each sample's prompt; None for an answer that did not end."""
         with self._ready() as trainer:
             return trainer.answers(samples, self._loaded.tokenizer, max_new_tokens)
 
     def update_seconds(self, batch: Sequence[TrainingSample]) -> float:
-        """Return how long an update with a batch takes, once the device is warm; whatever was trained is lost."""
+        """Return the seconds of an update with a batch on a warm device. This destroys the trained adapter."""
         with self._ready() as trainer:
             for _ in range(2):
                 began = time.perf_counter()
@@ -161,7 +161,7 @@ class Training:
 
     @contextmanager
     def _ready(self) -> Iterator[AdapterTrainer]:
-        """Yield the model with an adapter on it, which gets one when it is first needed."""
+        """Yield the model with an adapter, which is attached at the first call."""
         device = self._loaded.device
         with devices.watching(device), devices.same_every_time(device):
             if self._trainer is None:
@@ -169,12 +169,12 @@ class Training:
             yield self._trainer
 
 
-# ---------------------------------------------------------------- the steps in their order
+# ---------------------------------------------------------------- the loop over steps
 
 
 @dataclass
 class StepLoop:
-    """Runs the steps of a recipe. Every rank runs it; the first alone writes and speaks."""
+    """The loop over the steps of a recipe. Every rank runs it; only the first rank writes files and messages."""
 
     spec: TrainingSpec
     trainer: AdapterTrainer
@@ -185,7 +185,7 @@ class StepLoop:
     is_first: bool
     listener: Listener
     keep: Mapping[int, str] = field(default_factory=dict)
-    """The steps after which a checkpoint is kept, with the fraction of the training that each is."""
+    """The steps with a checkpoint, and the fraction of the training at each."""
 
     def __post_init__(self) -> None:
         self._num_steps = len(self.data.steps)
@@ -193,7 +193,7 @@ class StepLoop:
         self._saved_at = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
-        """Take every step that is missing; raise Interrupted if asked to stop before the end."""
+        """Take every missing step; raise Interrupted after a request to stop."""
         with Watch(self.options.patience, self.listener) as watch:
             with watch.over("the loss before the first step"):
                 done = self._begin()
@@ -209,29 +209,37 @@ class StepLoop:
             except ModelError as error:
                 error.add_note(f"at step {step} of {self._num_steps}")
                 raise
-            self._record(step, rate, result)
+            if self._log is not None:
+                measured = {"grad_norm": result.grad_norm, "num_tokens": result.num_tokens}
+                if result.weight != result.num_tokens:
+                    measured["weight"] = result.weight
+                self._log.add(step=step, loss=result.loss, learning_rate=rate, **measured)
+                self.listener(StepTaken(step, self._num_steps, result.loss, rate, result.num_tokens))
             if step in self.keep:
                 self._write_checkpoint(step, rate)
             stopping = result.is_stopping and step < self._num_steps
             if step in self.keep or stopping or time.monotonic() - self._saved_at >= self.options.save_seconds:
-                self._save(step)
+                if self.is_first:
+                    write_last(self.out, self.trainer.capture(step), self.recipe_sha256)
+                self._saved_at = time.monotonic()
             if stopping:
                 at = f"step {step} of {self._num_steps}"
-                raise Interrupted(f"Stopped after {at}; run the same command again to go on from there.")
+                raise Interrupted(f"Stopped after {at}; run the same command again to continue from there.")
 
     def _begin(self) -> int:
-        """Return how many steps were taken before, with the adapter and the log as they were then."""
+        """Restore the saved adapter and log; return the number of steps taken before."""
         saved = read_last(self.out, self.recipe_sha256)
         done = saved.step if saved else 0
-        least, most = lowest_and_highest(done, self.trainer.device)  # also: nobody writes before everybody has read
+        # This also makes all ranks wait: no rank writes before every rank has read.
+        least, most = lowest_and_highest(done, self.trainer.device)
         if least != most:
             raise SettingError(
-                f"The ranks do not see the same --out: in {self.out}, one finds step {most} saved and another "
+                f"The ranks do not see the same --out: in {self.out}, one rank finds step {most} saved and another "
                 f"{f'step {least}' if least else 'nothing'}. Give a folder that all machines share."
             )
         if saved:
             self.trainer.restore(saved)
-            self._tell(f"Going on after step {done} of {self._num_steps}.")
+            self._tell(f"Continuing after step {done} of {self._num_steps}.")
         else:
             samples, steps = counted(len(self.data.samples), "sample"), counted(self._num_steps, "step")
             self._tell(f"Training {self.trainer.num_parameters:,} parameters on {samples} in {steps}.")
@@ -247,17 +255,8 @@ class StepLoop:
         if self.is_first:
             self.listener(Note(text))
 
-    def _record(self, step: int, rate: float, result: StepResult) -> None:
-        if self._log is None:
-            return
-        measured = {"grad_norm": result.grad_norm, "num_tokens": result.num_tokens}
-        if result.weight != result.num_tokens:
-            measured["weight"] = result.weight
-        self._log.add(step=step, loss=result.loss, learning_rate=rate, **measured)
-        self.listener(StepTaken(step, self._num_steps, result.loss, rate, result.num_tokens))
-
     def _measure(self, step: int) -> float | None:
-        """Return the held-out loss, measured by all ranks together, or None if nothing is held out."""
+        """Return the held-out loss, which all ranks measure together; None without held-out samples."""
         if not self.data.heldout:
             return None
         loss = self.trainer.heldout_loss(self.data.heldout)
@@ -285,14 +284,9 @@ class StepLoop:
         folder = write_checkpoint(self.out, self.trainer.capture(step), self.trainer.adapter_config, self.spec, state)
         self.listener(Note(f"Wrote {folder}."))
 
-    def _save(self, step: int) -> None:
-        if self.is_first:
-            write_last(self.out, self.trainer.capture(step), self.recipe_sha256)
-        self._saved_at = time.monotonic()
-
 
 def learning_rate(spec: TrainingSpec, step: int, num_steps: int) -> float:
-    """Return the rate of step 1..num_steps: rising from 0 and then falling to 0, as transformers' schedules do."""
+    """Return the learning rate of a step, counted from 1. It rises from 0, then falls to 0, as in transformers."""
     taken = step - 1
     rising = math.ceil(num_steps * spec.warmup_ratio)
     if taken < rising:
@@ -305,12 +299,12 @@ def learning_rate(spec: TrainingSpec, step: int, num_steps: int) -> float:
 
 
 def mean_learning_rate(spec: TrainingSpec, first: int, last: int, num_steps: int) -> float:
-    """Return the mean rate of steps first..last, both included."""
+    """Return the mean learning rate of the steps first to last, both included."""
     return sum(learning_rate(spec, step, num_steps) for step in range(first, last + 1)) / (last - first + 1)
 
 
 def checkpoint_steps(spec: WarmupSpec, num_steps: int) -> dict[int, str]:
-    """Return {step: fraction} for every checkpoint, rounding up; fractions that fall together are refused."""
+    """Return {step: fraction} for every checkpoint, rounded up; raise if two fractions give the same step."""
     steps: dict[int, str] = {}
     for fraction in spec.checkpoints:
         step = math.ceil(Fraction(fraction) * num_steps)

@@ -1,4 +1,4 @@
-"""From samples to what a warm-up trains on: the extraction's very tokens and images, and which tokens are learnt."""
+"""Encode samples for a training: the same tokens and images as in an extraction, and the learnt tokens."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +16,7 @@ from grace_store.base.states import SetAside
 from grace_store.base.training_settings import TrainingSpec
 from grace_store.data.sample import Sample
 from grace_store.model.inputs.batches import LengthRule, form_batches
-from grace_store.model.inputs.encode_samples import ImageQueue, SampleReader
-from grace_store.model.inputs.tokens import TokenizedSample
+from grace_store.model.inputs.encode_samples import SampleReader
 from grace_store.model.inputs.vision import SampleImages
 from grace_store.model.load.weights import LoadedModel
 
@@ -27,26 +26,26 @@ _TOO_LONG = "what it learns from them may be of little use. --max-length %d leav
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """A conversation's tokens and the positions of those that are learnt."""
+    """A conversation's tokens and the positions of the learnt tokens."""
 
     ids: Ints
     learnt: Ints
     token_inputs: dict[str, Ints]
-    """What else a vision-language model is given for every token."""
+    """Further arguments of a vision-language model with one value per token."""
     images: SampleImages | None
     segment: Ints
-    """The segment of each learnt token, the steps and then the answer; one more for the end of the turn."""
+    """The segment of each learnt token: the steps, then the answer, then the end of the turn."""
     weight: Float32Array | None = None
-    """How much the loss of each learnt token counts; None where all count 1."""
+    """The weight of each learnt token's loss; None if all weights are 1."""
 
     @property
     def total_weight(self) -> float:
-        """What a mean over the learnt tokens is divided by."""
+        """The divisor of a mean over the learnt tokens."""
         return float(len(self.learnt)) if self.weight is None else float(self.weight.sum(dtype=np.float64))
 
 
 def weigh(sample: TrainingSample, segment_weight: FloatArray) -> TrainingSample:
-    """Return a sample whose tokens count as much as their segment, the steps and then the answer; its end counts 1."""
+    """Return a sample with the weights of its segments, the steps and then the answer; the end of the turn has 1."""
     return replace(sample, weight=np.append(segment_weight, 1.0)[sample.segment].astype(np.float32))
 
 
@@ -55,22 +54,22 @@ class MicroBatch:
     """Samples that share a forward and a backward pass."""
 
     members: tuple[int, ...]
-    """Their positions among the samples that the batches were made of."""
+    """Positions of the samples among all samples of the batches."""
     inputs: dict[str, Tensor]
-    """The model's arguments, each (samples, longest), padded on the right, where a causal model does not look."""
+    """The model's arguments, each (samples, longest), padded on the right, which a causal model ignores."""
     kept: Tensor
-    """Positions whose logits some sample needs, ascending."""
+    """Positions with logits that a sample needs, ascending."""
     row: Tensor
-    """For each learnt token, its sample."""
+    """The sample of each learnt token."""
     place: Tensor
-    """For each learnt token, where among the kept positions its prediction is."""
+    """The index in kept of the position that predicts each learnt token."""
     target: Tensor
     weight: Tensor | None = None
-    """Of each learnt token; None where all count 1."""
+    """The weight of each learnt token; None if all weights are 1."""
 
 
 class TrainingEncoder:
-    """Reads samples as the extraction does, with the end of the turn as part of the answer if asked."""
+    """An encoder that reads samples as an extraction does, with the end of the turn in the answer if the spec asks."""
 
     def __init__(self, loaded: LoadedModel, spec: TrainingSpec, images: str | Path | None, num_threads: int) -> None:
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
@@ -80,50 +79,36 @@ class TrainingEncoder:
         self._has_end = spec.train_eos
 
     def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
-        """Return each sample's tokens, or why it cannot be trained on."""
+        """Return each sample's tokens, or the reason why it cannot be trained on."""
         parts = [samples[start : start + _SAMPLES_AT_ONCE] for start in range(0, len(samples), _SAMPLES_AT_ONCE)]
         with ThreadPoolExecutor(self._num_threads, thread_name_prefix="encode") as pool:
             return [made for part in pool.map(self._encode, parts) for made in part]
 
     def _encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
         read = self._reader.read(samples)
-        return [
-            read.set_aside[i]
-            if i in read.set_aside
-            else _training_sample(read.tokens[i], read.images.get(i), has_end=self._has_end)
-            for i in range(len(samples))
-        ]
-
-
-def _training_sample(tokens: TokenizedSample, images: SampleImages | None, *, has_end: bool) -> TrainingSample:
-    learnt = np.flatnonzero(tokens.segment >= 0).astype(np.int32)
-    segment = tokens.segment[learnt].astype(np.int32)
-    segment[-1] += has_end
-    return TrainingSample(
-        tokens.ids.astype(np.int32),
-        learnt,
-        {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()},
-        # Pixels of the whole subset would not fit: they are made again when their step comes.
-        replace(images, kept=None) if images and images.digests else None,
-        segment,
-    )
+        found: dict[int, TrainingSample | SetAside] = {**read.set_aside}
+        for position, tokens in read.tokens.items():
+            learnt = np.flatnonzero(tokens.segment >= 0).astype(np.int32)
+            segment = tokens.segment[learnt].astype(np.int32)
+            segment[-1] += self._has_end
+            token_inputs = {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()}
+            images = read.images.get(position)
+            # The pixels of the whole subset would not fit into memory: they are made again for each step.
+            images = replace(images, kept=None) if images and images.digests else None
+            found[position] = TrainingSample(tokens.ids.astype(np.int32), learnt, token_inputs, images, segment)
+        return [found[position] for position in range(len(samples))]
 
 
 def reading_spec(spec: TrainingSpec) -> ExtractSpec:
-    """Return the spec of an extraction that reads samples as the warm-up does."""
+    """Return the spec of an extraction that reads samples as the training does."""
     shared = ExtractSpec.model_fields.keys() & TrainingSpec.model_fields.keys()
     return ExtractSpec(include_eos=spec.train_eos, **{name: getattr(spec, name) for name in shared})
 
 
 def micro_batches(samples: Sequence[TrainingSample], batch_tokens: int, rule: LengthRule) -> list[MicroBatch]:
-    """Return samples in batches that fit the device, the longest first."""
+    """Return batches of at most batch_tokens tokens with padding, the longest samples first."""
     groups = form_batches([len(sample.ids) for sample in samples], batch_tokens, rule)
     return [_collate(group, [samples[i] for i in group]) for group in groups]
-
-
-def queue_images(samples: Sequence[TrainingSample], pool: ThreadPoolExecutor) -> ImageQueue:
-    """Return what hands out the samples' images, by position."""
-    return ImageQueue({i: each.images for i, each in enumerate(samples) if each.images is not None}, pool)
 
 
 def _collate(members: Sequence[int], samples: Sequence[TrainingSample]) -> MicroBatch:
@@ -134,6 +119,10 @@ def _collate(members: Sequence[int], samples: Sequence[TrainingSample]) -> Micro
             values[row, : len(sample.ids)] = sample.ids if name == "input_ids" else sample.token_inputs[name]
     predecessor = np.concatenate([sample.learnt.astype(np.int64) - 1 for sample in samples])
     kept = np.unique(predecessor)
+    weight = None
+    if any(sample.weight is not None for sample in samples):
+        each = (np.ones(len(one.learnt), np.float32) if one.weight is None else one.weight for one in samples)
+        weight = torch.from_numpy(np.concatenate(list(each)))
     return MicroBatch(
         tuple(members),
         {name: torch.from_numpy(values) for name, values in inputs.items()},
@@ -141,12 +130,5 @@ def _collate(members: Sequence[int], samples: Sequence[TrainingSample]) -> Micro
         torch.from_numpy(np.repeat(np.arange(len(samples)), [len(sample.learnt) for sample in samples])),
         torch.from_numpy(np.searchsorted(kept, predecessor)),
         torch.from_numpy(np.concatenate([sample.ids[sample.learnt].astype(np.int64) for sample in samples])),
-        _weights(samples),
+        weight,
     )
-
-
-def _weights(samples: Sequence[TrainingSample]) -> Tensor | None:
-    if all(sample.weight is None for sample in samples):
-        return None
-    ones = (np.ones(len(sample.learnt), np.float32) if sample.weight is None else sample.weight for sample in samples)
-    return torch.from_numpy(np.concatenate(list(ones)))

@@ -1,16 +1,16 @@
-"""The warm-up job: plan, choose the subset, freeze the recipe, train what is missing. The same call resumes."""
+"""The warm-up job: plan, choose the subset, freeze the recipe, take the missing steps. The same call resumes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from grace_store.base.documents import SampleRef, read_document, write_document
+from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.files import try_lock
@@ -20,7 +20,6 @@ from grace_store.base.text import counted
 from grace_store.base.training_settings import Ranks, WarmupOptions, WarmupSpec
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
-from grace_store.data.sample import Sample
 from grace_store.model.load.adapter_folder import TENSORS, read_state, require_peft
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.plan import open_planned, plan
@@ -49,39 +48,41 @@ PLAN = "plan.zarr"
 
 @dataclass(frozen=True, slots=True)
 class WarmupJob:
-    """Everything `grace-store warmup` was asked for."""
+    """All settings of `grace-store warmup`."""
 
     out: Path
     model: str | None = None
     store: str | None = None
-    """A planned store; without one, data is planned inside out."""
+    """A planned store. Without a store, the job plans data in the folder out."""
     data: tuple[str, ...] = ()
     data_request: DataSpec = field(default_factory=DataSpec)
     request: WarmupSpec = field(default_factory=WarmupSpec)
     options: WarmupOptions = field(default_factory=WarmupOptions)
     samples_per_unit: int | None = None
     images: str | None = None
-    """The folder that relative image paths start from."""
+    """The folder of relative image paths."""
     ranks: Ranks = field(default_factory=Ranks)
 
 
 def warmup(job: WarmupJob, listener: Listener = ignore, stop: Event | None = None) -> WarmupDone:
-    """Do what is missing of a warm-up; raise Interrupted if asked to stop before the end."""
+    """Run the missing part of a warm-up; raise Interrupted after a request to stop."""
     require_peft()
     begun = read_recipe(job.out)
     if (model := job.model or (begun.origin["model"] if begun else None)) is None:
-        raise SettingError(f"{job.out} has no warm-up yet; say which --model to train.")
+        raise SettingError(f"{job.out} has no warm-up yet; give the --model to train.")
     store = _planned(job, begun, listener)
     recipe, chosen = _resolve(job, begun, store, model)
     if begun is not None:
         check_recipe(begun, recipe, job.out)
-    if (done := _read_done(job.out, recipe)) is not None:
+    done = read_document(job.out / DONE, WarmupDone) if (job.out / DONE).is_file() else None
+    has_all = done is not None and all((job.out / name / TENSORS).is_file() for name in done.checkpoints)
+    if done is not None and has_all and done.recipe_sha256 == recipe.fingerprint():
         listener(Note(f"{job.out} is complete: {counted(done.num_steps, 'step')} taken before."))
         _warn_of_unlearnt(job, done, listener)
         return done
     with _held(job.out) if job.ranks.is_first else nullcontext():
         if begun is None and job.ranks.is_first:
-            own = Path(_own_plan(job.out)).resolve()
+            own = (job.out / PLAN).resolve()
             is_own = not is_url(store.location) and Path(store.location).resolve() == own
             freeze(recipe, job.out, store, planned_here=is_own)
         done = _train(job, recipe, store, chosen, model, listener, stop or Event())
@@ -90,8 +91,8 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: Event | None = Non
 
 
 def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
-    """Return the store that was planned, or plan one beside the checkpoints."""
-    own = _own_plan(job.out)
+    """Return the planned store, or plan a store beside the checkpoints."""
+    own = str(job.out / PLAN)
     is_own = bool(job.data) or open_backend(own).read("zarr.json") is not None
     if (location := job.store or (own if is_own else begun.origin["store"] if begun else None)) is None:
         raise SettingError("Give a planned STORE, or the dataset with --data.")
@@ -102,12 +103,8 @@ def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
     return plan(job.data, location, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
 
 
-def _own_plan(out: Path) -> str:
-    return str(out / PLAN)
-
-
 def _resolve(job: WarmupJob, begun: Recipe | None, store: Store, model: str) -> tuple[Recipe, ChosenSamples]:
-    """Return the recipe as it would run now; what is not given comes from the one that was begun."""
+    """Return the recipe with the present settings; missing settings come from the begun recipe."""
     from grace_store.train.training import resolve_training
 
     spec = resolve_training(model, job.request.over(begun.spec) if begun else job.request, job.options)
@@ -132,9 +129,8 @@ def _train(
         write_document(job.out / SUBSET, subset.model_copy(update={"left_out": tuple(left_out)}))
         if left_out:
             counts = Counter(each.reason for each in left_out)
-            told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-            those = counted(len(left_out), "sample")
-            listener(Warned(f"{those} left out ({told}); see {job.out / SUBSET}."))
+            reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+            listener(Warned(f"{counted(len(left_out), 'sample')} left out ({reasons}); see {job.out / SUBSET}."))
     kept = checkpoint_steps(spec, len(data.steps))
     training.train(data, job.out, recipe.fingerprint(), listener, stop, seed=spec.seed, keep=kept)
     done = WarmupDone(
@@ -151,14 +147,15 @@ def _train(
 
 
 def _warn_of_unlearnt(job: WarmupJob, done: WarmupDone, listener: Listener) -> None:
-    """Name the first checkpoint if every step up to it had a rate of 0, from which rates rise."""
+    """Warn if the first checkpoint has learnt nothing, because every step before it had a learning rate of 0."""
     first = done.checkpoints[0]
     state = read_state(job.out / first) if job.ranks.is_first else None
     if state is not None and state.mean_learning_rate == 0:
         listener(
             Warned(
-                f"{job.out / first} has learnt nothing yet: up to there the learning rate, which rises from 0, was 0. "
-                "It is the base model; use later checkpoints, or take more steps (--ratio, --epochs, --batch-size)."
+                f"{job.out / first} has learnt nothing yet: the learning rate rises from 0 and was 0 in all steps "
+                "before it. It is the base model. Use later checkpoints, or take more steps (--ratio, --epochs, "
+                "--batch-size)."
             )
         )
 
@@ -171,45 +168,31 @@ def _training_set(
 
     subset, positions = chosen
     left_out: list[LeftOut] = []
-    encoded = []
+    rows: list[int] = []
+    encoded: list[list[TrainingSample]] = [[], []]
     with open_dataset(store, job.data or None) as dataset:
         loader = UnitLoader(store, dataset)
-        for refs, some in zip((subset.samples, subset.heldout), positions, strict=True):
-            encoded.append(list(_encode(training, loader.read_some(some.tolist()), refs, left_out)))
-    samples, heldout = ([sample for _, sample in each] for each in encoded)
+        for refs, some, usable in zip((subset.samples, subset.heldout), positions, encoded, strict=True):
+            for ref, made in zip(refs, training.encode(loader.read_some(some.tolist())), strict=True):
+                if isinstance(made, SetAside):
+                    why = {"reason": made.reason.value, "detail": made.detail}
+                    left_out.append(LeftOut(sample_id=ref.sample_id, row=ref.row, **why))
+                else:
+                    usable.append(made)
+                    rows.append(ref.row)
+    samples, heldout = encoded
     if not samples:
         raise NothingUsable(
             f"None of the {len(subset.samples)} samples of the subset can be trained on: {left_out[0].reason} "
             f"({left_out[0].detail})."
         )
-    steps = order_steps([row for row, _ in encoded[0]], spec.seed, spec.batch_size, spec.num_epochs)
+    steps = order_steps(rows[: len(samples)], spec.seed, spec.batch_size, spec.num_epochs)
     return TrainingSet(samples, steps, heldout), left_out
-
-
-def _encode(
-    training: Training, samples: Sequence[Sample], refs: Sequence[SampleRef], left_out: list[LeftOut]
-) -> Iterator[tuple[int, TrainingSample]]:
-    """Yield the row and the tokens of each sample that can be used, and append the others to left_out."""
-    for ref, made in zip(refs, training.encode(samples), strict=True):
-        if isinstance(made, SetAside):
-            verdict = {"reason": made.reason.value, "detail": made.detail}
-            left_out.append(LeftOut(sample_id=ref.sample_id, row=ref.row, **verdict))
-        else:
-            yield ref.row, made
-
-
-def _read_done(out: Path, recipe: Recipe) -> WarmupDone | None:
-    path = out / DONE
-    if not path.is_file():
-        return None
-    done = read_document(path, WarmupDone)
-    there = all((out / name / TENSORS).is_file() for name in done.checkpoints)
-    return done if there and done.recipe_sha256 == recipe.fingerprint() else None
 
 
 @contextmanager
 def _held(out: Path) -> Iterator[None]:
-    """Be the only run that writes to a folder; the lock goes with the process that holds it."""
+    """Hold the lock on a folder, so that only this process writes to it. The lock ends with the process."""
     with try_lock(out / ".lock") as is_mine:
         if not is_mine:
             raise StoreBusy(f"Another warm-up is writing to {out}. Wait for it, or choose a new --out.")

@@ -1,4 +1,4 @@
-"""The extractor of projected gradients: units of samples in, a vector for each sample or segment out."""
+"""The extractor of projected gradients, with one vector for each sample or segment."""
 
 import warnings
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grace_store.base.errors import OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
@@ -15,30 +15,18 @@ from grace_store.base.states import Reason, SampleSignals, SetAside, UnitOutcome
 from grace_store.model import devices
 from grace_store.model.closed_form import SegmentMeans
 from grace_store.model.gradients import sample_gradients as by_sample
-from grace_store.model.gradients.projection import (
-    AdamStep,
-    ProjectedRows,
-    coordinates_of,
-    make_projector,
-    parameters_of,
-    read_moments,
-)
-from grace_store.model.gradients.sample_gradients import record
+from grace_store.model.gradients.projection import AdamStep, ProjectedRows, coordinates_of, make_projector, read_moments
 from grace_store.model.inputs.batches import ONE_AT_A_TIME
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.inputs.vision import ImageInputs
-from grace_store.model.load.adapters import Adapter, attach_adapter
+from grace_store.model.load.adapters import ADAPTER, Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.unit_extractor import (
-    PendingSegments,
-    UnitExtractor,
-    UnitInFlight,
-)
+from grace_store.model.unit_extractor import PendingSegments, UnitExtractor, UnitInFlight
 
 
 class PendingSamples(UnitInFlight[SegmentMeans, SampleSignals]):
-    """A unit with a vector for each sample."""
+    """A unit in flight with one vector for each sample."""
 
     def gather(self) -> SampleSignals:
         num_samples = len(self.prepared.num_rows)
@@ -63,7 +51,7 @@ class PendingSamples(UnitInFlight[SegmentMeans, SampleSignals]):
 
 
 class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
-    """Turns samples into projected gradients of the loss over a LoRA adapter's parameters."""
+    """An extractor of projected gradients: gradients of the loss with respect to a LoRA adapter's parameters."""
 
     def __init__(
         self,
@@ -74,20 +62,23 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
         *,
         images: str | Path | None = None,
     ) -> None:
-        """Take a model without the adapter, which is put on it and stays there."""
+        """Attach the adapter to a model without adapter."""
         assert spec.gradient is not None
         layers = attach_adapter(adapter, loaded.model)
         super().__init__(loaded, spec, options, images=images)
         self._gradient = spec.gradient
         coordinates = coordinates_of(adapter)
-        parameters = parameters_of(coordinates, layers)
+        places = {each.name: each.name.rpartition(".") for each in coordinates}
+        parameters: dict[str, nn.Parameter] = {
+            name: getattr(layers[module], part)[ADAPTER].weight for name, (module, _, part) in places.items()
+        }
         for parameter in parameters.values():
             parameter.requires_grad_(True)
-        recorder, head_tokens = record(layers), self._spec.head_tokens
-        found = by_sample.choose_source(loaded.model, self.head, recorder, parameters, head_tokens)
-        self._source, self.is_recorded = found
+        recorder, head_tokens = by_sample.record(layers), self._spec.head_tokens
+        chosen = by_sample.choose_source(loaded.model, self.head, recorder, parameters, head_tokens)
+        self._source, self.is_recorded = chosen
         if not self.is_recorded:
-            self._rule = ONE_AT_A_TIME
+            self.length_rule = ONE_AT_A_TIME
         precondition = None
         if self._gradient.preconditioner == "adam":
             moments = read_moments(adapter, coordinates)
@@ -120,7 +111,7 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
         return made
 
     def _finish(self) -> None:
-        """Project what waits, normalise, and send all rows of the unit to main memory."""
+        """Project the waiting gradients, normalise, and copy all rows of the unit to host memory."""
         try:
             with _same_every_time(self._device):
                 self._projected.flush()
@@ -147,7 +138,7 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
 
 @contextmanager
 def _same_every_time(device: torch.device) -> Iterator[None]:
-    """Have a unit that is run twice give the same bytes, without a word where a device does not know how."""
+    """Make a unit give the same bytes in every run, without a warning from devices that cannot."""
     with devices.same_every_time(device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

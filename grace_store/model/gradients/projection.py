@@ -1,6 +1,6 @@
-"""Random projections of long gradients, a run of coordinates at a time; the matrix is never held whole.
+"""Random projections of long gradients, block by block, so that the whole matrix is never in memory.
 
-Each entry of the matrix is a function of the seed and of its place alone, written down in schemas/FORMAT.md: the same
+Each entry of the matrix depends only on the seed and the entry's indices, as schemas/FORMAT.md defines: it is the same
 for every checkpoint, dataset, machine and device. Knows nothing of models.
 """
 
@@ -10,55 +10,42 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Protocol
 
 import torch
-from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.settings import SPARSE_ENTRIES, GradientSpec
 from grace_store.base.text import canonical_json
 from grace_store.model.load.adapter_folder import MOMENTS, OPTIMIZER
-from grace_store.model.load.adapters import ADAPTER, Adapter, tensor_names
+from grace_store.model.load.adapters import Adapter, tensor_names
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """One parameter's place in the gradient."""
+    """The place of one parameter in the flat gradient."""
 
     name: str
     shape: tuple[int, ...]
     start: int
 
-    @property
-    def size(self) -> int:
-        return int(torch.Size(self.shape).numel())
-
 
 def coordinates_of(adapter: Adapter) -> list[Coordinates]:
-    """Return the places of an adapter's LoRA parameters; those trained whole (modules_to_save) have none."""
+    """Return the places of an adapter's LoRA parameters; fully trained modules (modules_to_save) have none."""
     shapes = {f"{module}.{part}": each.shape for module, parts in adapter.lora.items() for part, each in parts.items()}
     starts = itertools.accumulate((shapes[name].numel() for name in sorted(shapes)), initial=0)
     return [Coordinates(name, tuple(shapes[name]), start) for name, start in zip(sorted(shapes), starts, strict=False)]
 
 
 def coordinates_sha256(coordinates: list[Coordinates]) -> str:
-    """Return the digest over names and shapes, in order."""
+    """Return the digest of the names and shapes, in order."""
     return hashlib.sha256(canonical_json([[each.name, list(each.shape)] for each in coordinates])).hexdigest()
-
-
-def parameters_of(coordinates: list[Coordinates], layers: dict[str, LoraLayer]) -> dict[str, nn.Parameter]:
-    """Return the parameters themselves, from layers by their modules' names in the adapter."""
-    places = {each.name: each.name.rpartition(".") for each in coordinates}
-    return {name: getattr(layers[module], part)[ADAPTER].weight for name, (module, _, part) in places.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """AdamW's state after some steps, as it was when the checkpoint was written."""
+    """The state of AdamW at a checkpoint."""
 
     exp_avg: dict[str, Tensor]
     exp_avg_sq: dict[str, Tensor]
@@ -68,7 +55,7 @@ class Moments:
     step: int
 
     def digest(self) -> str:
-        """Return the digest of all that a preconditioned gradient depends on."""
+        """Return the digest of everything that a preconditioned gradient depends on."""
         tensors = {
             f"{moment}.{name}": hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
             for moment, members in zip(MOMENTS, (self.exp_avg, self.exp_avg_sq), strict=True)
@@ -79,14 +66,14 @@ class Moments:
 
 
 def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
-    """Read the moments beside a checkpoint as float32, or raise an error that says what is wrong with them."""
+    """Read the moments beside a checkpoint as float32; raise if they are missing or do not fit the adapter."""
     path = adapter.folder.path / OPTIMIZER
     if not path.is_file():
         pickled = (adapter.folder.path / "optimizer.pt").is_file()
         raise SettingError(
-            f"--preconditioner adam needs the optimiser's moments, and {adapter.folder.path} has no {OPTIMIZER}"
+            f"--preconditioner adam needs the optimiser's moments, but {adapter.folder.path} has no {OPTIMIZER}"
             + (" (its optimizer.pt is a pickle, which could run any code and is not opened)" if pickled else "")
-            + ". A checkpoint of `grace-store warmup` has it; --preconditioner none does without."
+            + ". A checkpoint of `grace-store warmup` has it; --preconditioner none does not need it."
         )
     try:
         with safe_open(path, framework="pt") as stored:
@@ -95,76 +82,64 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
         (beta1, beta2), epsilon, step = adamw["betas"], adamw["eps"], adamw["step"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise ModelError(f"{path} is no optimiser state of a warm-up ({error}). Run `grace-store warmup`.") from error
-    found = [_moment(path, moment, tensors, coordinates) for moment in MOMENTS]
-    return Moments(found[0], found[1], float(beta1), float(beta2), float(epsilon), int(step))
-
-
-def _moment(path: Path, moment: str, tensors: dict[str, Tensor], coordinates: list[Coordinates]) -> dict[str, Tensor]:
-    prefix = f"{moment}."
-    own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    found = {name: own[key] for key, name in tensor_names(own).items()}
-    if wrong := [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]:
-        raise ModelError(f"{path} has no {moment} of {wrong[0]} in its shape: it belongs to another adapter.")
-    return {each.name: found[each.name] for each in coordinates}
+    moments = []
+    for moment in MOMENTS:
+        prefix = f"{moment}."
+        own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+        found = {name: own[key] for key, name in tensor_names(own).items()}
+        wrong = [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]
+        if wrong:
+            raise ModelError(f"{path} has no {moment} of {wrong[0]} in its shape: it belongs to another adapter.")
+        moments.append({each.name: found[each.name] for each in coordinates})
+    return Moments(moments[0], moments[1], float(beta1), float(beta2), float(epsilon), int(step))
 
 
 class AdamStep:
-    """Preconditions gradients with the moments of a checkpoint, which stay as they are: LESS's feature of a sample.
+    """A preconditioner of gradients with the unchanged moments of a checkpoint, as in LESS.
 
         m' = b1 m + (1 - b1) g      v' = b2 v + (1 - b2) g^2      G = m' / sqrt(v' + eps)
 
-    Epsilon inside the root and no bias correction, as in the authors' code; their text divides m' and v' by 1 - b^t
-    first, t counting the step to be taken.
+    Epsilon is inside the root and there is no bias correction, as in the authors' code. Their paper first divides m'
+    and v' by 1 - b^t, with t the number of the next step.
     """
 
     def __init__(self, moments: Moments, device: torch.device, *, bias_correction: bool) -> None:
         self._beta1, self._beta2, self._epsilon = moments.beta1, moments.beta2, moments.epsilon
-        taken = moments.step + 1
-        self._first = 1.0 - self._beta1**taken if bias_correction else 1.0
-        self._second = 1.0 - self._beta2**taken if bias_correction else 1.0
+        next_step = moments.step + 1
+        self._first = 1.0 - self._beta1**next_step if bias_correction else 1.0
+        self._second = 1.0 - self._beta2**next_step if bias_correction else 1.0
         self._exp_avg = {name: tensor.flatten().to(device) for name, tensor in moments.exp_avg.items()}
         self._exp_avg_sq = {name: tensor.flatten().to(device) for name, tensor in moments.exp_avg_sq.items()}
 
     def __call__(self, name: str, gradient: Tensor) -> Tensor:
-        """Return the steps for gradients of one parameter, (rows, elements) float32."""
+        """Return the preconditioned gradients of one parameter, (rows, elements) float32."""
         first = torch.lerp(gradient, self._exp_avg[name], self._beta1)
         second = torch.lerp(gradient.square(), self._exp_avg_sq[name], self._beta2)
         return first.div_(self._first) / second.div_(self._second).add_(self._epsilon).sqrt_()
 
 
 BUFFER_BYTES = 1 << 30
-"""What gradients may take that wait for their projection; those of one backward pass may take more."""
+"""Largest size of the gradients that wait for their projection. The gradients of one backward pass may be larger."""
 
 CPU_ENTRIES = 1 << 20
-"""Entries of the matrix that are made at a time on a CPU: they stay in its cache."""
+"""Number of matrix entries per block on a CPU: the block stays in the cache."""
 DEVICE_ENTRIES = 1 << 26
-"""The same on a GPU: enough that it is busy for longer than it takes to start it."""
+"""Number of matrix entries per block on a GPU: the work takes longer than its launch."""
 _SPARSE_TILES = 64
-"""Runs of a quarter of the dimension that the sparse projection adds at a time."""
+"""Number of runs (a quarter of the dimension each) that the sparse projection adds at a time."""
 _SHIFTS, _SIGNS = 1, 2
-"""The last number of the counter: what the sparse projection's bits are for. Rademacher's have 0 there."""
-
-
-class Projector(Protocol):
-    """Adds up a projected gradient piece by piece."""
-
-    def add(self, out: Tensor, piece: Tensor, start: int) -> None:
-        """Add the projection of a piece (rows, coordinates), whose first coordinate is start, to out (rows, d)."""
-
-
-def make_projector(spec: GradientSpec) -> Projector:
-    """Return the projector that a spec asks for."""
-    return (RademacherProjector if spec.projection == "rademacher" else SparseProjector)(spec.dimension, spec.seed)
+"""The last number of the counter: the use of the bits in the sparse projection. The Rademacher projection has 0."""
 
 
 class RademacherProjector:
-    """Every entry is +1 or -1, over sqrt(d)."""
+    """A projection matrix with entries +1/sqrt(d) and -1/sqrt(d)."""
 
     def __init__(self, dimension: int, seed: int) -> None:
         self._dimension = dimension
         self._seed = seed
 
     def add(self, out: Tensor, piece: Tensor, start: int) -> None:
+        """Add the projection of a piece (rows, coordinates) to out (rows, d); start is the piece's first coordinate."""
         device = piece.device
         num_entries = CPU_ENTRIES if device.type == "cpu" else DEVICE_ENTRIES
         step = max(1, num_entries // self._dimension)
@@ -177,11 +152,11 @@ class RademacherProjector:
 
 
 class SparseProjector:
-    """Every coordinate goes, with a random sign, to one place in each of four parts of the vector.
+    """A projection that adds every coordinate, with a random sign, to one index in each of four parts of the vector.
 
-    Coordinates are taken in runs as long as a part, and a run is turned by a random shift, so a whole run is added at
-    once and in a fixed order. Two coordinates of different runs meet with the chance of places taken at random, and
-    those of one run never do: inner products have at most the variance of a dense projection.
+    Coordinates are split into runs as long as a part. A random cyclic shift applies to a whole run, so a run is added
+    at once and in a fixed order. Two coordinates of different runs collide as often as with independent random indices.
+    Two coordinates of one run never collide. So inner products have at most the variance of a dense projection.
     """
 
     def __init__(self, dimension: int, seed: int) -> None:
@@ -189,15 +164,16 @@ class SparseProjector:
         self._seed = seed
 
     def add(self, out: Tensor, piece: Tensor, start: int) -> None:
+        """Add the projection of a piece (rows, coordinates) to out (rows, d); start is the piece's first coordinate."""
         first = start
         while first < start + piece.shape[1]:
-            # Up to the end of a run, so that all later parts begin with one.
+            # Stop at the end of a run, so that the next piece begins with a run.
             stop = min((first // self._part + _SPARSE_TILES) * self._part, start + piece.shape[1])
             self._add_runs(out, piece[:, first - start : stop - start], first)
             first = stop
 
     def _add_runs(self, out: Tensor, piece: Tensor, start: int) -> None:
-        """Add coordinates from start on, with zeros around them that make the runs whole."""
+        """Add the coordinates from start on, padded with zeros to whole runs."""
         device, part = piece.device, self._part
         first_run, stop_run = start // part, -(-(start + piece.shape[1]) // part)
         lead = start - first_run * part
@@ -207,27 +183,29 @@ class SparseProjector:
         shifts = blocks(self._seed, runs, 0, _SHIFTS)
         places = torch.arange(part, device=device).unsqueeze(0)
         run_starts = part * torch.arange(len(runs), device=device).unsqueeze(1)
+        first_block = first_run * part // BLOCK_BITS
+        sign_blocks = torch.arange(first_block, -(-stop_run * part // BLOCK_BITS), device=device)
+        own_bits = slice(first_run * part - first_block * BLOCK_BITS, stop_run * part - first_block * BLOCK_BITS)
         for q in range(SPARSE_ENTRIES):
-            signed = whole * self._signs(q, first_run * part, stop_run * part, device)
-            # What ends up at a place came from that place less the shift.
+            signed = whole * signs(blocks(self._seed, sign_blocks, q, _SIGNS)).flatten()[own_bits]
+            # The value at an index comes from that index minus the shift.
             source = run_starts + (places - shifts[q].unsqueeze(1)) % part
             turned = signed.index_select(1, source.flatten()).view(len(piece), len(runs), part)
             out[:, q * part : (q + 1) * part].add_(turned.sum(dim=1), alpha=SPARSE_ENTRIES**-0.5)
 
-    def _signs(self, q: int, start: int, stop: int, device: torch.device) -> Tensor:
-        first = start // BLOCK_BITS
-        index = torch.arange(first, -(-stop // BLOCK_BITS), device=device)
-        bits = signs(blocks(self._seed, index, q, _SIGNS)).flatten()
-        return bits[start - first * BLOCK_BITS : stop - first * BLOCK_BITS]
+
+def make_projector(spec: GradientSpec) -> RademacherProjector | SparseProjector:
+    """Return the projector of a spec."""
+    return (RademacherProjector if spec.projection == "rademacher" else SparseProjector)(spec.dimension, spec.seed)
 
 
 class ProjectedRows:
-    """Projects gradients into rows of given matrices, gathered over batches so that many rows share a projection."""
+    """A queue of gradients that projects many rows of several batches at once."""
 
     def __init__(
         self,
         coordinates: list[Coordinates],
-        projector: Projector,
+        projector: RademacherProjector | SparseProjector,
         precondition: Callable[[str, Tensor], Tensor] | None = None,
         *,
         buffer_bytes: int = BUFFER_BYTES,
@@ -235,18 +213,19 @@ class ProjectedRows:
         self._coordinates = coordinates
         self._projector = projector
         self._precondition = precondition
-        self._max_rows = max(1, buffer_bytes // (4 * sum(each.size for each in coordinates)))
+        num_elements = sum(torch.Size(each.shape).numel() for each in coordinates)
+        self._max_rows = max(1, buffer_bytes // (4 * num_elements))
         self._waiting: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
-        """What is given to add, in its order."""
+        """The arguments of the calls of add, in order."""
 
     def add(self, out: Tensor, rows: Tensor, gradients: dict[str, Tensor]) -> None:
-        """Take the gradients of some rows of out (rows, d), which get their values by the next flush at the latest."""
+        """Queue the gradients of some rows of out (rows, d). The rows get their values at the next flush or before."""
         if sum(len(waiting) for _, waiting, _ in self._waiting) + len(rows) > self._max_rows:
             self.flush()
         self._waiting.append((out, rows, gradients))
 
     def flush(self) -> None:
-        """Project all that waits; if memory runs out, it goes on waiting."""
+        """Project all queued gradients. They stay in the queue if memory runs out."""
         if not (waiting := self._waiting):
             return
         sizes = [len(rows) for _, rows, _ in waiting]
@@ -261,31 +240,30 @@ class ProjectedRows:
         self._waiting = []
 
     def forget(self, out: Tensor) -> None:
-        """Drop what waits for a matrix that is given up."""
+        """Drop the queued gradients of a matrix that is not needed any more."""
         self._waiting = [each for each in self._waiting if each[0] is not out]
 
 
 # ---------------------------------------------------------------- random bits as a function of a seed and a counter
-# Philox4x32-10, in integer operations that every device does alike: Salmon, Moraes, Dror and Shaw, "Parallel random
-# numbers: as easy as 1, 2, 3" (2011). What was drawn years ago, on whatever device, can be drawn again.
+# Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011) in integer
+# operations that give the same result on every device. So any device can draw the same bits again years later.
 
 
-WORDS = 4
-"""32-bit words in a block."""
-BLOCK_BITS = 32 * WORDS
+BLOCK_BITS = 128
+"""Number of bits in a block of four words."""
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+
 _TABLE_BITS = 16
 
 
 def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the four words of each block, int64 tensors of 0..2^32 - 1; the counters' shapes are broadcast."""
     key0, key1 = seed & _MASK, seed >> 32 & _MASK
-    for _ in range(_ROUNDS):
-        # Products of 64 bits wrap around in int64, whose bits are all that is used.
+    for _ in range(10):
+        # Products of 64 bits wrap around in int64. Only their bits are used.
         left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0 = (_high(right) ^ c1).bitwise_xor_(key0)
         c2 = (_high(left) ^ c3).bitwise_xor_(key1)
@@ -295,21 +273,21 @@ def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[T
 
 
 def blocks(seed: int, index: Tensor, *rest: Tensor | int) -> tuple[Tensor, ...]:
-    """Return the words of the blocks numbered index, a 64-bit number, and by up to two more numbers of 32 bits."""
-    # Filled where it is needed: a number copied to a GPU makes the host wait for all that was begun there.
+    """Return the words of blocks. A 64-bit index and up to two more 32-bit numbers identify a block."""
+    # new_full fills on the device: a number copied to a GPU would make the host wait for all earlier work there.
     c2, c3 = (value if isinstance(value, Tensor) else index.new_full((), value) for value in (*rest, 0, 0)[:2])
     return philox(seed, index & _MASK, index >> 32 & _MASK, c2, c3)
 
 
 def signs(words: tuple[Tensor, ...]) -> Tensor:
-    """Return the bits of blocks as float32, 0 as +1 and 1 as -1: of words (...,) each, (..., 128)."""
+    """Return the bits of blocks as float32 signs (..., 128), +1 for 0 and -1 for 1; each word has shape (...,)."""
     halves = torch.stack([half for word in words for half in (word & 0xFFFF, word >> _TABLE_BITS)], dim=-1)
     return _sign_table(halves.device).index_select(0, halves.reshape(-1)).view(*halves.shape[:-1], BLOCK_BITS)
 
 
 @cache
 def _sign_table(device: torch.device) -> Tensor:
-    """Return for each number of 16 bits their signs, the least significant first: (2^16, 16)."""
+    """Return the signs of every 16-bit number, the least significant bit first: (2^16, 16)."""
     numbers = torch.arange(1 << _TABLE_BITS, device=device).unsqueeze(1)
     return 1.0 - 2.0 * (numbers >> torch.arange(_TABLE_BITS, device=device) & 1).float()
 

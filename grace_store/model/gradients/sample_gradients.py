@@ -1,9 +1,9 @@
-"""From a batch to gradients of LoRA parameters, a row for each sample or segment; two ways, and which a model gets.
+"""Compute gradients of LoRA parameters for a batch, one row for each sample or segment, in one of two ways.
 
-Recorded: one forward pass for the batch, the losses' gradient at the last hidden state token by token, and from there
-one backward pass (or one for the first segments of all samples, one for the second, ...) that records every sample's
-gradient. Plain: one sample at a time, autograd through the model's own forward. The first is what models get that
-give the same in a probe; the second is right for all.
+Recorded: one forward pass for the batch, then the gradient of each token's loss at its last hidden state, then one
+backward pass (or one for the first segments of all samples, one for the second segments, ...) that records the gradient
+of every sample. Plain: one sample at a time, with autograd through the model's own forward. The plain way is right for
+all models. The recorded way is used if it gives the same gradients in a probe.
 """
 
 from __future__ import annotations
@@ -30,18 +30,14 @@ from grace_store.model.load.adapters import ADAPTER
 
 _LOG = logging.getLogger(__name__)
 
-_TOLERANCE = {torch.float32: 1e-3}
-_LOOSE = 0.1
-_PROBE_LENGTHS = (9, 6, 4)
-
-
 GradientRows = tuple[IntArray, dict[str, Tensor]]
-"""Which samples or segments of a batch, on the host, and their gradients summed over their tokens: by parameter, (rows,
-elements) float32 on the device."""
+"""Indices of samples or segments in a batch, in host memory, and for each parameter their gradients summed over their
+tokens: (rows, elements) float32 on the device."""
 
 
 GradientSource = Callable[[Batch, dict[str, Tensor], Per], tuple[Tensor, Iterator[GradientRows]]]
-"""Returns a batch's (loss, entropy, hit) by token, and its rows' gradients, to be taken before the next batch runs."""
+"""A function that returns each token's (loss, entropy, hit) and the gradients of the rows of a batch. The caller must
+take the gradients before the next batch runs."""
 
 
 def recorded_gradients(
@@ -53,14 +49,14 @@ def recorded_gradients(
     inputs: dict[str, Tensor],
     per: Per,
 ) -> tuple[Tensor, Iterator[GradientRows]]:
-    """Make gradients by one backward pass for all samples."""
+    """Return the gradients of a batch with backward passes that all samples share."""
     device = inputs["input_ids"].device
     recorder.start(inputs["input_ids"].shape, batch.packed_lengths)
     try:
         with torch.enable_grad():
             hidden = response_states(model, inputs, devices.to_device(batch.predecessor, device))
         if not hidden.requires_grad:
-            raise NotBySample("no adapted layer has a part in this batch")
+            raise NotBySample("this batch uses no adapted layer")
         with torch.no_grad():
             each_token = alone(devices.to_device(batch.target, device))
             each = head.segment_means(hidden.detach(), each_token, head_tokens)
@@ -76,7 +72,7 @@ def _recorded_rows(
     passes = list(_passes(batch, per))
     try:
         for number, (rows, samples, tokens) in enumerate(passes):
-            # A product with 0 or 1 instead of a choice: nothing here waits for the device.
+            # A product with 0 or 1, because a selection of rows would wait for the device.
             chosen = upstream if tokens is None else upstream * on_device(tokens, upstream).unsqueeze(1)
             torch.autograd.backward(hidden, chosen, retain_graph=number < len(passes) - 1)
             found = recorder.take()
@@ -91,8 +87,8 @@ def _recorded_rows(
 def plain_gradients(
     model: nn.Module, parameters: dict[str, nn.Parameter], batch: Batch, inputs: dict[str, Tensor], per: Per
 ) -> tuple[Tensor, Iterator[GradientRows]]:
-    """Make gradients of one sample at a time, through the model's own forward."""
-    assert len(batch.members) == 1, "plain gradients are made one sample at a time"
+    """Return the gradients of a batch of one sample, with autograd through the model's own forward."""
+    assert len(batch.members) == 1, "plain gradients need batches of one sample"
     device = inputs["input_ids"].device
     with torch.enable_grad():
         logits: Tensor = model(**inputs, use_cache=False).logits
@@ -100,7 +96,7 @@ def plain_gradients(
         chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, predecessor).float()
         target = devices.to_device(batch.target, device)
         losses = nn.functional.cross_entropy(chosen, target, reduction="none")
-    # A masked logit is minus infinity, and 0 times that would be no entropy.
+    # A masked logit is minus infinity. Its product with a probability of 0 would make the entropy NaN.
     finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
     _, statistics, _ = residual_of(finite, target, torch.empty_like(finite))
     return statistics, _plain_rows(parameters, batch, losses, per)
@@ -124,20 +120,25 @@ def _plain_rows(parameters: dict[str, nn.Parameter], batch: Batch, losses: Tenso
 def choose_source(
     model: nn.Module, head: OutputHead, recorder: Recorder, parameters: dict[str, nn.Parameter], head_tokens: int
 ) -> tuple[GradientSource, bool]:
-    """Return recorded gradients if a probe shows that they are autograd's, else plain ones; and which it is."""
+    """Return the recorded source if a probe confirms it, else the plain source; and whether it is recorded."""
     recorded = partial(recorded_gradients, model, head, recorder, head_tokens)
     plain = partial(plain_gradients, model, parameters)
     is_exact = _is_exact(recorded, plain, model, parameters)
     for parameter in parameters.values():
-        parameter.grad = None  # of what is not recorded
+        parameter.grad = None  # the probe's gradients of layers that are not recorded
     return recorded if is_exact else plain, is_exact
 
 
 def _is_exact(
     recorded: GradientSource, plain: GradientSource, model: nn.Module, parameters: dict[str, nn.Parameter]
 ) -> bool:
-    """Tell whether recorded gradients of a few tokens are those that autograd gives for each sample alone."""
-    probes = _probe_samples(model)
+    """Tell whether recorded gradients of a few tokens equal autograd's gradients for each sample alone."""
+    num_ids = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    probes = []
+    for number, length in enumerate((9, 6, 4)):
+        # Tokens without repetition; two segments of one token each follow the prompt.
+        ids = (np.arange(length, dtype=np.int64) + 1 + 11 * number) * 7919 % num_ids
+        probes.append(TokenizedSample(ids, np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64), 2))
     together = collate(range(len(probes)), probes)
     try:
         found = _gradients(recorded, together, parameters)
@@ -145,22 +146,22 @@ def _is_exact(
         _LOG.info("gradients one sample at a time: %s", error)
         return False
     if missing := [name for name in parameters if name not in found]:
-        # A part that runs for some inputs only, such as a vision tower: nobody knows what it will be given.
-        _LOG.info("gradients one sample at a time: %s has no part in a text", missing[0])
+        # Some parts run only for some inputs, such as a vision tower. The probe cannot know their inputs.
+        _LOG.info("gradients one sample at a time: a text does not use %s", missing[0])
         return False
     for row, sample in enumerate(probes):
         alone = _gradients(plain, collate([0], [sample]), parameters)
         expected = torch.cat([alone[name][0] for name in parameters])
         difference = torch.cat([found[name][row] for name in parameters]) - expected
-        tolerance = _TOLERANCE.get(next(model.parameters()).dtype, _LOOSE)
+        tolerance = 1e-3 if next(model.parameters()).dtype == torch.float32 else 0.1
         if not bool(difference.norm() <= tolerance * expected.norm()):
-            _LOG.info("gradients one sample at a time: recorded, they are others")
+            _LOG.info("gradients one sample at a time: recorded gradients differ from autograd's")
             return False
     return True
 
 
 def row_statistics(batch: Batch, statistics: Tensor, per: Per) -> Tensor:
-    """Return the means of the tokens' statistics over each row: (rows, 3)."""
+    """Return the means of the tokens' statistics over each sample or segment: (rows, 3)."""
     device = statistics.device
     if per == "segment":
         segment, weight = devices.to_device(batch.segment, device), devices.to_device(batch.weight, device)
@@ -171,20 +172,20 @@ def row_statistics(batch: Batch, statistics: Tensor, per: Per) -> Tensor:
 
 
 def row_tokens(batch: Batch, per: Per) -> IntArray:
-    """Return how many tokens each sample's segments, or each segment, have."""
+    """Return the number of response tokens of each sample or segment."""
     return np.bincount(batch.host_segment if per == "segment" else _sample_of_tokens(batch)).astype(np.int64)
 
 
 def _sample_of_tokens(batch: Batch) -> IntArray:
-    """Return which of the batch's samples each response token belongs to."""
+    """Return the index of each response token's sample in the batch."""
     return np.repeat(np.arange(len(batch.members)), batch.num_segments)[batch.host_segment]
 
 
 def _passes(batch: Batch, per: Per) -> Iterator[tuple[IntArray, IntArray, Float32Array | None]]:
-    """Yield for each backward pass its rows, the samples they are of, and 1 for each token that counts (None: all)."""
-    everyone = np.arange(len(batch.members))
+    """Yield for each backward pass its rows, their samples, and a 0/1 mask of tokens (None: all tokens)."""
+    all_samples = np.arange(len(batch.members))
     if per == "sample":
-        yield everyone, everyone, None
+        yield all_samples, all_samples, None
         return
     num_segments = np.asarray(batch.num_segments, dtype=np.int64)
     first = np.cumsum(num_segments) - num_segments
@@ -195,70 +196,54 @@ def _passes(batch: Batch, per: Per) -> Iterator[tuple[IntArray, IntArray, Float3
 
 
 def on_device(values: npt.NDArray[np.generic], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an array where a tensor is, and of its dtype unless another is given, without waiting for the device."""
-    # Converted first: a copy that also converts goes by way of memory that is not pinned.
+    """Return an array as a tensor on the device of like, by default with its dtype, without waiting for the device."""
+    # Convert first: a copy that also converts goes through memory that is not pinned.
     tensor = torch.from_numpy(values).to(dtype or like.dtype)
     return devices.to_device(devices.pin(tensor, like.device), like.device)
-
-
-def _probe_samples(model: nn.Module) -> list[TokenizedSample]:
-    """Return samples of some tokens each, no two alike, of two segments after a few tokens of prompt."""
-    num_ids = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
-    samples = []
-    for number, length in enumerate(_PROBE_LENGTHS):
-        ids = (np.arange(length, dtype=np.int64) + 1 + 11 * number) * 7919 % num_ids
-        samples.append(TokenizedSample(ids, np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64), 2))
-    return samples
 
 
 def _gradients(source: GradientSource, batch: Batch, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     device = next(iter(parameters.values())).device
     _, rows = source(batch, {name: tensor.to(device) for name, tensor in batch.inputs.items()}, "sample")
-    return list(rows)[0][1]  # noqa: RUF015 - all are to be taken
+    return list(rows)[0][1]  # noqa: RUF015 - the source must run to its end
 
 
-# ---------------------------------------------------------------- every sample's gradients from one backward pass
-# A factor is a linear layer without bias. Its gradient for one sample is the product of what came in and of what came
-# back, summed over the sample's own tokens: so both are caught on their way, and the factors' own gradients, which
-# would be sums over the batch, are never made.
-
-
-FACTORS = ("lora_A", "lora_B")
+# ---------------------------------------------------------------- gradients of all samples from one backward pass
+# A LoRA factor is a linear layer without bias. Its gradient for one sample is the product of its inputs and of the
+# gradients at its outputs, summed over the sample's tokens. So both are recorded, and autograd never computes the
+# factor's own gradient, which would be a sum over the batch.
 
 
 class NotBySample(Exception):
-    """A layer was given something else than the tokens of each sample."""
+    """The input of a layer is not the tokens of each sample."""
 
 
 class Recorder:
-    """Collects the gradients of all recorded layers, by name, each (samples, elements) in float32."""
+    """A collector of the gradients of all recorded layers, by name, each (samples, elements) in float32."""
 
     def __init__(self) -> None:
-        self._shape: tuple[int, int] | None = None
+        self.shape: tuple[int, int] | None = None
+        """Shape of the inputs (samples, longest); None while the recorder is off."""
         self._lengths: tuple[int, ...] = ()
         self._found: dict[str, Tensor] = {}
 
-    @property
-    def is_on(self) -> bool:
-        return self._shape is not None
-
     def start(self, shape: Sequence[int], packed_lengths: tuple[int, ...] = ()) -> None:
-        """Record a batch of inputs of shape (samples, longest), or (1, tokens) with the samples end to end."""
-        self._shape = (shape[0], shape[1])
+        """Start to record a batch with inputs of shape (samples, longest), or (1, tokens) for packed samples."""
+        self.shape = (shape[0], shape[1])
         self._lengths = packed_lengths
         self._found = {}
 
     def stop(self) -> None:
-        self._shape = None
+        self.shape = None
         self._found = {}
 
     def take(self) -> dict[str, Tensor]:
-        """Return what the last backward pass left, and forget it."""
+        """Return the gradients of the last backward pass, and drop them here."""
         found, self._found = self._found, {}
         return found
 
     def add(self, name: str, incoming: Tensor, coming_back: Tensor) -> None:
-        """Add a layer's gradient; a layer that is used twice gets the sum."""
+        """Add a layer's gradient. The gradients of a layer that runs twice are summed."""
         x, back = self._by_sample(name, incoming), self._by_sample(name, coming_back)
         if self._lengths:
             parts = [torch.split_with_sizes(tensor[0], list(self._lengths)) for tensor in (back, x)]
@@ -270,14 +255,14 @@ class Recorder:
 
     def _by_sample(self, name: str, tensor: Tensor) -> Tensor:
         """Return a layer's inputs or outputs as (samples, longest, features)."""
-        assert self._shape is not None
-        if tuple(tensor.shape[:-1]) not in (self._shape, (self._shape[0] * self._shape[1],)):
-            raise NotBySample(f"{name} is given {tuple(tensor.shape)} for a batch of {self._shape} tokens")
-        return tensor.reshape(*self._shape, tensor.shape[-1])
+        assert self.shape is not None
+        if tuple(tensor.shape[:-1]) not in (self.shape, (self.shape[0] * self.shape[1],)):
+            raise NotBySample(f"{name} is given {tuple(tensor.shape)} for a batch of {self.shape} tokens")
+        return tensor.reshape(*self.shape, tensor.shape[-1])
 
 
 class _RecordedProduct(torch.autograd.Function):
-    """x W', whose backward pass records W's gradient of each sample and gives W itself none."""
+    """The product x W' with a backward pass that records the gradient of W for each sample and gives W none."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, layer: RecordedLinear) -> Tensor:
@@ -293,7 +278,7 @@ class _RecordedProduct(torch.autograd.Function):
 
 
 class RecordedLinear(nn.Module):
-    """A LoRA factor in place of peft's own."""
+    """A LoRA factor that replaces peft's own module."""
 
     def __init__(self, name: str, factor: nn.Linear, recorder: Recorder) -> None:
         super().__init__()
@@ -302,17 +287,17 @@ class RecordedLinear(nn.Module):
         self.recorder = recorder
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.recorder.is_on:
+        if self.recorder.shape is None:
             return nn.functional.linear(x, self.weight)
         product: Tensor = _RecordedProduct.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
         return product
 
 
 def record(layers: dict[str, LoraLayer]) -> Recorder:
-    """Have layers, by their names in the adapter, record the gradients of their factors while the recorder is on."""
+    """Make layers, by their names in the adapter, record the gradients of their factors while the recorder is on."""
     recorder = Recorder()
     for name, layer in layers.items():
-        for part in FACTORS:
+        for part in ("lora_A", "lora_B"):
             factors: Any = getattr(layer, part)
             factors[ADAPTER] = RecordedLinear(f"{name}.{part}", factors[ADAPTER], recorder)
     return recorder

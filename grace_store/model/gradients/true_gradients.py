@@ -1,9 +1,9 @@
-"""What the proxy stands for: inner products of whole parameter gradients, segment by segment of one sample.
+"""Inner products of the true parameter gradients of a sample's segments, for comparison with the proxy.
 
-A segment's gradient over the parameters that make the last hidden state is its upstream gradient there, pulled back
-through the model: one backward pass a segment. The output head's own parameters are left out, also where it shares
-its weight with the input embeddings: of those only the input side counts. LoRA's gradients need no further pass. With
-W + s B A for a weight and G the gradient over the sum, they are s G A' for B and s B' G for A.
+The gradient of a segment with respect to the backbone's parameters takes one backward pass from the last hidden state.
+The output head's own parameters are left out. If the head shares its weight with the input embeddings, only the
+gradient of the input side counts. The gradients of LoRA factors need no further pass: with the weight W + s B A and its
+gradient G, they are s G A' for B and s B' G for A.
 """
 
 from __future__ import annotations
@@ -26,30 +26,29 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.closed_form import alone
-from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.load.adapters import Adapter, lora_scale, place, read_adapter
 from grace_store.model.load.resolve_spec import load_planned
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.unit_extractor import ProxyExtractor
 
 REPRESENTATION = "representation"
-"""All parameters that make the last hidden state."""
+"""All parameters that the last hidden state depends on."""
 LORA = "lora"
 """The adapter's own parameters."""
 GRADIENT_BYTES = 1 << 32
-"""Memory for the gradients of all segments; where they need more, parameters are done in groups."""
+"""Memory for the gradients of all segments. If they need more, parameters are processed in groups."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
 class _LoraFactors:
-    """One adapted weight: s B A is part of it."""
+    """The LoRA factors of one weight W + s B A."""
 
     a: Tensor
     b: Tensor
     scale: float
     transposed: bool
-    """Whether the weight is kept as (inputs, outputs)."""
+    """Whether the weight has the shape (inputs, outputs)."""
 
 
 def open_gradients(
@@ -62,7 +61,7 @@ def open_gradients(
     num_layer_groups: int = 0,
     lora: bool = True,
 ) -> TrueGradients:
-    """Load the model that a signal was made with, or raise where it is another one."""
+    """Load the model of a signal; raise if this is another model."""
     _, loaded = load_planned(model, spec, options, adapter)
     with devices.watching(loaded.device):
         extractor = ProxyExtractor(loaded, spec, options, images=images)
@@ -82,47 +81,49 @@ class TrueGradients:
         num_layer_groups: int = 0,
         gradient_bytes: int = GRADIENT_BYTES,
     ) -> None:
-        """Take a model with its adapter merged. With layer groups, each also gets inner products of its own."""
+        """Take a model with its adapter merged. Each of the layer groups also gets its own inner products."""
         self._extractor = extractor
         self._device = loaded.device
         self._bytes = gradient_bytes
         self._lora = {} if adapter is None else _factors(adapter, loaded.model, loaded.device)
-        self._parameters = _representation_parameters(loaded.model)
+        output, inputs = loaded.model.get_output_embeddings(), loaded.model.get_input_embeddings()  # type: ignore[operator]
+        head = set() if output is None else {id(parameter) for parameter in output.parameters()}
+        head -= {id(parameter) for parameter in inputs.parameters()}
+        every = loaded.model.named_parameters()
+        self._parameters = [(name, each) for name, each in every if id(each) not in head and each.is_floating_point()]
+        """All floating-point parameters but the output head's, unless the input embeddings share them."""
         self._labels = _layer_groups(loaded.model, self._parameters, num_layer_groups)
         for _, parameter in self._parameters:
             parameter.requires_grad_(True)
 
     @property
     def spaces(self) -> list[str]:
-        """The sets of parameters that inner products are taken over."""
+        """The names of the sets of parameters with inner products of their own."""
         found = [REPRESENTATION, *([LORA] if self._lora else [])]
         groups = {label for label in self._labels.values() if label}
         return found + sorted(groups, key=lambda label: int(label.split()[1].partition("-")[0]))
 
     def grams(self, sample: Sample) -> dict[str, Gram] | None:
-        """Return the (K + 1, K + 1) inner products over each set of parameters; None if the sample cannot be used."""
+        """Return the (K + 1, K + 1) inner products for each set of parameters; None if the sample cannot be used."""
         prepared = self._extractor.prepare([sample])
         if prepared.set_aside:
             return None
-        with devices.watching(self._device):
-            return self._grams_of(prepared)
-
-    def _grams_of(self, prepared: PreparedUnit) -> dict[str, Gram]:
         (batch,) = prepared.batches
-        with torch.enable_grad():
-            hidden = self._extractor.hidden_states(batch, self._extractor.image_inputs(prepared, batch))
-        tokens = batch.tokens_on(self._device)
-        with torch.no_grad():  # dL/dh of every token: of segments that hold one token each
-            means = self._extractor.head.segment_means(hidden.detach(), alone(tokens.target), len(hidden))
-        weights = [((tokens.segment == k) * tokens.weight).unsqueeze(1) for k in range(tokens.num_segments)]
-        cotangents = [(means.vector * weight).to(hidden.dtype) for weight in weights]
-        grams = {space: np.zeros((len(cotangents), len(cotangents))) for space in self.spaces}
-        for group in self._groups(len(cotangents)):
-            self._add(grams, hidden, cotangents, group)
+        with devices.watching(self._device):
+            with torch.enable_grad():
+                hidden = self._extractor.hidden_states(batch, self._extractor.image_inputs(prepared, batch))
+            tokens = batch.tokens_on(self._device)
+            with torch.no_grad():  # dL/dh of every token: segments of one token each
+                means = self._extractor.head.segment_means(hidden.detach(), alone(tokens.target), len(hidden))
+            weights = [((tokens.segment == k) * tokens.weight).unsqueeze(1) for k in range(tokens.num_segments)]
+            cotangents = [(means.vector * weight).to(hidden.dtype) for weight in weights]
+            grams = {space: np.zeros((len(cotangents), len(cotangents))) for space in self.spaces}
+            for group in self._groups(len(cotangents)):
+                self._add(grams, hidden, cotangents, group)
         return grams
 
     def _groups(self, num_segments: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
-        """Yield parameters, the last layers first, in groups whose gradients fit into memory together."""
+        """Yield groups of parameters, the last layers first, so that the gradients of a group fit into memory."""
         group: list[tuple[str, nn.Parameter]] = []
         num_bytes = 0
         for name, parameter in reversed(self._parameters):
@@ -142,7 +143,7 @@ class TrueGradients:
         cotangents: Sequence[Tensor],
         group: Sequence[tuple[str, nn.Parameter]],
     ) -> None:
-        """Add a group's inner products; where a parameter plays no part, its gradient is none."""
+        """Add the inner products of a group; skip parameters that the sample does not use."""
         parameters = [parameter for _, parameter in group]
         options = {"retain_graph": True, "allow_unused": True}
         found = [torch.autograd.grad(hidden, parameters, cotangent, **options) for cotangent in cotangents]
@@ -154,7 +155,10 @@ class TrueGradients:
             if self._labels[name]:
                 grams[self._labels[name]] += product
             if name in self._lora:
-                grams[LORA] += _lora_products(gradients, self._lora[name])
+                lora = self._lora[name]
+                whole = [(gradient.T if lora.transposed else gradient).float() for gradient in gradients]
+                over_b = _products([lora.scale * gradient @ lora.a.T for gradient in whole])
+                grams[LORA] += _products([lora.scale * lora.b.T @ gradient for gradient in whole]) + over_b
 
 
 def _products(gradients: Sequence[Tensor]) -> Gram:
@@ -162,33 +166,18 @@ def _products(gradients: Sequence[Tensor]) -> Gram:
     return (flat @ flat.T).double().cpu().numpy()
 
 
-def _lora_products(gradients: Sequence[Tensor], lora: _LoraFactors) -> Gram:
-    whole = [(gradient.T if lora.transposed else gradient).float() for gradient in gradients]
-    over_b = _products([lora.scale * gradient @ lora.a.T for gradient in whole])
-    return _products([lora.scale * lora.b.T @ gradient for gradient in whole]) + over_b
-
-
-def _representation_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return all floating-point parameters but the output head's, unless the input embeddings share them."""
-    output, inputs = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
-    head = set() if output is None else {id(parameter) for parameter in output.parameters()}
-    head -= {id(parameter) for parameter in inputs.parameters()}
-    every = model.named_parameters()
-    return [(name, each) for name, each in every if id(each) not in head and each.is_floating_point()]
-
-
 def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[str, _LoraFactors]:
     if adapter.folder.config.get("use_dora"):
         raise ModelError(
-            f"{adapter.folder.path} is DoRA, whose parameters' gradients are not taken here. Leave --adapter's own "
-            "parameters out with --no-lora."
+            f"{adapter.folder.path} is DoRA. Gradients of DoRA's parameters are not supported here. Leave the "
+            "adapter's own parameters out with --no-lora."
         )
     modules = dict(model.named_modules())
     placed = place(adapter, model)
     if model.get_output_embeddings() in [modules[module] for module in placed.values()]:  # type: ignore[operator]
         raise ModelError(
-            f"{adapter.folder.path} is on the output head too, whose parameters' gradients are not taken here. Leave "
-            "--adapter's own parameters out with --no-lora."
+            f"{adapter.folder.path} also adapts the output head. Gradients of the head's parameters are not supported "
+            "here. Leave the adapter's own parameters out with --no-lora."
         )
     return {
         f"{module}.weight": _LoraFactors(
@@ -202,7 +191,7 @@ def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[s
 
 
 def _layer_groups(model: nn.Module, parameters: Sequence[tuple[str, nn.Parameter]], num_groups: int) -> dict[str, str]:
-    """Return each parameter's group of the decoder's layers; "" outside of them, and for all without groups."""
+    """Return each parameter's group of decoder layers; "" for a parameter outside the layers or without groups."""
     decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model  # type: ignore[operator]
     inside = {id(parameter) for parameter in decoder.parameters()}
     found = {name: _LAYER.search(name) for name, parameter in parameters if id(parameter) in inside}

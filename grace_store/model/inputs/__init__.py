@@ -1,1 +1,1 @@
-"""From samples to tokens and images, and to the tensors of one pass."""
+"""Turn samples into tokens, images and the tensors of a forward pass."""

@@ -1,28 +1,28 @@
-"""Which samples share a forward pass, and which a prompt. A pure function of lengths."""
+"""Form batches of samples, with or without shared prompts, from their lengths alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 LEAST_SAVED = 1 / 8
-"""Share of a group's tokens that sharing must save: below it, batches of samples of like lengths are as fast."""
+"""Smallest share of a group's tokens that sharing must save. Below it, batches of similar lengths are as fast."""
 LOOK_BACK = 4
-"""How many times as many tokens as it computes a pass may look back at, and a batch have in its responses."""
+"""Largest ratio of the keys that a pass reads to batch_tokens, and of a batch's response tokens to batch_tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class LengthRule:
-    """Which lengths may share a pass: those that the model places alike, whichever of them is the longest."""
+    """A rule for which lengths may share a batch: lengths with the same scale of positions."""
 
     switch: int | None = None
-    """The shortest length that the model computes otherwise than those below; None if it makes no difference."""
+    """The shortest length with another scale of positions than shorter lengths; None if all have the same scale."""
     grows: bool = False
-    """Whether every length from there on is computed in a way of its own."""
+    """Whether every length from the switch on has its own scale."""
     alone: bool = False
-    """Whether every sample has a pass of its own."""
+    """Whether every sample is its own batch."""
 
     def kind_of(self, length: int) -> int:
-        """Return a number that lengths have in common that may share a pass; it rises with the length.
+        """Return the same number for all lengths that may share a batch; it rises with the length.
 
         >>> [LengthRule(9).kind_of(length) for length in (3, 8, 9, 20)]
         [0, 0, 9, 9]
@@ -39,7 +39,7 @@ ONE_AT_A_TIME = LengthRule(alone=True)
 
 
 def form_packs(lengths: Sequence[int], batch_tokens: int, rule: LengthRule = ANY_LENGTHS) -> list[list[int]]:
-    """Return batches of positions, the longest first, each of at most batch_tokens tokens without any padding.
+    """Return batches of positions, the longest samples first, each of at most batch_tokens tokens without padding.
 
     >>> form_packs([3, 9, 4, 4], 8)
     [[1], [2, 3], [0]]
@@ -56,9 +56,9 @@ def form_packs(lengths: Sequence[int], batch_tokens: int, rule: LengthRule = ANY
 
 
 def form_batches(lengths: Sequence[int], batch_tokens: int, rule: LengthRule = ANY_LENGTHS) -> list[list[int]]:
-    """Return batches of positions, the longest first, each of at most batch_tokens tokens with its padding.
+    """Return batches of positions, the longest samples first, each of at most batch_tokens tokens with padding.
 
-    A sample longer than that is a batch by itself.
+    A longer sample is its own batch.
 
     >>> form_batches([3, 9, 4, 4], 8)
     [[1], [2, 3], [0]]
@@ -71,7 +71,7 @@ def form_batches(lengths: Sequence[int], batch_tokens: int, rule: LengthRule = A
     room = 0
     for position in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if room == 0 or not _fits(rule, lengths, batches, position):
-            # The first is the longest, so it says how many fit beside it.
+            # The first sample is the longest, so it decides how many fit.
             room = max(1, batch_tokens // max(1, lengths[position]))
             batches.append([])
         batches[-1].append(position)
@@ -80,7 +80,7 @@ def form_batches(lengths: Sequence[int], batch_tokens: int, rule: LengthRule = A
 
 
 def _fits(rule: LengthRule, lengths: Sequence[int], batches: list[list[int]], position: int) -> bool:
-    """Tell whether a sample may share the pass of the batch begun last, whose first is its longest."""
+    """Tell whether a sample may join the last batch; the first sample of a batch is its longest."""
     return bool(batches) and not rule.alone and rule.kind_of(lengths[batches[-1][0]]) == rule.kind_of(lengths[position])
 
 
@@ -88,23 +88,23 @@ def _fits(rule: LengthRule, lengths: Sequence[int], batches: list[list[int]], po
 
 
 class PromptLengths(NamedTuple):
-    """What forming batches needs to know of samples, by their positions in the unit."""
+    """The lengths of samples, by their positions in the unit."""
 
     prompt: Mapping[int, int]
-    """Tokens of the prompt that could be shared."""
+    """Number of tokens of the prompt that can be shared."""
     response: Mapping[int, int]
-    """Tokens that follow these."""
+    """Number of tokens after the shared part of the prompt."""
 
 
 Groups = list[list[int]]
-"""The positions of each group's samples, whose prompts run together; or of each pass of their responses."""
+"""Positions of samples: those of each group with one prompt, or those of each pass of responses."""
 
 
 def form_shared(groups: Iterable[Sequence[int]], lengths: PromptLengths, batch_tokens: int) -> list[Groups]:
-    """Return batches of those groups that are worth it, the longest prompts first.
+    """Return batches of the groups that are worth sharing, the longest prompts first.
 
-    Prompts and each pass of responses have at most batch_tokens tokens with their padding; a prompt that has more is
-    not shared, and a response that has more is a pass by itself.
+    The prompts of a batch, and each pass of responses, have at most batch_tokens tokens with padding. A longer prompt
+    is not shared, and a longer response is its own pass.
 
     >>> lengths = PromptLengths({0: 9, 1: 9, 2: 9, 5: 9}, {0: 3, 1: 5, 2: 4, 5: 3})
     >>> form_shared([[0, 1, 5], [2]], lengths, 10)
@@ -120,14 +120,14 @@ def form_shared(groups: Iterable[Sequence[int]], lengths: PromptLengths, batch_t
 
 
 def form_passes(groups: Groups, lengths: PromptLengths, pass_tokens: int) -> Groups:
-    """Return the passes of groups' responses, the longest first, each of at most pass_tokens tokens with padding."""
+    """Return the passes of the groups' responses, the longest first, of at most pass_tokens tokens with padding."""
     longest_prompt = max(lengths.prompt[group[0]] for group in groups)
     members = sorted((i for group in groups for i in group), key=lambda i: (-lengths.response[i], i))
     passes: list[list[int]] = []
     room = 0
     for position in members:
         if room == 0:
-            # The first is the longest, so it says how many fit beside it.
+            # The first sample is the longest, so it decides how many fit.
             length = max(1, lengths.response[position])
             room = max(1, min(pass_tokens // length, LOOK_BACK * pass_tokens // (longest_prompt + length)))
             passes.append([])
@@ -147,7 +147,7 @@ def _saves(members: Sequence[int], lengths: PromptLengths) -> bool:
 
 
 def _pieces(members: Sequence[int], lengths: PromptLengths, most: int) -> list[list[int]]:
-    """Return a group in pieces whose responses have at most so many tokens; one sample may have more.
+    """Split a group into pieces with at most most response tokens each; a single sample may have more.
 
     >>> _pieces([0, 1, 2], PromptLengths({}, {0: 5, 1: 4, 2: 3}), 9)
     [[0, 1], [2]]
@@ -164,7 +164,7 @@ def _pieces(members: Sequence[int], lengths: PromptLengths, most: int) -> list[l
 
 
 def _fill(pieces: Sequence[list[int]], lengths: PromptLengths, batch_tokens: int) -> list[list[list[int]]]:
-    """Return pieces, the longest prompts first, in batches; no prompt is less than half as long as its batch's first.
+    """Put pieces into batches, the longest prompts first; a prompt has at least half the length of the first one.
 
     >>> lengths = PromptLengths({0: 9, 2: 8, 4: 4}, dict.fromkeys(range(6), 1))
     >>> _fill([[0, 1], [2, 3], [4, 5]], lengths, 30)

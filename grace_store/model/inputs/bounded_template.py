@@ -1,14 +1,13 @@
-"""A chat template that comes to an end: transformers' own way to render it, with limits on its loops and its texts.
+"""Render chat templates as transformers does, but with limits on loops and on the size of texts.
 
-Templates come with models and are programs. Loops and calls of macros count against one limit, characters of all
-texts that are made on the way against another, so that a template ends soon and needs little memory, and for the same
-conversation always in the same way.
+Templates come with models and are programs. One limit counts loops and calls of macros. The other counts the characters
+of all texts, intermediate texts too. So a template ends soon and needs little memory, and the same conversation always
+has the same result.
 """
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sized
 from functools import wraps
 from typing import Any
 
@@ -20,25 +19,22 @@ from transformers.utils import chat_template_utils
 from grace_store.model.devices import in_words
 
 MAX_TURNS = 100_000
-"""How often all loops of a template may turn for one conversation."""
+"""Largest number of iterations of all loops of a template for one conversation."""
 MAX_CHARS = 1 << 26
-"""How many characters a template may handle for one conversation, the steps in between included."""
+"""Largest number of characters of all texts, intermediate texts too, for one conversation."""
 _ITEM_CHARS = 8
-"""What an item of a list counts as."""
+"""Number of characters that an item of a list counts as."""
 _MAX_BITS = 4096
 _SIZED = frozenset(
     {"batch", "center", "indent", "slice", "tojson", "truncate", "wordwrap", "range", "generate_lorem_ipsum"}
 )
-"""Filters and functions whose numbers say how much they make."""
+"""Filters and functions with numbers that decide the size of their results."""
 _COUNT, _MEASURE = "grace_store_count", "grace_store_measure"
-_OPERATORS = frozenset({"+", "*", "**", "%"})
-_WIDTH = re.compile(r"[0-9]{7,}|\*")
-"""A number too large, or one to be taken from elsewhere, in a format."""
 _OWN_TEMPLATE: Callable[[str], Template] = chat_template_utils._compile_jinja_template
 
 
 class BoundedTemplate:
-    """Renders conversations as the tokenizer would. Safe to use from several threads."""
+    """A template that renders conversations as the tokenizer does. Several threads may use it."""
 
     def __init__(self, source: str) -> None:
         self._budget = _Budget()
@@ -50,10 +46,10 @@ class BoundedTemplate:
             raise TemplateRuntimeError(in_words(error)) from error
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """Return the text; raise TemplateError for whatever goes wrong in the template."""
+        """Return the text; raise TemplateError for any error in the template."""
         try:
-            with self._budget.begun():
-                return "".join(map(self._budget.measure, self._template.generate(variables)))
+            self._budget.turns, self._budget.chars = MAX_TURNS, MAX_CHARS
+            return "".join(map(self._budget.measure, self._template.generate(variables)))
         except TemplateError:
             raise
         except Exception as error:
@@ -61,25 +57,20 @@ class BoundedTemplate:
 
 
 class _Budget(threading.local):
-    """What is left to a thread's template."""
+    """The remaining limits of a template, for each thread."""
 
     turns = MAX_TURNS
     chars = MAX_CHARS
 
-    @contextmanager
-    def begun(self) -> Iterator[None]:
-        self.turns, self.chars = MAX_TURNS, MAX_CHARS
-        yield
-
     def count(self, _text: str = "") -> str:
-        """Take one turn of a loop."""
+        """Count one iteration of a loop."""
         self.turns -= 1
         if self.turns < 0:
-            raise TemplateRuntimeError(f"its loops turn more than {MAX_TURNS} times")
+            raise TemplateRuntimeError(f"its loops have more than {MAX_TURNS} iterations")
         return ""
 
     def measure(self, value: Any) -> Any:
-        """Take the characters or items of a value that was made."""
+        """Count the characters or items of a new value."""
         if isinstance(value, str):
             self.take(len(value))
         elif isinstance(value, list | tuple):
@@ -96,7 +87,7 @@ class _Budget(threading.local):
 
 
 class _Counted(NodeTransformer):
-    """Has every loop and macro count its turns, and joined texts their characters."""
+    """A transformer of templates: loops and macros count their iterations, and joined texts their characters."""
 
     def visit(self, node: nodes.Node, *_args: Any, **_kwargs: Any) -> nodes.Node:
         self.generic_visit(node)
@@ -110,12 +101,12 @@ def _filtered(node: nodes.Expr, name: str, lineno: int) -> nodes.Filter:
 
 
 def _compile(source: str, budget: _Budget) -> Template:
-    # The environment of a template that does nothing: compiling this one there would already run parts of it.
+    # The environment of an empty template: transformers' own compilation of this source would already run parts of it.
     environment: Any = _OWN_TEMPLATE("").environment.overlay()
-    environment.intercepted_binops = _OPERATORS
+    environment.intercepted_binops = frozenset({"+", "*", "**", "%"})
     environment.call_binop = _bounded_operators(environment.call_binop, budget)
     environment.call = _bounded_calls(environment.call, budget)
-    # Given the context, they are left for when the template runs.
+    # Filters with the context run only when the template runs.
     own = {_COUNT: lambda _, text: budget.count(text), _MEASURE: lambda _, value: budget.measure(value)}
     environment.filters = {
         **{name: _bounded(name, each, budget) for name, each in environment.filters.items()},
@@ -133,7 +124,7 @@ def _bounded_operators(operate: Callable[..., Any], budget: _Budget) -> Callable
             _check_product(budget, right, left)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             if right * left.bit_length() > _MAX_BITS:
-                raise TemplateRuntimeError("it raises numbers to too high a power")
+                raise TemplateRuntimeError("it computes too large a power")
         elif operator == "%" and isinstance(left, str):
             _check_format(left)
         return budget.measure(operate(context, operator, left, right))
@@ -147,13 +138,13 @@ def _check_product(budget: _Budget, value: Any, times: Any) -> None:
 
 
 def _check_format(text: str) -> None:
-    if _WIDTH.search(text):
+    if re.search(r"[0-9]{7,}|\*", text):  # a large number, or a number from an argument
         raise TemplateRuntimeError("it formats with too large a width")
 
 
 def _bounded_calls(call: Callable[..., Any], budget: _Budget) -> Callable[..., Any]:
     def bounded(context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        method = getattr(function, "__wrapped__", function)  # a text's format, as the sandbox has it
+        method = getattr(function, "__wrapped__", function)  # the sandbox wraps a text's format
         name, text = getattr(method, "__name__", ""), getattr(method, "__self__", None)
         if isinstance(text, str):
             _check_numbers((*args, *kwargs.values()), budget)
@@ -178,7 +169,7 @@ def _bounded(name: str, function: Callable[..., Any], budget: _Budget) -> Callab
 
 
 def _check_texts(name: str, values: tuple[Any, ...], budget: _Budget) -> None:
-    """Raise before a method of texts, or a filter of that name, makes something too large of them."""
+    """Raise before a method of texts, or a filter of the same name, makes too large a result."""
     texts = [each for each in values if isinstance(each, str)]
     if name.startswith("format") and texts:
         _check_format(texts[0])
@@ -188,7 +179,7 @@ def _check_texts(name: str, values: tuple[Any, ...], budget: _Budget) -> None:
 
 
 def _check_numbers(values: tuple[Any, ...], budget: _Budget) -> None:
-    """Raise before a width, an indent or a number of items makes something too large."""
+    """Raise before a width, an indent or a number of items makes too large a result."""
     for value in values:
         if isinstance(value, int):
             budget.check(value)

@@ -1,4 +1,4 @@
-"""From tokenised samples to the tensors of one forward pass. Knows nothing of models."""
+"""Turn tokenised samples into the tensors of one forward pass. Knows nothing of models."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -18,65 +18,65 @@ from grace_store.model.inputs.tokens import TokenizedSample
 
 @dataclass(frozen=True, slots=True)
 class ResponsePass:
-    """Responses that follow prompts whose keys and values are kept; tensors lie in main memory."""
+    """Responses that run after the kept keys and values of their prompts; tensors are in host memory."""
 
     inputs: dict[str, Tensor]
-    """As a batch's, from the last token of each prompt on, without a mask."""
+    """Arguments as in a batch, from the last token of each prompt on, without a mask."""
     prompt: Tensor
-    """For each response the row of its prompt."""
+    """The row of each response's prompt."""
     mask: Tensor | None
-    """(samples, longest prompt + longest): 0 where a prompt is shorter; None where all are as long."""
+    """(samples, longest prompt + longest response): 0 before a shorter prompt; None if all prompts have one length."""
     predecessor: Tensor
-    """As a batch's, in the hidden states of this pass."""
+    """Indices as in a batch, in the hidden states of this pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompts:
-    """What makes a batch one of prompts that run once, each for several responses."""
+    """The prompts of a batch that run once, each for several responses."""
 
     groups: list[list[int]]
-    """Positions of the samples of each prompt in their unit."""
+    """Positions in the unit of the samples of each prompt."""
     lengths: Tensor
-    """Tokens of each prompt that are shared."""
+    """Number of shared tokens of each prompt."""
     shift: Tensor | None
-    """(prompts, longest): for each place of prompts that end together, where it is in those that begin together; None
-    where all are as long."""
+    """(prompts, longest): for each index in prompts aligned at their ends, the index in prompts aligned at their
+    starts; None if all prompts have one length."""
     passes: list[ResponsePass]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples that share a forward pass; tensors lie in main memory."""
+    """Samples that share a forward pass; tensors are in host memory."""
 
     members: tuple[int, ...]
     """Positions of the samples in their unit."""
     inputs: dict[str, Tensor]
-    """The model's arguments of every token, each (samples, longest), padded with zeros on the right: input_ids, and
-    of a vision-language model all that its processor made. Without a mask, as a causal model does not see what
-    follows. Packed: each (1, tokens), without padding, and position_ids that start anew with every sample."""
+    """The model's arguments per token, each (samples, longest), padded with zeros on the right: input_ids, and for a
+    vision-language model all arguments from its processor. There is no mask, because a causal model does not see later
+    tokens. In a packed batch each is (1, tokens), without padding, and position_ids start at 0 in every sample."""
     predecessor: Tensor
-    """For each response token, where in the flattened hidden states its prediction was made."""
+    """For each response token, the index in the flattened hidden states of the token that predicts it."""
     target: Tensor
     segment: Tensor
     weight: Tensor
     host_segment: IntArray
     num_segments: tuple[int, ...]
-    """Segments of each sample."""
+    """Number of segments of each sample."""
     packed_lengths: tuple[int, ...] = ()
-    """Tokens of each sample, if packed."""
+    """Number of tokens of each sample in a packed batch."""
     shared: SharedPrompts | None = None
-    """If there, inputs are those of the prompts, each once, and there is no other predecessor than of its passes."""
+    """Shared prompts, if any. Then inputs has each prompt once, and predecessor is empty: each pass has its own."""
 
     @property
     def num_padded_tokens(self) -> int:
-        """Tokens that take up memory at a time."""
+        """Number of tokens in memory at the same time."""
         passes = () if self.shared is None else self.shared.passes
         largest = max((each.inputs["input_ids"].numel() for each in passes), default=0)
         return self.inputs["input_ids"].numel() + largest
 
     @property
     def shown(self) -> tuple[int, ...]:
-        """The members whose images go through the model."""
+        """The members that the model sees the images of: all, or one for each shared prompt."""
         return self.members if self.shared is None else tuple(group[0] for group in self.shared.groups)
 
     def tokens_on(self, device: torch.device) -> ResponseTokens:
@@ -95,7 +95,7 @@ def collate(
     *,
     packed: bool = False,
 ) -> Batch:
-    """Return the batch of some samples, in main memory but for a device; members are their positions in the unit."""
+    """Return a batch in host memory, ready for the device; members are the samples' positions in the unit."""
     lengths = [sample.num_tokens for sample in samples]
     starts = np.cumsum([0, *lengths]) if packed else np.arange(len(samples)) * max(lengths)
     return Batch(
@@ -110,7 +110,7 @@ def collate(
 def collate_shared(
     groups: Groups, tokens: Mapping[int, TokenizedSample], pass_tokens: int, device: torch.device = devices.CPU
 ) -> Batch:
-    """Return the batch of some groups of samples, each of one prompt; they are named by their positions in the unit.
+    """Return the batch of groups of samples with one prompt each; groups has the samples' positions in the unit.
 
     The responses run in passes of at most pass_tokens tokens.
     """
@@ -134,10 +134,7 @@ def collate_shared(
         _tensor(np.zeros(0, dtype=np.int64), device),
         **_responses([responses[member] for member in members], device),
         shared=SharedPrompts(
-            groups,
-            _tensor(lengths, device),
-            _tensor(shift, device) if missing.any() else None,
-            passes,
+            groups, _tensor(lengths, device), _tensor(shift, device) if missing.any() else None, passes
         ),
     )
 
@@ -159,10 +156,13 @@ def _response_pass(
 def _inputs(
     samples: Sequence[TokenizedSample], starts: IntArray, device: torch.device, *, packed: bool = False
 ) -> dict[str, Tensor]:
-    """Return the arguments of every token, each sample's from its start in the flattened batch on."""
+    """Return the arguments per token; each sample begins at its start in the flattened batch."""
     lengths = [sample.num_tokens for sample in samples]
     shape = (1, sum(lengths)) if packed else (len(samples), max(lengths))
-    inputs = {name: np.zeros(shape, dtype=np.int64) for name in _input_names(samples[0], packed=packed)}
+    names = ["input_ids", *samples[0].token_inputs]
+    if packed:  # models separate packed samples by positions that start at 0, and only if there is no mask
+        names = ["position_ids", *(name for name in names if name != "attention_mask")]
+    inputs = {name: np.zeros(shape, dtype=np.int64) for name in names}
     for start, sample in zip(starts.tolist(), samples, strict=False):
         own = {"input_ids": sample.ids, "position_ids": np.arange(sample.num_tokens), **sample.token_inputs}
         for name, values in inputs.items():
@@ -176,7 +176,7 @@ def _predecessors(samples: Sequence[TokenizedSample], starts: IntArray) -> IntAr
 
 
 def _responses(samples: Sequence[TokenizedSample], device: torch.device) -> dict[str, Any]:
-    """Return what a batch knows of its response tokens, sample by sample."""
+    """Return a batch's fields about response tokens, sample by sample."""
     target, segment, weight = [], [], []
     first_segment = 0
     for sample in samples:
@@ -196,54 +196,44 @@ def _responses(samples: Sequence[TokenizedSample], device: torch.device) -> dict
 
 
 def _response_places(sample: TokenizedSample) -> IntArray:
-    """Return where a sample's response tokens are, in the order of their segments."""
-    # Segments follow each other in the text, but a token may be late (an end of turn): keep them in order.
+    """Return the indices of a sample's response tokens, in the order of their segments."""
+    # Segments follow each other in the text, but the token for an end of turn may come late. So sort by segment.
     position = np.flatnonzero(sample.segment >= 0)
     return position[np.argsort(sample.segment[position], kind="stable")]
 
 
-def _input_names(sample: TokenizedSample, *, packed: bool) -> list[str]:
-    names = ["input_ids", *sample.token_inputs]
-    # Models tell packed samples apart by positions that start anew, and only if there is no mask.
-    return ["position_ids", *(name for name in names if name != "attention_mask")] if packed else names
-
-
 def _tensor(array: IntArray | Float32Array, device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return devices.pin(tensor, device)
+    return devices.pin(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
-# ---------------------------------------------------------------- which samples of a unit have the same prompt
-# Samples of one prompt have the same tokens, and the same images, before their responses. All of these but the last
-# token run through the model once; each response follows, that last token before it, so that whatever predicts a token
-# of a response is in the pass of the response.
+# ---------------------------------------------------------------- samples of a unit with the same prompt
+# Samples of one prompt have the same tokens and the same images before their responses. The prompt without its last
+# token runs through the model once. Each response runs after it, together with that last token, so that every token
+# that predicts a response token is in the pass of the response.
 
 
 def find_groups(
     tokens: Mapping[int, TokenizedSample], images: Mapping[int, Sequence[str]], image_ids: Collection[int]
 ) -> list[list[int]]:
-    """Return the positions of samples that have the same prompt, group by group; images are digests of each sample's.
+    """Return groups of samples with the same prompt, as lists of positions; images has the digests of their images.
 
-    A prompt whose last token stands for an image is not shared: images must not be cut in two.
+    A prompt that ends with an image token is not shared, because an image must not be cut in two.
     """
     groups: dict[bytes, list[int]] = {}
     for position, sample in tokens.items():
         length = sample.num_prompt_tokens
-        if length and int(sample.ids[length]) not in image_ids:
-            groups.setdefault(_digest(sample, length, images.get(position, ())), []).append(position)
+        if not length or int(sample.ids[length]) in image_ids:
+            continue
+        digest = hashlib.blake2b(np.ascontiguousarray(sample.ids[:length]).tobytes(), digest_size=16)
+        for name, values in sample.token_inputs.items():
+            digest.update(name.encode() + np.ascontiguousarray(values[:length]).tobytes())
+        for image in images.get(position, ()):
+            digest.update(image.encode())
+        groups.setdefault(digest.digest(), []).append(position)
     return list(groups.values())
 
 
 def prompt_lengths(tokens: Mapping[int, TokenizedSample]) -> PromptLengths:
-    """Return the lengths of samples' prompts and responses."""
+    """Return the lengths of the prompts and responses of samples."""
     prompt = {position: sample.num_prompt_tokens for position, sample in tokens.items()}
     return PromptLengths(prompt, {i: sample.num_tokens - prompt[i] for i, sample in tokens.items()})
-
-
-def _digest(sample: TokenizedSample, length: int, images: Sequence[str]) -> bytes:
-    digest = hashlib.blake2b(np.ascontiguousarray(sample.ids[:length]).tobytes(), digest_size=16)
-    for name, values in sample.token_inputs.items():
-        digest.update(name.encode() + np.ascontiguousarray(values[:length]).tobytes())
-    for image in images:
-        digest.update(image.encode())
-    return digest.digest()

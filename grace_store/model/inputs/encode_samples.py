@@ -1,9 +1,9 @@
-"""From the samples of a unit to tokens and images, or to the reason why not. CPU work only."""
+"""Turn the samples of a unit into tokens and images, or set them aside with a reason. Runs on the CPU."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,26 +38,26 @@ from grace_store.model.load.weights import LoadedModel, describe_model
 _LOG = logging.getLogger(__name__)
 
 TOO_LONG = "their vectors may mean little. A new --signal with --max-length %d sets them aside"
-"""What it means for a signal that samples are longer than the model is made for."""
+"""The end of the warning about samples beyond the model's context, for a signal."""
 UNIT_IMAGE_BYTES = 2**30
-"""What the pixels of a unit may take while it waits; those beyond are made again right before they are needed."""
+"""Largest size of the pixels of a waiting unit. Pixels beyond it are made again just before their use."""
 
 
 @dataclass(slots=True)
 class PreparedUnit:
-    """What became of each sample, by its position in the unit: tokens (and images), or a reason."""
+    """The samples of a unit, by position: tokens (and images), or the reason why a sample is set aside."""
 
     tokens: dict[int, TokenizedSample] = field(default_factory=dict)
     images: dict[int, SampleImages] = field(default_factory=dict)
-    """Of a vision-language model, for every sample that has tokens."""
+    """Images of every sample with tokens; empty for a model that reads only text."""
     set_aside: dict[int, SetAside] = field(default_factory=dict)
     num_rows: tuple[int, ...] = ()
-    """Segments of each sample, set aside or not; empty, as the batches, until these are formed."""
+    """Number of segments of each sample, set aside or not; empty until the batches are formed."""
     batches: list[Batch] = field(default_factory=list)
 
 
 class SampleReader:
-    """Reads samples as one spec says. Safe to use from several threads."""
+    """A reader of samples for one spec. Several threads may use it."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class SampleReader:
         images: str | Path | None = None,
         too_long: str = TOO_LONG,
     ) -> None:
-        """Take images, the folder that image paths are in; by default the current one.
+        """Prepare to read samples; images is the folder of relative image paths, by default the current folder.
 
-        too_long says what follows from samples beyond the model's context, and the --max-length that fits it.
+        too_long is the end of the warning about samples beyond the model's context, with the --max-length that fits.
         """
         self._made_of = (loaded, spec, vocab_size, images)
         self._too_long = too_long
@@ -92,7 +92,7 @@ class SampleReader:
         )
         if spec.include_eos and not self._tokenizer.has_marker(self._renderer.suffix):
             raise SettingError(
-                "--include-eos has no meaning here: nothing that ends a turn is written after a response."
+                "--include-eos has no meaning here: no token that ends a turn is written after a response."
             )
         self._vision: VisionReader | None = None
         if loaded.processor is not None:
@@ -107,17 +107,17 @@ class SampleReader:
 
     @property
     def image_ids(self) -> frozenset[int]:
-        """The tokens that stand for images."""
+        """The ids of the tokens for images."""
         return frozenset() if self._vision is None else self._vision.image_ids
 
     def with_images_as(self, images_as: ImagesAs) -> SampleReader:
-        """Return what reads the same but for its images; raises SettingError where that has no meaning."""
+        """Return a reader that prepares images in another way; raise SettingError if the model does not allow it."""
         loaded, spec, vocab_size, images = self._made_of
         changed = spec.model_copy(update={"images_as": images_as})
         return SampleReader(loaded, changed, vocab_size, images, self._too_long)
 
     def read(self, samples: Sequence[Sample]) -> PreparedUnit:
-        """Return what became of each sample."""
+        """Return the tokens and images of each sample, or the reason why the sample is set aside."""
         unit = PreparedUnit()
         rendered: dict[int, RenderedSample] = {}
         for position, sample in enumerate(samples):
@@ -130,21 +130,18 @@ class SampleReader:
                 unit.tokens[position] = made
         if self._vision is not None:
             self._read_images(self._vision, samples, rendered, unit)
-        self._warn_of_context(unit.tokens.values())
-        return unit
-
-    def _warn_of_context(self, tokens: Iterable[TokenizedSample]) -> None:
-        """Say once that samples are longer than the model is said to be made for: nothing else would show it."""
-        longest = max((sample.num_tokens for sample in tokens), default=0)
+        longest = max((sample.num_tokens for sample in unit.tokens.values()), default=0)
         if self._context is not None and longest > self._context:
+            # One warning only. Nothing else would show that samples are too long for the model.
             _LOG.warning(
-                "samples of up to %d tokens are longer than the %d that this model says it is made for "
+                "samples have up to %d tokens, more than this model's context of %d "
                 f"(max_position_embeddings): {self._too_long}",
                 longest,
                 self._context,
                 self._context,
             )
             self._context = None
+        return unit
 
     def _tokenize(self, rendered: Sequence[RenderedSample]) -> list[TokenizedSample | Unusable]:
         try:
@@ -170,23 +167,21 @@ class SampleReader:
 
 @contextmanager
 def _set_aside(unit: PreparedUnit, position: int) -> Iterator[None]:
-    """Set a sample aside whose reading fails, whatever the reason, unless that is none of its own."""
+    """Set a sample aside if reading it fails, unless the failure is not the sample's."""
     try:
         yield
-    except Unusable as verdict:
-        unit.set_aside[position] = verdict.why
+    except Unusable as error:
+        unit.set_aside[position] = error.why
     except GraceStoreError:
         raise
     except Exception as error:
         if devices.is_out_of_memory(error) or devices.is_lost(error):
             raise
-        unit.set_aside[position] = SetAside(
-            Reason.BAD_TEXT, f"it cannot be read as the model is given it: {in_words(error)}"
-        )
+        unit.set_aside[position] = SetAside(Reason.BAD_TEXT, f"it cannot be read for this model: {in_words(error)}")
 
 
 class ImageQueue:
-    """Hands out the images of one batch after the other, made and joined by other threads ahead of their turn."""
+    """A queue of the images of batches. Other threads make and join the images before their batch runs."""
 
     def __init__(
         self, images: dict[int, SampleImages], pool: ThreadPoolExecutor, device: torch.device = devices.CPU
@@ -197,49 +192,49 @@ class ImageQueue:
         self._coming: dict[tuple[int, ...], Future[ImageInputs]] = {}
 
     def announce(self, members: Sequence[int]) -> None:
-        """Start on the images of a batch that will soon be asked for."""
+        """Start to make the images of a batch that will run soon."""
         batch = tuple(members)
         several = [self._images[member] for member in batch if member in self._images]
         if not several or batch in self._coming:
             return
-        # The pool takes tasks in turn: whenever one that joins runs, those it waits for have been taken before it.
+        # The pool starts tasks in order: when a join runs, the tasks that it waits for have started before it.
         made = [images.kept if images.kept is not None else self._pool.submit(images.make) for images in several]
         self._coming[batch] = self._pool.submit(self._join, made)
 
     def take(self, members: Sequence[int]) -> ImageInputs:
-        """Return the images of a batch, joined in order; empty if it has none."""
+        """Return the images of a batch, joined in order; empty if the batch has none."""
         self.announce(members)
         coming = self._coming.pop(tuple(members), None)
         return {} if coming is None else coming.result()
 
     def _join(self, made: Sequence[ImageInputs | Future[ImageInputs]]) -> ImageInputs:
         joined = join_images([each.result() if isinstance(each, Future) else each for each in made])
-        devices.make_current(self._device)  # of this thread, which is the pool's
+        devices.make_current(self._device)  # of this thread of the pool
         return {name: devices.pin(tensor, self._device) for name, tensor in joined.items()}
 
 
-# ---------------------------------------------------------------- parts that have the tokens of the whole
+# ---------------------------------------------------------------- parts of a response that keep its tokens
 
 
 class TokenCuts:
-    """Cuts responses at their segments' first tokens, as a model's tokenizer makes them.
+    """A function that cuts responses before the first token of each segment.
 
-    Where that would change tokens (some tokenizers take two line ends for one token only if nothing follows), tokens of
-    white space go with the segment after them.
+    If such a cut would change tokens (some tokenizers merge two line ends only at the end of a text), the white space
+    before it goes to the next segment.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._backend = with_plain_offsets(tokenizer)
         self.num_unlike = 0
-        """Samples whose parts have other tokens than the whole, wherever they are cut."""
+        """Number of samples with parts that have other tokens than the whole for every possible cut."""
 
     @classmethod
     def of_model(cls, model: str) -> Self:
-        """Return the cuts of a model's tokenizer; its weights are not loaded."""
+        """Return the cuts for a model's tokenizer, without loading its weights."""
         return cls(describe_model(model).tokenizer)
 
     def __call__(self, sample: Sample) -> list[int]:
-        """Return where the parts of a response begin, one for each segment, and where the last one ends."""
+        """Return the starts of the parts of a response, one for each segment, and the end of the last part."""
         text = sample.response
         encoding = self._backend.encode(text, add_special_tokens=False)
         ids, offsets = encoding.ids, np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
@@ -256,10 +251,10 @@ class TokenCuts:
         return cuts
 
     def _places_to_cut(self, text: str, ids: list[int], offsets: IntArray, tokens: tuple[int, int]) -> Iterator[int]:
-        """Yield the tokens before which the text can be cut, so that what lies between two cuts keeps its tokens.
+        """Yield the tokens before which the text can be cut so that the text since the last cut keeps its tokens.
 
-        Two tokens are given: the first one after the last cut, and the first one of the next segment. The latter is
-        tried first, then those before it, as long as they are white space.
+        tokens has two indices: the first token after the last cut, and the first token of the next segment. The latter
+        is tried first, then the tokens before it while they are white space.
         """
         start, token = tokens
         while token > start:

@@ -1,7 +1,8 @@
-"""From a sample to the text that the model reads, and from the text to tokens, each with the segment it belongs to."""
+"""Render a sample as the text that the model reads, and turn the text into tokens, each with its segment."""
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,7 +21,7 @@ from grace_store.model.inputs.bounded_template import BoundedTemplate
 NO_SEGMENT = -1
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 _TODAY = datetime(2024, 7, 26)
-"""The date that templates are told: vectors must not depend on when they were made."""
+"""The date for templates: vectors must not depend on the day of the extraction."""
 _MARK = "gracestoremark"
 Message = dict[str, Any]
 _FIXED_DATE = {"strftime_now": _TODAY.strftime, "date_string": _TODAY.strftime("%d %b %Y")}
@@ -28,30 +29,23 @@ _FIXED_DATE = {"strftime_now": _TODAY.strftime, "date_string": _TODAY.strftime("
 
 @dataclass(frozen=True, slots=True)
 class RenderedSample:
-    """A sample's text. Segment i is text[bounds[i]:bounds[i + 1]]; a template may have trimmed its ends."""
+    """A sample's text. Segment i is text[bounds[i]:bounds[i + 1]]; a template may have trimmed the response."""
 
     text: str
     bounds: tuple[int, ...]
 
 
 def resolve_rendering(requested: Rendering | None, tokenizer: Any) -> Rendering:
-    """Return the rendering to use: as asked, else the chat template if there is one, else plain text."""
+    """Return the requested rendering; by default the chat template if there is one, else plain text."""
     if requested is None:
         return "template" if tokenizer.chat_template else "plain"
     if requested != "plain" and not tokenizer.chat_template:
-        raise SettingError(f"--rendering {requested} needs a chat template, and this tokenizer has none. Use plain.")
+        raise SettingError(f"--rendering {requested} needs a chat template, but this tokenizer has none. Use plain.")
     return requested
 
 
-def _bounded_template(tokenizer: Any) -> BoundedTemplate:
-    try:
-        return BoundedTemplate(tokenizer.get_chat_template())
-    except (TemplateError, ValueError) as error:
-        raise SettingError(f"The chat template cannot be read ({error}). Use --rendering plain.") from error
-
-
 class Renderer:
-    """Writes samples as text in one way. Safe to use from several threads."""
+    """A renderer of samples as text in one way. Several threads may use it."""
 
     def __init__(
         self,
@@ -63,47 +57,55 @@ class Renderer:
         include_eos: bool,
         image_mark: str | None = None,
     ) -> None:
-        """Take image_mark, the text that stands for an image; None for a model that reads text only."""
+        """Prepare to render samples; image_mark is the text for an image, None for a model that reads only text."""
         self._tokenizer = tokenizer
         self._rendering = resolve_rendering(rendering, tokenizer)
         self._system = system
         self._text_only = text_only
         self._image_mark = image_mark
-        self._template = None if self._rendering == "plain" else _bounded_template(tokenizer)
-        self._as_parts = image_mark is not None and self._rendering != "plain" and self._takes_parts()
+        self._as_parts = False
+        """Whether the template takes a turn as a list of texts and images, rather than as one text."""
         if self._rendering == "plain":
-            self._suffix = (tokenizer.eos_token or "") if include_eos else ""
-        else:
-            self._suffix = self._end_of_turn()
+            self._template = None
+            self.suffix = (tokenizer.eos_token or "") if include_eos else ""
+            """The text after a response."""
+            return
+        try:
+            self._template = BoundedTemplate(tokenizer.get_chat_template())
+        except (TemplateError, ValueError) as error:
+            raise SettingError(f"The chat template cannot be read ({error}). Use --rendering plain.") from error
+        if image_mark is not None:
+            with suppress(TemplateError):
+                text = self._apply([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
+                # A template for texts only writes the list as Python would.
+                self._as_parts = _MARK in text and f"'{_MARK}'" not in text
+        self.suffix = self._end_of_turn()
 
     @property
     def adds_special_tokens(self) -> bool:
-        """Whether the tokenizer is to add its own special tokens: a template has written them already.
+        """Whether the tokenizer must add its own special tokens: templates usually write them.
 
-        Templates of vision-language models may have left them to the processor.
+        Templates of vision-language models may leave them to the processor.
         """
         if self._rendering == "plain" or self._image_mark is None:
             return self._rendering == "plain"
         bos = self._tokenizer.bos_token
         return not bos or not self._apply([self._message("user", ["?"])]).startswith(bos)
 
-    @property
-    def suffix(self) -> str:
-        """What is written after a response."""
-        return self._suffix
-
     def render(self, sample: Sample) -> RenderedSample:
-        """Return the sample's text; raises Unusable when the response is not in it as it stands."""
+        """Return the sample's text; raise Unusable if the template changes the response."""
         if sample.images and not self._text_only and self._image_mark is None:
-            raise Unusable(Reason.NEEDS_VISION, f"{len(sample.images)} images, and the model reads text only")
-        messages = self._messages(sample)
+            raise Unusable(Reason.NEEDS_VISION, f"{len(sample.images)} images, but the model reads only text")
+        messages = [self._message(turn.role, turn.parts) for turn in sample.turns]
+        if self._system is not None and not any(turn.role == "system" for turn in sample.turns):
+            messages.insert(0, self._message("system", [self._system]))
         if self._rendering == "plain":
             start = "".join(message["content"] + "\n" for message in messages)
-            return _joined(start, sample, self._suffix)
+            return _joined(start, sample, self.suffix)
         try:
             prompt = self._apply(messages, add_generation_prompt=True)
             if self._rendering == "verbatim":
-                return _joined(prompt, sample, self._suffix)
+                return _joined(prompt, sample, self.suffix)
             whole = self._apply([*messages, self._message("assistant", [sample.response])])
             return self._locate(sample, messages, prompt, whole)
         except TemplateError as error:
@@ -111,28 +113,14 @@ class Renderer:
                 Reason.TEMPLATE_REWRITES, f"the chat template refuses the conversation ({error}); try --rendering plain"
             ) from error
 
-    def _messages(self, sample: Sample) -> list[Message]:
-        messages = [self._message(turn.role, turn.parts) for turn in sample.turns]
-        if self._system is not None and not any(turn.role == "system" for turn in sample.turns):
-            messages.insert(0, self._message("system", [self._system]))
-        return messages
-
     def _message(self, role: str, parts: Sequence[str | ImageRef]) -> Message:
         if self._text_only or self._image_mark is None:
             parts = [part for part in parts if isinstance(part, str)]
         if not self._as_parts:
-            return {"role": role, "content": "".join(_text_of(part, self._image_mark) for part in parts)}
+            texts = (part if isinstance(part, str) else self._image_mark or "" for part in parts)
+            return {"role": role, "content": "".join(texts)}
         content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
         return {"role": role, "content": content}
-
-    def _takes_parts(self) -> bool:
-        """Tell whether the template takes a turn as a list of texts and images, rather than as one text."""
-        try:
-            text = self._apply([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
-        except TemplateError:
-            return False
-        # A template that knows texts only writes the list as Python would.
-        return _MARK in text and f"'{_MARK}'" not in text
 
     def _apply(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         if not messages:
@@ -142,7 +130,7 @@ class Renderer:
         return self._template.render({**given, **self._tokenizer.special_tokens_map, **_FIXED_DATE})
 
     def _end_of_turn(self) -> str:
-        """Return what the template writes after a response."""
+        """Return the text that the template writes after a response."""
         try:
             text = self._apply([self._message("user", ["?"]), self._message("assistant", [_MARK])])
         except TemplateError as error:
@@ -155,13 +143,13 @@ class Renderer:
         return suffix
 
     def _locate(self, sample: Sample, messages: Sequence[Message], prompt: str, whole: str) -> RenderedSample:
-        """Return where the template put the response, whole or without the spaces at its ends."""
+        """Return the rendered text with the bounds of the response, which the template may have trimmed."""
         earliest = _common_prefix(prompt, whole)
-        found = _find(whole, sample.response, self._suffix, earliest)
+        found = _find(whole, sample.response, self.suffix, earliest)
         if found is None:
-            # The generation prompt may hold the response's own beginning, as an opening thinking tag.
+            # The generation prompt may contain the beginning of the response, such as an opening thinking tag.
             earliest = min(earliest, _common_prefix(self._apply(messages), whole))
-            found = _find(whole, sample.response, self._suffix, earliest)
+            found = _find(whole, sample.response, self.suffix, earliest)
         if found is None:
             raise Unusable(
                 Reason.TEMPLATE_REWRITES, "the chat template changes the response; --rendering verbatim keeps it"
@@ -172,20 +160,16 @@ class Renderer:
         return RenderedSample(whole, tuple(bounds))
 
 
-def _text_of(part: str | ImageRef, image_mark: str | None) -> str:
-    return part if isinstance(part, str) else image_mark or ""
-
-
 def _joined(prompt: str, sample: Sample, suffix: str) -> RenderedSample:
     bounds = tuple(len(prompt) + bound for bound in sample.bounds)
     return RenderedSample(prompt + sample.response + suffix, bounds)
 
 
 def _find(whole: str, response: str, suffix: str, earliest: int) -> tuple[str, int] | None:
-    """Return (the response or what trimming left of it, its place) at or after a place, else None."""
+    """Return the response, perhaps trimmed, and its index at or after earliest; None if it is not there."""
     forms = dict.fromkeys((response, response.rstrip(), response.lstrip(), response.strip()))
     for kept in filter(None, forms):
-        # Right before the usual end is the sure place: short responses also occur inside of markers.
+        # First look directly before the usual end: short responses also occur inside markers.
         start = len(whole) - len(suffix) - len(kept)
         if start >= earliest and whole.endswith(suffix) and whole.startswith(kept, start):
             return kept, start
@@ -207,14 +191,14 @@ def _common_prefix(left: str, right: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedSample:
-    """A sample's tokens. Token 0 is never in a segment: nothing predicts it."""
+    """A sample's tokens. Token 0 is never in a segment, because no token predicts it."""
 
     ids: IntArray
     segment: IntArray
     """The segment of each token, or NO_SEGMENT."""
     num_segments: int
     token_inputs: dict[str, IntArray] = field(default_factory=dict)
-    """What else the model is given of every token, by the name of its argument."""
+    """Further arguments of the model with one value per token, by name."""
 
     @property
     def num_tokens(self) -> int:
@@ -222,14 +206,14 @@ class TokenizedSample:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens before the one that predicts the first of a segment."""
+        """Number of tokens before the token that predicts the first token of a segment."""
         return max(0, int(np.argmax(self.segment >= 0)) - 1)
 
     def tokens_per_segment(self) -> IntArray:
         return np.bincount(self.segment[self.segment >= 0], minlength=self.num_segments)
 
     def cut(self, place: int) -> tuple["TokenizedSample", "TokenizedSample"]:
-        """Return the tokens before a place, which are in no segment, and those from there on."""
+        """Return the tokens before an index, which are in no segment, and the tokens from the index on."""
         before = {name: values[:place] for name, values in self.token_inputs.items()}
         after = {name: values[place:] for name, values in self.token_inputs.items()}
         return (
@@ -239,7 +223,7 @@ class TokenizedSample:
 
 
 class SampleTokenizer:
-    """Turns rendered samples into tokens with segments. Safe to use from several threads."""
+    """A tokenizer that gives each token its segment. Several threads may use it."""
 
     def __init__(
         self, tokenizer: Any, *, add_special_tokens: bool, include_eos: bool, max_length: int, vocab_size: int
@@ -249,15 +233,18 @@ class SampleTokenizer:
         self._include_eos = include_eos
         self._max_length = max_length
         self._vocab_size = vocab_size
-        self._marker_ids = _marker_ids(tokenizer)
+        markers = {index for index, token in tokenizer.added_tokens_decoder.items() if token.content.strip()}
+        if tokenizer.eos_token_id is not None:
+            markers.add(tokenizer.eos_token_id)
+        self._marker_ids = np.array(sorted(markers), dtype=np.int64)
 
     def has_marker(self, text: str) -> bool:
-        """Tell whether a text holds a token that could end a turn."""
+        """Tell whether a text has a token that can end a turn."""
         ids = self._backend.encode(text, add_special_tokens=False).ids
         return bool(np.isin(ids, self._marker_ids).any())
 
     def tokenize(self, samples: Sequence[RenderedSample]) -> list[TokenizedSample | Unusable]:
-        """Return each sample's tokens, or why it has none that can be used."""
+        """Return each sample's tokens, or the reason why the sample is unusable."""
         texts = [sample.text if _is_unicode(sample.text) else "" for sample in samples]
         encodings = self._backend.encode_batch(texts, add_special_tokens=self._add_special_tokens)
         return [self._finish(sample, encoding) for sample, encoding in zip(samples, encodings, strict=True)]
@@ -274,11 +261,11 @@ class SampleTokenizer:
         span = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         place = place_of_tokens(sample.text, span[:, 0], span[:, 1])
         segment = segment_of_places(place, sample.bounds)
-        # Tokens that stand for no text: the tokenizer's own beginning and end.
+        # Tokens without text: the tokenizer's own beginning and end.
         segment[np.asarray(encoding.special_tokens_mask, dtype=np.bool_)] = NO_SEGMENT
         if self._include_eos:
             ends = np.flatnonzero((place >= sample.bounds[-1]) & np.isin(ids, self._marker_ids))
-            # The first only: what follows the end of a turn is the template's, not the model's.
+            # Only the first: the template, not the model, writes the tokens after the end of a turn.
             segment[ends[:1]] = len(sample.bounds) - 2
         segment[:1] = NO_SEGMENT
         made = TokenizedSample(ids, segment, len(sample.bounds) - 1)
@@ -290,7 +277,7 @@ class SampleTokenizer:
 
 
 def place_of_tokens(text: str, start: IntArray, stop: IntArray) -> IntArray:
-    """Return the character that says where each token belongs: its first that is no space, else its first."""
+    """Return the index of the character that decides each token's segment: the first non-space, else the first."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     visible = np.where(np.isin(codes, _SPACES), len(codes), np.arange(len(codes)))
     next_visible = np.append(np.minimum.accumulate(visible[::-1])[::-1], len(codes))
@@ -299,16 +286,16 @@ def place_of_tokens(text: str, start: IntArray, stop: IntArray) -> IntArray:
 
 
 def segment_of_places(place: IntArray, bounds: Sequence[int]) -> IntArray:
-    """Return the segment that holds each character, NO_SEGMENT outside the bounds."""
+    """Return the segment of each character index; NO_SEGMENT outside the bounds."""
     segment = np.searchsorted(np.asarray(bounds), place, side="right") - 1
     return np.where(segment < len(bounds) - 1, segment, NO_SEGMENT)
 
 
 def with_plain_offsets(tokenizer: Any) -> Tokenizer:
-    """Return a tokenizer of our own that gives the same ids and offsets with their spaces.
+    """Return a copy of a tokenizer with the same ids, and with offsets that include spaces.
 
-    Byte-level tokenizers can trim offsets, and then a token of spaces has none. A copy also keeps calls from
-    other threads from changing its padding and truncation under us.
+    Byte-level tokenizers can trim offsets, and then a token of spaces has an empty span. A copy also prevents other
+    threads from changing the padding and truncation during a call.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["truncation"] = state["padding"] = None
@@ -324,13 +311,6 @@ def _stop_trimming(node: Any) -> None:
         _stop_trimming(child)
     if isinstance(node, dict) and "trim_offsets" in node:
         node["trim_offsets"] = False
-
-
-def _marker_ids(tokenizer: Any) -> IntArray:
-    added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.content.strip()}
-    if tokenizer.eos_token_id is not None:
-        added.add(tokenizer.eos_token_id)
-    return np.array(sorted(added), dtype=np.int64)
 
 
 def _is_unicode(text: str) -> bool:

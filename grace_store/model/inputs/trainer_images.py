@@ -1,10 +1,11 @@
-"""How trainers prepare an image for a model, one entry for each: its way to RGB and its size.
+"""Prepare images as a trainer does: conversion to RGB, and size. There is one entry for each trainer.
 
-    processor       upright, white where transparent, of the size that the model's processor gives it; TRL's way, too
-    ms-swift        neither turned nor put on white; of Qwen's families within limits of its own
-    llama-factory   neither turned nor put on white; within limits of its own before the processor's
+    processor       upright, transparent parts white, size by the model's processor; TRL does the same
+    ms-swift        not rotated, transparency dropped; for Qwen's families with its own limits on the size
+    llama-factory   not rotated, transparency dropped; with its own limits on the size before the processor's
 
-Each was held against the trainer itself: jobs/trainers/record.py writes down what that makes of images of every kind.
+Each entry was compared with the trainer itself: jobs/trainers/record.py records the trainer's output for every kind of
+image.
 """
 
 import math
@@ -20,35 +21,31 @@ from grace_store.model.load.processor import check_limits, with_image_settings, 
 
 _QWEN = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
 _MEASURED = (*_QWEN, "LlavaProcessor")
-"""Processors of the families that were held against the trainers."""
+"""Processors of the model families that were compared with the trainers."""
 _QWEN_TOKENS = (4, 16384)
-"""Least and most tokens that qwen_vl_utils, and so ms-swift, makes of an image."""
+"""Smallest and largest number of tokens of an image in qwen_vl_utils, and so in ms-swift."""
 _QWEN_RATIO = 200
-"""Longer images are refused by qwen_vl_utils and by transformers, and widened by LLaMA-Factory."""
+"""Largest aspect ratio. qwen_vl_utils and transformers refuse longer images, and LLaMA-Factory widens them."""
 _FACTORY_PIXELS = (32 * 32, 768 * 768)
 _FACTORY_SIDE, _FACTORY_RATIO = 28, 180
-"""What LLaMA-Factory brings the shorter side of Qwen's images to at least, and longer images than _QWEN_RATIO to."""
+"""LLaMA-Factory's shortest side of Qwen's images, and the aspect ratio that it gives to images beyond _QWEN_RATIO."""
 
 Limit = int | None
 
 
 Prepared = tuple[Any, ToRgb]
-"""The processor that images go through, and what makes them RGB before it."""
+"""The processor for images, and the function that converts them to RGB first."""
 
 
 def as_trainer(images_as: ImagesAs, processor: Any, min_pixels: Limit, max_pixels: Limit) -> Prepared:
-    """Return how a trainer prepares images for a model; limits that are None are the trainer's own."""
+    """Return the processor and the conversion of a trainer for a model; a limit of None is the trainer's own."""
     kind = type(processor).__name__
     if images_as != "processor" and kind not in _MEASURED:
         raise SettingError(
-            f"--images-as {images_as} has no meaning for this model: what {images_as} does with the images of "
-            f"{kind} is not known. Leave it out."
+            f"--images-as {images_as} has no meaning for this model: it is not known how {images_as} prepares images "
+            f"for {kind}. Leave it out."
         )
     return TRAINERS[images_as](processor, min_pixels, max_pixels)
-
-
-def _as_processor(processor: Any, low: Limit, high: Limit) -> Prepared:
-    return with_pixel_limits(processor, low, high), upright_on_white
 
 
 # ---------------------------------------------------------------- ms-swift
@@ -69,12 +66,12 @@ def _as_ms_swift(processor: Any, low: Limit, high: Limit) -> Prepared:
 
 
 def _plain_rgb(image: Image.Image) -> Image.Image:
-    image.info.pop("transparency", None)  # lost all the same, and Pillow warns of it
+    image.info.pop("transparency", None)  # the conversion would drop it with a warning from Pillow
     return image.convert("RGB")
 
 
 def _qwen_size(size: tuple[int, int], side: int, least: int, most: int) -> tuple[int, int]:
-    """Return the size of whole tokens that qwen_vl_utils gives an image."""
+    """Return the size that qwen_vl_utils gives an image: a whole number of tokens on each side."""
     if max(size) > _QWEN_RATIO * min(size):
         raise ValueError(f"absolute aspect ratio must be smaller than {_QWEN_RATIO}, got {max(size) / min(size)}")
     width, height = (max(side, round(length / side) * side) for length in size)
@@ -95,13 +92,19 @@ def _as_llama_factory(processor: Any, low: Limit, high: Limit) -> Prepared:
     is_qwen = type(processor).__name__ in _QWEN
 
     def to_rgb(image: Image.Image) -> Image.Image:
-        # Resized in its own mode: Pillow takes other pixels for a palette than for colours.
+        # Resize in the image's own mode: Pillow picks other pixels for a palette than for colours.
         if image.width * image.height > most:
             image = _of_pixels(image, most)
         if image.width * image.height < least:
             image = _of_pixels(image, least)
         image = _plain_rgb(image)
-        return _widened(image) if is_qwen else image
+        if is_qwen and min(image.size) < _FACTORY_SIDE:
+            image = image.resize((max(image.width, _FACTORY_SIDE), max(image.height, _FACTORY_SIDE)))
+        if is_qwen and image.width > _QWEN_RATIO * image.height:
+            image = image.resize((image.height * _FACTORY_RATIO, image.height))
+        if is_qwen and image.height > _QWEN_RATIO * image.width:
+            image = image.resize((image.width, image.width * _FACTORY_RATIO))
+        return image
 
     return processor, to_rgb
 
@@ -111,18 +114,8 @@ def _of_pixels(image: Image.Image, pixels: int) -> Image.Image:
     return image.resize((int(image.width * scale), int(image.height * scale)))
 
 
-def _widened(image: Image.Image) -> Image.Image:
-    if min(image.size) < _FACTORY_SIDE:
-        image = image.resize((max(image.width, _FACTORY_SIDE), max(image.height, _FACTORY_SIDE)))
-    if image.width > _QWEN_RATIO * image.height:
-        image = image.resize((image.height * _FACTORY_RATIO, image.height))
-    if image.height > _QWEN_RATIO * image.width:
-        image = image.resize((image.width, image.width * _FACTORY_RATIO))
-    return image
-
-
 TRAINERS: dict[ImagesAs, Callable[[Any, Limit, Limit], Prepared]] = {
-    "processor": _as_processor,
+    "processor": lambda processor, low, high: (with_pixel_limits(processor, low, high), upright_on_white),
     "ms-swift": _as_ms_swift,
     "llama-factory": _as_llama_factory,
 }

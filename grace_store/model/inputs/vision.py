@@ -1,8 +1,8 @@
-"""From a rendered sample with images to all that a vision-language model is given. Knows nothing of devices.
+"""Turn a rendered sample with images into the arguments of a vision-language model. Knows nothing of devices.
 
-The whole conversation goes through the model's processor once, and every key it returns is passed on: those of
-every token and those of the images. The processor puts many tokens where the text has one mark, so the response is
-counted from the end, and its tokens are compared with those of the text as it was rendered.
+The whole conversation goes through the model's processor once, and the model gets every array that the processor
+returns, for tokens and for images. The processor replaces one image mark by many tokens. So the response is found from
+the end, and its tokens are compared with the tokens of the rendered text.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from grace_store.model.devices import in_words
 from grace_store.model.inputs.tokens import NO_SEGMENT, RenderedSample, TokenizedSample
 
 ImageInputs = dict[str, Tensor]
-"""The model's arguments that belong to images, by name; the first dimension counts images or their patches."""
+"""The model's arguments for images, by name; the first dimension counts images or their patches."""
 
 _OF_IMAGES = re.compile(r"(?i)image|img|video|vision|(^|_)[be]oi_")
 _AROUND = (("<|vision_start|>", "<|vision_end|>"), ("<vision_start>", "<vision_end>"))
@@ -40,12 +40,11 @@ class SampleImages:
     digests: tuple[str, ...]
     """SHA-256 of each image's encoded bytes, in reading order."""
     kept: ImageInputs | None
-    """None where there was no room to keep them."""
+    """The model's arguments for the images; None if there was no memory to keep them."""
     make: Callable[[], ImageInputs]
-    """Makes them anew."""
+    """A function that makes the arguments again."""
     keys: tuple[str, ...] = ()
-    """What tells each image, as the processor made it, from other images; none where it is not known which of the
-    inputs are whose."""
+    """A key for each image in the processor's form; empty if the arguments cannot be assigned to single images."""
 
     @property
     def num_bytes(self) -> int:
@@ -54,15 +53,15 @@ class SampleImages:
     def inputs(self) -> ImageInputs:
         return self.make() if self.kept is None else self.kept
 
-    def told_by(self, *, apart: bool) -> tuple[str, ...]:
-        """Return what tells these images from those of other samples: each if they can be apart, or all together."""
+    def image_keys(self, *, apart: bool) -> tuple[str, ...]:
+        """Return keys that identify these images among all samples: one per image if apart, else one for all."""
         if apart and self.keys:
             return self.keys
         return (" ".join(self.digests),) if self.digests else ()
 
 
 def image_mark(processor: Any) -> str:
-    """Return the text that stands for an image where no template writes it."""
+    """Return the text for an image in a conversation without a template."""
     vocabulary = processor.tokenizer.get_vocab()
     for start, stop in _AROUND:
         if start in vocabulary and stop in vocabulary:
@@ -71,7 +70,7 @@ def image_mark(processor: Any) -> str:
 
 
 class VisionReader:
-    """Puts samples through a processor. Safe to use from several threads."""
+    """A reader that runs samples through a processor. Several threads may use it."""
 
     def __init__(
         self,
@@ -82,24 +81,27 @@ class VisionReader:
         max_length: int,
         dtype: torch.dtype,
     ) -> None:
-        """Take images as None to leave all images out."""
+        """Prepare to read samples; images of None leaves all images out."""
         self._processor = processor
         self._images = images
         self._add_special_tokens = add_special_tokens
         self._max_length = max_length
         self._dtype = dtype
         self.image_ids = frozenset(processor.image_token_ids)
-        """The tokens that stand for images."""
+        """The ids of the tokens for images."""
         self._reserved = _reserved_words(processor)
-        # Left over from whoever used it last, and changed by each call that finds it: not safe between threads.
+        # Settings of an earlier use. Every call would change them, which is not safe between threads.
         processor.tokenizer.backend_tokenizer.no_truncation()
         processor.tokenizer.backend_tokenizer.no_padding()
 
     def read(
         self, sample: Sample, rendered: RenderedSample, tokens: TokenizedSample
     ) -> tuple[TokenizedSample, SampleImages]:
-        """Return a sample's tokens, image tokens among them, and its images; tokens are those of the rendered text."""
-        self._check_words(sample)
+        """Return a sample's tokens, with image tokens, and its images; tokens has the tokens of the rendered text."""
+        texts = [part for turn in sample.turns for part in turn.parts if isinstance(part, str)]
+        for word in self._reserved:
+            if any(word in text for text in (*texts, sample.response)):
+                raise Unusable(Reason.BAD_TEXT, f"the text has {word}, which the model would take for an image")
         refs = sample.images if self._images is not None else []
         num_marks = rendered.text.count(self._processor.image_token)
         if num_marks != len(refs):
@@ -113,32 +115,28 @@ class VisionReader:
         expanded = TokenizedSample(ids, _counted_from_the_end(tokens, ids), tokens.num_segments, token_inputs)
         digests = tuple(sha256 for _, sha256 in pictures)
         again = partial(self._again, refs, rendered.text, digests)
-        return expanded, SampleImages(digests, image_inputs, again, _image_keys(digests, image_inputs))
+        # The form of an image may depend on the other images of its sample, so it is part of the key.
+        separate = zip(digests, images_apart(image_inputs, len(digests)), strict=False)
+        keys = tuple(f"{digest} {_form(image)}" for digest, image in separate)
+        return expanded, SampleImages(digests, image_inputs, again, keys)
 
     def _open(self, refs: Sequence[ImageRef]) -> list[tuple[Image.Image, str]]:
         return [] if self._images is None else [self._images.open(ref) for ref in refs]
 
     def _again(self, refs: Sequence[ImageRef], text: str, digests: tuple[str, ...]) -> ImageInputs:
-        """Return what was made before of the same images, or raise if they are others by now."""
+        """Make the arguments of the same images again; raise if an image has changed."""
         try:
             pictures = self._open(refs)
-        except Unusable as verdict:
-            raise DatasetChanged(f"An image cannot be read any more: {verdict.detail}.") from verdict
+        except Unusable as error:
+            raise DatasetChanged(f"An image cannot be read any more: {error.detail}.") from error
         if tuple(sha256 for _, sha256 in pictures) != digests:
-            raise DatasetChanged("An image was changed while its unit was under way. Run the same command again.")
+            raise DatasetChanged("An image was changed while its unit was running. Run the same command again.")
         return self._process(text, pictures)[2]
-
-    def _check_words(self, sample: Sample) -> None:
-        """Raise for texts that hold what the processor would take for an image."""
-        texts = [part for turn in sample.turns for part in turn.parts if isinstance(part, str)]
-        for word in self._reserved:
-            if any(word in text for text in (*texts, sample.response)):
-                raise Unusable(Reason.BAD_TEXT, f"the text holds {word}, which the model would take for an image")
 
     def _process(
         self, text: str, pictures: Sequence[tuple[Image.Image, str]]
     ) -> tuple[IntArray, dict[str, IntArray], ImageInputs]:
-        """Return the ids, what else there is for every token, and what belongs to images."""
+        """Return the ids, the other arguments per token, and the arguments for images."""
         try:
             made = dict(
                 self._processor(
@@ -166,16 +164,16 @@ class VisionReader:
                 token_inputs[name] = values[0].numpy().astype(np.int64)
             else:
                 raise ModelError(
-                    f"{type(self._processor).__name__} returns {name} of shape {tuple(values.shape)}, which is neither "
-                    f"of the {len(ids)} tokens nor of the images. The model cannot be used."
+                    f"{type(self._processor).__name__} returns {name} of shape {tuple(values.shape)}, which fits "
+                    f"neither the {len(ids)} tokens nor the images. The model cannot be used."
                 )
         return ids, token_inputs, image_inputs
 
 
 def join_images(samples: Sequence[ImageInputs]) -> ImageInputs:
-    """Return the images of a batch, sample by sample; differing numbers of tiles or pixels are filled up with zeros.
+    """Return the images of a batch, sample by sample, padded with zeros to the same number of tiles and pixels.
 
-    Models that take filled up images are also given their sizes, and cut them out again.
+    Models with padded images also get their sizes, and remove the padding.
     """
     several = [inputs for inputs in samples if inputs]
     if not several:
@@ -196,7 +194,7 @@ def _concatenated(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def images_apart(inputs: ImageInputs, number: int) -> list[ImageInputs]:
-    """Return the inputs of each of some images; none where it is not known which are whose."""
+    """Return the arguments of each image; an empty list if they cannot be assigned to single images."""
     if number == 1:
         return [inputs]
     grids = inputs.get("image_grid_thw")
@@ -209,15 +207,8 @@ def images_apart(inputs: ImageInputs, number: int) -> list[ImageInputs]:
     return [{name: part[image] for name, part in parts.items()} for image in range(number)]
 
 
-def _image_keys(digests: Sequence[str], inputs: ImageInputs) -> tuple[str, ...]:
-    """Return the digest of each image with the form that the processor gave it, which may depend on those beside it."""
-    return tuple(
-        f"{digest} {_form(image)}" for digest, image in zip(digests, images_apart(inputs, len(digests)), strict=False)
-    )
-
-
 def _form(image: ImageInputs) -> str:
-    """Return the shape of what an image became, and all of it that is not pixels."""
+    """Return a digest of the shapes of an image's arguments and of all values that are not pixels."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in image.items():
         digest.update(f"{name} {tuple(tensor.shape)} ".encode())
@@ -227,20 +218,20 @@ def _form(image: ImageInputs) -> str:
 
 
 def _counted_from_the_end(tokens: TokenizedSample, ids: IntArray) -> IntArray:
-    """Return the segments of the processor's ids, given the tokens of the text before images were put in."""
+    """Return the segments of the processor's ids; tokens has the text's tokens without image tokens."""
     first = int(np.flatnonzero(tokens.segment != NO_SEGMENT)[0])
     num_tail = tokens.num_tokens - first
     if num_tail > len(ids) or not np.array_equal(ids[len(ids) - num_tail :], tokens.ids[first:]):
-        raise Unusable(Reason.TEMPLATE_REWRITES, "the processor makes other tokens of the response than its tokenizer")
+        raise Unusable(Reason.TEMPLATE_REWRITES, "the processor and its tokenizer give the response different tokens")
     segment = np.full(len(ids), NO_SEGMENT, dtype=np.int64)
     segment[len(ids) - num_tail :] = tokens.segment[first:]
     return segment
 
 
 def _reserved_words(processor: Any) -> tuple[str, ...]:
-    """Return the words that stand for images or videos, whole or in part, as the processor and its tokenizer name them.
+    """Return the words for images or videos, by the names in the processor and its tokenizer.
 
-    Those that only mark their beginning, end or rows count too: some models look for them.
+    Words for the beginning, the end or the rows of an image count too, because some models search for them.
     """
     tokenizer = processor.tokenizer
     named = {**vars(processor), **{name: getattr(tokenizer, name, None) for name in tokenizer.special_tokens_map}}

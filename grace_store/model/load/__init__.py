@@ -1,1 +1,1 @@
-"""From a model folder to a model in memory."""
+"""Load models and adapters from folders."""

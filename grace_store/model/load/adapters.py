@@ -1,7 +1,7 @@
-"""Adapters into the weights: does it fit this model, who is it by content, and merging it in memory.
+"""Read adapters, compute their digests, check that they fit a model, and merge them in memory.
 
-Where an adapter goes is read from the names of its tensors; target_modules (a list, or a regular expression as
-ms-swift writes it) is how its maker came to them.
+The names of an adapter's tensors decide which modules it changes. Its target_modules (a list, or a regular expression
+from ms-swift) is not used.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from grace_store.model.load.adapter_folder import MERGING, UNDERSTOOD, AdapterFo
 _LOG = logging.getLogger(__name__)
 
 ADAPTER = "default"
-"""What peft calls the only adapter on a model."""
+"""peft's name of the only adapter of a model."""
 
 _PREFIXES = ("module.", "base_model.model.")
 _LORA_KEY = re.compile(r"(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_magnitude_vector)(\.default)?(\.weight)?")
@@ -42,26 +42,26 @@ _RENAMINGS: tuple[tuple[str, str], ...] = (
     ("model.", "model.language_model."),
     ("model.language_model.", "model."),
 )
-"""Beginnings of module names that changed between releases of transformers, tried in this order for all at once."""
+"""Prefixes of module names that changed between releases of transformers. The first pair that fits all names counts."""
 _NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter's tensors under their modules' names, without the prefixes that tools put before them."""
+    """The tensors of an adapter by their modules' names, without the prefixes of the tools that wrote them."""
 
     folder: AdapterFolder
     lora: dict[str, dict[str, Tensor]]
-    """For each module lora_A, lora_B and, with DoRA, lora_magnitude_vector."""
+    """For each module: lora_A, lora_B and, with DoRA, lora_magnitude_vector."""
     saved: dict[str, Tensor]
-    """Whole tensors that were trained instead (modules_to_save)."""
+    """Fully trained tensors (modules_to_save)."""
     carried: dict[str, Tensor]
-    """Weights of the base's embeddings or head that peft keeps beside an adapter, and puts into the base again."""
+    """Copies of the base model's embeddings or head that peft stores with an adapter and loads into the base model."""
     digest: str
 
 
 def read_adapter(path: str | Path) -> Adapter:
-    """Read an adapter and its digest: over tensors and the settings that change numbers, not over paths."""
+    """Read an adapter. Its digest is over its tensors and the settings that change numbers, not over paths."""
     folder = open_adapter(path)
     try:
         tensors = {_bare(name): tensor for name, tensor in load_file(folder.tensors).items()}
@@ -79,45 +79,53 @@ def read_adapter(path: str | Path) -> Adapter:
         else:
             (saved if name.rpartition(".")[0].endswith(trained_whole) else carried)[name] = tensor
     _check_whole(folder, lora, {**saved, **carried})
-    return Adapter(folder, lora, saved, carried, _digest(folder, lora, {**saved, **carried}))
+    flat = {f"{module}.{part}": tensor for module, parts in lora.items() for part, tensor in parts.items()}
+    contents = {}
+    for name, tensor in {**flat, **saved, **carried}.items():
+        raw = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+        contents[name] = [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw).hexdigest()]
+    settings = {key: folder.config[key] for key in UNDERSTOOD if folder.config.get(key)}
+    digest = hashlib.sha256(canonical_json({"tensors": contents, "settings": settings})).hexdigest()
+    return Adapter(folder, lora, saved, carried, digest)
 
 
 def check_base(adapter: Adapter, base: ModelIdentity) -> None:
-    """Raise if the adapter says it was trained on another model."""
+    """Raise if the adapter's state names another base model."""
     if (state := adapter.folder.state) is None:
         return
     parts = ("architecture", "config", "weights")
     if differing := [part for part in parts if getattr(state.base, part) != getattr(base, part)]:
         raise ModelError(
-            f"{adapter.folder.path} was trained on another model than the one given ({', '.join(differing)} differ). "
-            f"Its base lay at {adapter.folder.base_name}; give that as --model."
+            f"{adapter.folder.path} was trained on another model than --model ({', '.join(differing)} differ). "
+            f"Its base model was at {adapter.folder.base_name}; give that as --model."
         )
 
 
 def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
-    """Return {name in the adapter: name in the model}; raise unless all fit. The model may be without storage."""
+    """Return {name in the adapter: name in the model}; raise unless all fit. The model may be on the meta device."""
     modules = dict(model.named_modules())
     rename = _renaming(adapter, modules)
     names = {name: rename(name) for name in adapter.lora}
     wrong = []
     for name, parts in adapter.lora.items():
-        shape = _linear_shape(modules[names[name]])
+        module, shape = modules[names[name]], None
+        if isinstance(module, nn.Linear):
+            shape = (module.out_features, module.in_features)
+        elif isinstance(module, Conv1D):
+            shape = (int(module.weight.shape[1]), int(module.weight.shape[0]))
         found = (parts["lora_B"].shape[0], parts["lora_A"].shape[1])
         if shape != found:
-            wrong.append(f"{names[name]} is {_by(shape)}, the adapter's {_by(found)}")
+            size = f"{shape[0]} x {shape[1]}" if shape else "no linear layer"
+            wrong.append(f"{names[name]} is {size}, the adapter's {found[0]} x {found[1]}")
     if wrong:
-        raise _misfit(
-            adapter,
-            model,
-            f"{counted(len(wrong), 'layer')} {'has' if len(wrong) == 1 else 'have'} another shape",
-            wrong,
-        )
+        have = "has" if len(wrong) == 1 else "have"
+        raise _misfit(adapter, model, f"{counted(len(wrong), 'layer')} {have} another shape", wrong)
     _check_saved(adapter, model, modules, rename)
     return names
 
 
 def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
-    """Put the adapter into a loaded model's weights and return the model, frozen as it was."""
+    """Merge the adapter into a loaded model's weights and return the frozen model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         merged: Any = _put_on(adapter, model).merge_and_unload()
@@ -130,7 +138,7 @@ def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
 
 
 def attach_adapter(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
-    """Put the adapter beside a model's weights, in place and frozen; return its layers by the adapter's names."""
+    """Attach the frozen adapter to a model in place; return the LoRA layers by their names in the adapter."""
     names = place(adapter, model)
     _put_on(adapter, model)
     model.eval()
@@ -142,13 +150,13 @@ def attach_adapter(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
 
 
 def tensor_names(names: Iterable[str]) -> dict[str, str]:
-    """Return {name in a file: MODULE.lora_A or the like} for names of LoRA tensors, whatever tools put around them."""
+    """Return {name in a file: MODULE.PART} for LoRA tensors; PART is lora_A, lora_B or lora_magnitude_vector."""
     found = {name: _LORA_KEY.fullmatch(_bare(name)) for name in names}
     return {name: f"{match['module']}.{match['part']}" for name, match in found.items() if match}
 
 
 def _put_on(adapter: Adapter, model: nn.Module) -> Any:
-    """Have peft put an adapter on a model and return its view of both."""
+    """Attach an adapter to a model with peft and return the PeftModel."""
     names = place(adapter, model)
     modules = dict(model.named_modules())
     rename = _renaming(adapter, modules)
@@ -168,12 +176,12 @@ def _put_on(adapter: Adapter, model: nn.Module) -> Any:
         report: Any = set_peft_model_state_dict(adapted, state)
         lost = [name for name in report.missing_keys if "lora_" in name or "modules_to_save.default" in name]
         if report.unexpected_keys or lost:
-            raise _misfit(adapter, model, "peft could not place all tensors", [*report.unexpected_keys, *lost])
+            raise _misfit(adapter, model, "peft could not load all tensors", [*report.unexpected_keys, *lost])
     return adapted
 
 
 def lora_scale(adapter: Adapter, module: str) -> float:
-    """Return what an adapted weight's B A is multiplied by; module is its name in the adapter."""
+    """Return the scale of B A in an adapted weight; module is the name in the adapter."""
     config = adapter.folder.config
     rank = adapter.lora[module]["lora_A"].shape[0]
     alpha = _setting(config, "alpha_pattern", "lora_alpha", module)
@@ -205,25 +213,15 @@ def _check_whole(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], save
 
 
 def _setting(config: dict[str, Any], pattern_key: str, key: str, module: str) -> float:
-    """Return a module's own rank or alpha, as peft finds it."""
+    """Return a module's own rank or alpha, by peft's rules."""
     for pattern, value in (config.get(pattern_key) or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
             return float(value)
     return float(config[key])
 
 
-def _digest(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], saved: dict[str, Tensor]) -> str:
-    flat = {f"{module}.{part}": tensor for module, parts in lora.items() for part, tensor in parts.items()} | saved
-    contents = {}
-    for name, tensor in flat.items():
-        raw = tensor.contiguous().flatten().view(torch.uint8).numpy().data
-        contents[name] = [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw).hexdigest()]
-    settings = {key: folder.config[key] for key in UNDERSTOOD if folder.config.get(key)}
-    return hashlib.sha256(canonical_json({"tensors": contents, "settings": settings})).hexdigest()
-
-
 def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str], str]:
-    """Return how the adapter's module names become the model's, or raise naming those that are not there."""
+    """Return a function from the adapter's module names to the model's; raise if the model lacks a module."""
     missing: list[str] = []
     for old, new in _RENAMINGS:
 
@@ -236,13 +234,6 @@ def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str]
     raise ModelError(f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. {_its_base(adapter)}")
 
 
-def _linear_shape(module: nn.Module) -> tuple[int, int] | None:
-    """Return (outputs, inputs) of a linear layer."""
-    if isinstance(module, nn.Linear):
-        return module.out_features, module.in_features
-    return (int(module.weight.shape[1]), int(module.weight.shape[0])) if isinstance(module, Conv1D) else None
-
-
 def _check_saved(
     adapter: Adapter, model: nn.Module, modules: dict[str, nn.Module], rename: Callable[[str], str]
 ) -> None:
@@ -253,14 +244,14 @@ def _check_saved(
         if not isinstance(there, Tensor) or there.shape != tensor.shape:
             wrong.append(rename(name))
     if wrong:
-        raise _misfit(adapter, model, "tensors trained whole have no place of their shape", wrong)
+        raise _misfit(adapter, model, "the model has no tensors of this shape for fully trained modules", wrong)
     ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
     if unnamed := [name for name in adapter.carried if modules[rename(name).rpartition(".")[0]] not in ends]:
         raise ModelError(f"{adapter.folder.tensors} holds {_some(unnamed)}, which modules_to_save does not name.")
 
 
 def _untie(adapter: Adapter, model: nn.Module, targets: list[nn.Module]) -> None:
-    """Give layers that an adapter changes weights of their own, so that no other layer changes with them."""
+    """Give every layer that an adapter changes its own weights, so that no other layer changes too."""
     owners: dict[int, list[nn.Module]] = defaultdict(list)
     for _, module in model.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
@@ -284,7 +275,7 @@ def _config(adapter: Adapter, model: nn.Module, names: dict[str, str]) -> LoraCo
     return LoraConfig(
         r=int(config["r"]),
         lora_alpha=config["lora_alpha"],
-        # Every module by its own name: what a pattern meant under old names must not change under new ones.
+        # Each module has its own entry: a pattern for old names could match other modules under new names.
         rank_pattern=ranks if config.get("rank_pattern") else {},
         alpha_pattern=alphas if config.get("alpha_pattern") else {},
         target_modules=list(names.values()),
@@ -305,13 +296,9 @@ def _misfit(adapter: Adapter, model: nn.Module, what: str, names: list[str]) -> 
 
 def _its_base(adapter: Adapter) -> str:
     name = adapter.folder.base_name
-    return f"It was made for {name}: give that as --model." if name else "Give the model it was trained on as --model."
+    return f"It was made for {name}: give that as --model." if name else "Give its base model as --model."
 
 
 def _some(names: list[str]) -> str:
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _by(shape: tuple[int, int] | None) -> str:
-    return f"{shape[0]} x {shape[1]}" if shape else "no linear layer"

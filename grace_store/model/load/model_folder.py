@@ -1,7 +1,7 @@
-"""What lies at a model path, its weight files and configuration, and who that model is by content.
+"""Find and check the files of a model on disk, and compute the model's identity from their content.
 
 Reads names, JSON, the headers of weights, and all bytes for digests, so that a damaged file or an absurd configuration
-is refused before anything is built; knows neither torch nor transformers.
+is refused before a model is built. Knows neither torch nor transformers.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[int, ...]]
 _LAYERS = re.compile(r"(^|_)n(um)?_.*(layer|block|stage)s?$|^(.*_)?(layers|depth|n_layer)$")
 _DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
 _MOST_LAYERS, _MOST_EXPERTS = 1000, 1 << 16
-"""What no model has more of, unless its weights are more tensors than that."""
+"""Limits on the configured numbers of layers and experts. More layers are allowed if the weights have more tensors."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".distcp")
 _RANK_SHARD = re.compile(r"shard-[0-9]{5}-model-[0-9]{5}-of-[0-9]{5}\.safetensors")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
@@ -34,17 +34,17 @@ class ModelFolder:
     """A model on disk that is safe to open."""
 
     path: Path
-    """The folder that holds it."""
+    """The model's folder."""
     gguf_file: str | None
-    """Name of the GGUF file in it, or None for safetensors."""
+    """Name of the GGUF file in the folder; None for safetensors."""
     weight_files: tuple[Path, ...]
-    """The files whose tensors make up the model."""
+    """The files with the model's tensors."""
     config: dict[str, Any]
-    """config.json; empty for a GGUF, which carries its own."""
+    """config.json; empty for a GGUF, which has its configuration inside."""
 
 
 def open_folder(path: str | Path) -> ModelFolder:
-    """Return what lies at a path: a folder of safetensors, a folder with one GGUF, or a GGUF file itself."""
+    """Return the model at a path: a folder of safetensors, a folder with one GGUF file, or a GGUF file itself."""
     path = Path(path).expanduser()
     if not path.exists():
         raise ModelError(
@@ -54,40 +54,33 @@ def open_folder(path: str | Path) -> ModelFolder:
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"{path} is a file but not a .gguf. Give the folder that holds config.json.")
-        return _gguf(path.parent, path.name)
+        return ModelFolder(path.parent, path.name, (path,), {})
     if any((path / name).is_file() for name in ADAPTER_FILES):
-        # transformers would apply it without a word, to weights whose digest does not know of it.
+        # transformers would apply the adapter silently, and the digest of the weights would not cover it.
         raise ModelError(f"{path} holds an adapter. Give its base model with --model and this folder with --adapter.")
     gguf = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() == ".gguf")
     if gguf and not (path / "config.json").is_file():
         if len(gguf) > 1:
             raise ModelError(f"{path} holds {len(gguf)} GGUF files ({', '.join(gguf)}). Give the path of one of them.")
-        return _gguf(path, gguf[0])
-    return _safetensors(path)
-
-
-def _gguf(folder: Path, name: str) -> ModelFolder:
-    return ModelFolder(folder, name, (folder / name,), {})
-
-
-def _safetensors(folder: Path) -> ModelFolder:
-    config = _read_json(folder / "config.json", missing="It is not a model folder in the Hugging Face layout.")
+        return ModelFolder(path, gguf[0], (path / gguf[0],), {})
+    if (config := read_object(path / "config.json")) is None:
+        raise ModelError(f"{path} has no config.json. It is not a model folder in the Hugging Face layout.")
     if "transformers_weights" in config:
         raise ModelError(
-            f"{folder / 'config.json'} points at other weights (transformers_weights). "
+            f"{path / 'config.json'} points at other weights (transformers_weights). "
             "Remove that key, or save the model again with save_pretrained."
         )
-    weight_files = _weight_files(folder)
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(f"{folder} has no tokenizer. Copy its tokenizer.json and tokenizer_config.json there.")
-    return ModelFolder(folder, None, weight_files, config)
+    weight_files = _weight_files(path)
+    if not any((path / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelError(f"{path} has no tokenizer. Copy its tokenizer.json and tokenizer_config.json there.")
+    return ModelFolder(path, None, weight_files, config)
 
 
 def _weight_files(folder: Path) -> tuple[Path, ...]:
     names = sorted(entry.name for entry in folder.iterdir())
     if any(_RANK_SHARD.fullmatch(name) for name in names):
         raise ModelError(
-            f"{folder} holds a checkpoint saved rank by rank. Save it whole: model.save_pretrained(folder) on one rank."
+            f"{folder} holds one checkpoint file per rank. Save it whole: model.save_pretrained(folder) on one rank."
         )
     if "model.safetensors" in names:
         return (folder / "model.safetensors",)
@@ -96,33 +89,27 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     if pickles := [name for name in names if name.endswith(_PICKLE_SUFFIXES)]:
         raise UnsafeModel(
             f"{folder} holds its weights as pickles ({', '.join(pickles[:3])}), which can run code when opened. "
-            "Convert them: load the model once where you trust it and save_pretrained(folder) writes safetensors."
+            "Load the model once where you trust it, and save it as safetensors with save_pretrained(folder)."
         )
     raise ModelError(f"{folder} has a config.json but no weights: expected model.safetensors or its index with shards.")
 
 
 def _shards(folder: Path) -> tuple[Path, ...]:
     index = folder / "model.safetensors.index.json"
-    weight_map = _read_json(index, missing="").get("weight_map")
+    weight_map = (read_object(index) or {}).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index} has no weight_map; copy the file again.")
     shards = sorted({str(name) for name in weight_map.values()})
     if outside := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
-        raise UnsafeModel(f"The index in {folder} names weights that are no safetensors in the folder: {outside[0]}.")
+        raise UnsafeModel(f"The index in {folder} names a file that is not a safetensors file there: {outside[0]}.")
     here = {entry.name for entry in folder.iterdir() if entry.is_file()}
     if missing := [name for name in shards if name not in here]:
         raise ModelError(f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:5])}.")
     return tuple(folder / name for name in shards)
 
 
-def _read_json(path: Path, *, missing: str) -> dict[str, Any]:
-    if (content := read_object(path)) is None:
-        raise ModelError(f"{path.parent} has no {path.name}. {missing}".rstrip())
-    return content
-
-
 def read_object(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, None if there is no such file."""
+    """Return the JSON object in a file; None if there is no such file."""
     if not path.is_file():
         return None
     try:
@@ -134,20 +121,14 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def processor_classes(folder: ModelFolder) -> Iterator[Any]:
-    """Yield the processor's class by each file that may name it, None where a file does not; files are read in turn."""
-    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
-        yield (read_object(folder.path / name) or {}).get("processor_class")
-
-
 def read_shapes(folder: ModelFolder) -> Shapes | None:
     """Return the shape of every tensor in a folder's safetensors; None for a GGUF.
 
-    Raise if a file is damaged, or if two hold a tensor of the same name: then the files' names decide which one counts.
+    Raise if a file is damaged, or if two files have a tensor of the same name: it would not be clear which one counts.
     """
     if folder.gguf_file:
         return None
-    from safetensors import SafetensorError, safe_open  # not above: this module is also imported without the extras
+    from safetensors import SafetensorError, safe_open  # imported here because it is an optional dependency
 
     shapes: Shapes = {}
     for path in folder.weight_files:
@@ -158,7 +139,7 @@ def read_shapes(folder: ModelFolder) -> Shapes | None:
             raise ModelError(f"{path} is damaged or cut off ({error}). Copy it again.") from error
         if twice := sorted(shapes.keys() & found.keys()):
             raise ModelError(
-                f"{path} holds {twice[0]}, which another of the weight files in {folder.path} holds, too. "
+                f"{path} holds {twice[0]}, which another weight file in {folder.path} holds too. "
                 "Save the model again with save_pretrained, into an empty folder."
             )
         shapes |= found
@@ -168,20 +149,20 @@ def read_shapes(folder: ModelFolder) -> Shapes | None:
 
 
 def check_plausible(folder: ModelFolder, config: dict[str, Any], shapes: Shapes | None) -> None:
-    """Raise for a configuration that asks for many more parts than the weights have: building it would take forever."""
+    """Raise if a configuration asks for many more parts than the weights have: to build it would take forever."""
     most = max(_MOST_LAYERS, len(shapes or ()))
     for key, value in _numbers(config):
         limit = _MOST_EXPERTS if "expert" in key else most if _LAYERS.search(key) else None
         if (limit is not None and value > limit) or (key in _DEPTHS and value < 1):
             raise ModelError(
                 f"The configuration in {folder.path} says that {key} is {value}, which its weights cannot have"
-                + (f": they are {len(shapes)} tensors in all" if shapes else "")
-                + ". One of the two is damaged, or another model's."
+                + (f": they have only {len(shapes)} tensors" if shapes else "")
+                + ". The configuration or the weights are damaged, or belong to another model."
             )
 
 
 def differing_shapes(shapes: Shapes | None, model: Any) -> list[str]:
-    """Return in words where tensors have other shapes than those of the same name in a model."""
+    """Describe the tensors with another shape than the model's tensor of the same name."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     other = {name: shape for name, shape in (shapes or {}).items() if wanted.get(name, shape) != shape}
     return [f"{name} is {_by(shape)}, by config.json {_by(wanted[name])}" for name, shape in other.items()]
@@ -192,7 +173,7 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def _numbers(node: Any) -> Iterator[tuple[str, int]]:
-    """Yield the whole numbers of a configuration with their keys, at any depth."""
+    """Yield the keys and values of all integers in a configuration, at any depth."""
     for key, value in node.items():
         if isinstance(value, dict):
             yield from _numbers(value)
@@ -200,7 +181,7 @@ def _numbers(node: Any) -> Iterator[tuple[str, int]]:
             yield str(key), value
 
 
-# ---------------------------------------------------------------- who a model is, by content
+# ---------------------------------------------------------------- the identity of a model
 
 
 _VOLATILE = (
@@ -212,48 +193,44 @@ _VOLATILE = (
     "use_cache",
     "_commit_hash",
 )
-"""Keys of config.json that say where a model came from or how to hold it, not what it computes."""
+"""Keys of config.json for a model's origin or storage, which do not change its output."""
 _NOT_THE_PROCESSORS_OWN = (
     "image_processor", "tokenizer", "video_processor", "chat_template", "processor_class", "image_processor_type",
     "auto_map",
 )  # fmt: skip
-"""Keys of a processor's configuration that are digested elsewhere, or change nothing."""
+"""Keys of a processor's configuration that other digests cover, or that change nothing."""
 
 
 def identify(
     folder: ModelFolder, architecture: str, shape: tuple[int, int], tokenizer: Any, processor: Any | None = None
 ) -> ModelIdentity:
-    """Return the identity of a model on disk, whose head has a shape. Reads the weight files but loads nothing."""
+    """Return the identity of a model on disk; shape is that of its head. Reads the weight files but loads nothing."""
     weights = files_sha256(folder.weight_files)
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Settings of the last use of the tokenizer. They have no effect here.
+    state["truncation"] = state["padding"] = None
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    tokens = {"tokenizer": state, "special": special, "split_special": bool(tokenizer.split_special_tokens)}
     return ModelIdentity(
         architecture=architecture,
         hidden_size=shape[1],
         vocab_size=shape[0],
-        # A GGUF carries its configuration inside the weights' file.
+        # A GGUF has its configuration in the weight file.
         config=weights if folder.gguf_file else _digest(_without_volatile(folder.config)),
         weights=weights,
-        tokenizer=tokenizer_digest(tokenizer),
+        tokenizer=_digest(tokens),
         template=_digest(tokenizer.chat_template) if tokenizer.chat_template else None,
         processor=None if processor is None else processor_digest(processor),
     )
 
 
-def tokenizer_digest(tokenizer: Any) -> str:
-    """Return a digest of everything that decides which ids a text gets."""
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Left over from whoever used the tokenizer last; neither is in force here.
-    state["truncation"] = state["padding"] = None
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    return _digest({"tokenizer": state, "special": special, "split_special": bool(tokenizer.split_special_tokens)})
-
-
 def processor_digest(processor: Any) -> str:
-    """Return a digest of everything that decides which pixels and how many tokens an image becomes."""
+    """Return a digest of everything that changes the pixels or the number of tokens of an image."""
     images = processor.image_processor
     parts = {}
     for part in (processor, images):
         settings = _without_volatile(part.to_dict()).items()
-        # By its class, not by the class that the file names: that may be of another backend, whose pixels are others.
+        # Its own class, not the class in the file: the latter may have another backend, which makes other pixels.
         parts[type(part).__name__] = {name: value for name, value in settings if name not in _NOT_THE_PROCESSORS_OWN}
     return _digest({"backend": images.backend, "parts": parts})
 

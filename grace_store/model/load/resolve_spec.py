@@ -1,9 +1,8 @@
-"""From the settings that were given to a whole ExtractSpec, and from a spec to the model that it names."""
+"""Complete the given settings to an ExtractSpec, and load the model of a spec."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.settings import (
@@ -25,19 +24,27 @@ from grace_store.model.load.weights import LoadedModel, ModelDescription, descri
 
 
 def resolve_spec(model: str, request: ExtractSpec, options: RunOptions, *, adapter: str | None = None) -> ExtractSpec:
-    """Return the spec of a signal, choosing what was not given for model and device; reads weights for digests only."""
+    """Return the spec of a signal; choose all settings that were not given. Reads the weights only for digests."""
     given = request.given()
     gradient = _resolve_gradient(request, adapter)
     described = describe_model(model)
-    _check_images(request, described)
+    architecture = described.identity.architecture
+    limits = (request.min_pixels, request.max_pixels)
+    if described.processor is not None:
+        as_trainer(request.images_as, described.processor, *limits)
+    elif limits != (None, None):
+        raise SettingError(f"--min-pixels, --max-pixels have no meaning: {architecture} reads only text.")
+    attention: Attention = given.get("attention") or ("sdpa" if described.supports_sdpa else "eager")
     chosen = {
         "gradient": gradient,
         "model": _identity(described, adapter),
         "rendering": resolve_rendering(given.get("rendering"), described.tokenizer),
         "dtype": given.get("dtype") or devices.default_dtype(options.device),
-        "attention": _resolve_attention(given.get("attention"), described),
+        "attention": attention,
         "share_prompts": _resolve_sharing(request),
     }
+    if attention == "sdpa" and not described.supports_sdpa:
+        raise SettingError(f"{architecture} has no sdpa attention. Use --attention eager.")
     batches = {"batch_tokens": GRADIENT_BATCH_TOKENS} if request.kind == "gradient" else {}
     return ExtractSpec(**{**batches, **given, **chosen}).whole()
 
@@ -45,18 +52,25 @@ def resolve_spec(model: str, request: ExtractSpec, options: RunOptions, *, adapt
 def load_planned(
     model: str, spec: ExtractSpec, options: RunOptions, adapter: str | None
 ) -> tuple[ModelDescription, LoadedModel]:
-    """Return the model that a spec names, or raise; an adapter is merged into it unless gradients are taken of it."""
+    """Return the model of a spec; raise if this is another model. Merge the adapter unless gradients need it."""
     described = describe_model(model)
     found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
     if differing := [name for name in planned if planned[name] != found[name]]:
         details = ", ".join(f"{name} {short(found[name])} against {short(planned[name])}" for name in differing)
         raise ModelError(
-            f"{model} is not the model this signal was planned with: {details}. "
-            "Give the model it was planned with, or a new --signal name."
+            f"{model} is not the model that this signal was planned with: {details}. "
+            "Give the planned model, or a new --signal name."
         )
     loaded = weights.load(described, spec.dtype, spec.attention, options.device, options.threads)
     if spec.gradient is not None:
-        _check_gradient(spec.gradient, adapter)
+        # The adapter's parameters, moments and learning rate must be the planned ones too.
+        wanted = ExtractSpec(kind="gradient", gradient=GradientSpec().over(spec.gradient))
+        own, names = _resolve_gradient(wanted, adapter), GradientSpec.model_fields
+        if differing := [name for name in names if getattr(own, name) != getattr(spec.gradient, name)]:
+            raise ModelError(
+                f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned "
+                "with. Give the planned checkpoint, or a new --signal name."
+            )
     elif adapter is not None:
         from grace_store.model.load.adapters import merge, read_adapter
 
@@ -66,11 +80,12 @@ def load_planned(
 
 
 def _resolve_gradient(request: ExtractSpec, adapter: str | None) -> GradientSpec | None:
-    """Return all that a spec says of gradients, or None if they are not asked for."""
+    """Return the complete settings of gradients; None for the proxy."""
     wanted = request.gradient or GradientSpec()
     if request.kind != "gradient":
         if given := wanted.given():
-            raise SettingError(f"{_options(given)} has no meaning for the proxy. Add --kind gradient.")
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise SettingError(f"{names} has no meaning for the proxy. Add --kind gradient.")
         return None
     if adapter is None:
         raise SettingError(
@@ -96,24 +111,8 @@ def _resolve_gradient(request: ExtractSpec, adapter: str | None) -> GradientSpec
     return GradientSpec(**{"normalise": wanted.per == "sample", **wanted.given(), **found})
 
 
-def _check_gradient(planned: GradientSpec, adapter: str | None) -> None:
-    """Raise where the adapter's parameters, moments or learning rate are others than a signal was planned with."""
-    wanted = GradientSpec().over(planned)
-    found = _resolve_gradient(ExtractSpec(kind="gradient", gradient=wanted), adapter)
-    assert found is not None
-    if differing := [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]:
-        raise ModelError(
-            f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned with. "
-            "Give the checkpoint it was planned with, or a new --signal name."
-        )
-
-
-def _options(given: dict[str, Any]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in given)
-
-
 def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity:
-    """Return who the model is with the adapter in it; raises if the adapter is another model's."""
+    """Return the identity of the model with the adapter; raise if the adapter belongs to another model."""
     if adapter is None:
         return described.identity
     require_peft()
@@ -126,32 +125,10 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
 
 
 def _resolve_sharing(request: ExtractSpec) -> bool:
-    """Return whether samples are to share prompts: unless told otherwise, wherever that has a meaning."""
-    if request.kind == "gradient":
-        if request.share_prompts:
-            raise SettingError("--share-prompts has no meaning for gradients. Leave it out.")
-        return False
-    if request.packing:
-        if request.share_prompts:
-            raise SettingError("--share-prompts and --packing exclude each other. Leave one of them out.")
-        return False
-    return bool(request.given().get("share_prompts", True))
-
-
-def _check_images(request: ExtractSpec, described: ModelDescription) -> None:
-    limits = (request.min_pixels, request.max_pixels)
-    if described.processor is not None:
-        as_trainer(request.images_as, described.processor, *limits)
-    elif limits != (None, None):
-        raise SettingError(
-            f"--min-pixels, --max-pixels have no meaning: {described.identity.architecture} reads text only."
-        )
-
-
-def _resolve_attention(requested: Attention | None, described: ModelDescription) -> Attention:
-    """Return the attention kernel to use: as asked, else the fastest that every device has."""
-    if requested is None:
-        return "sdpa" if described.supports_sdpa else "eager"
-    if requested == "sdpa" and not described.supports_sdpa:
-        raise SettingError(f"{described.identity.architecture} has no sdpa attention. Use --attention eager.")
-    return requested
+    """Return whether samples share prompts: by default yes, but never for gradients or packed batches."""
+    if request.share_prompts and request.kind == "gradient":
+        raise SettingError("--share-prompts has no meaning for gradients. Leave it out.")
+    if request.share_prompts and request.packing:
+        raise SettingError("--share-prompts and --packing exclude each other. Leave one of them out.")
+    can_share = request.kind != "gradient" and not request.packing
+    return can_share and bool(request.given().get("share_prompts", True))

@@ -1,4 +1,4 @@
-"""From a model folder to a model in memory: offline, without foreign code or pickles, and quietly."""
+"""Load a model from a folder: offline, without foreign code, pickles or messages."""
 
 import importlib.util
 import io
@@ -31,7 +31,7 @@ from grace_store.model.load.model_folder import (
     differing_shapes,
     identify,
     open_folder,
-    processor_classes,
+    read_object,
     read_shapes,
 )
 from grace_store.model.load.processor import read_processor
@@ -44,7 +44,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """All that is known of a model before its weights are loaded."""
+    """Everything known about a model before its weights are loaded."""
 
     folder: ModelFolder
     config: Any
@@ -52,11 +52,11 @@ class ModelDescription:
     identity: ModelIdentity
     supports_sdpa: bool
     max_positions: int | None
-    """Longest input the model can place, or None where positions are computed and any length runs."""
+    """Longest input that the model has positions for; None if positions are computed and any length runs."""
     context: int | None = None
-    """Longest input that the model is said to be made for, where longer ones run all the same."""
+    """Longest input by the model's configuration, if longer inputs run too."""
     processor: Any | None = None
-    """Of a vision-language model; None for one that reads text only."""
+    """The processor of a vision-language model; None for a model that reads only text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +67,12 @@ class LoadedModel(ModelDescription):
     device: torch.device
 
     def longest(self, max_length: int) -> int:
-        """Return how many tokens a sample may have: as many as asked for, if the model can place them."""
+        """Return the largest number of tokens of a sample: max_length, or fewer if the model has fewer positions."""
         return min(max_length, self.max_positions or max_length)
 
 
 def describe_model(path: str | Path) -> ModelDescription:
-    """Return what a model folder holds, without loading its weights."""
+    """Return the description of a model folder, without loading its weights."""
     folder = open_folder(path)
     files = [entry for entry in folder.path.iterdir() if entry.is_file()]
     stamp = tuple(sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files))
@@ -81,7 +81,7 @@ def describe_model(path: str | Path) -> ModelDescription:
 
 @lru_cache(maxsize=2)
 def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescription:
-    # A run asks first to settle its spec and then to load: reading a GGUF's tokenizer twice would cost seconds.
+    # A run needs the description for its spec and again to load: reading a GGUF's tokenizer twice would cost seconds.
     folder = open_folder(path)
     with _quiet():
         config = _read_config(folder)
@@ -89,7 +89,9 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         tokenizer = _read_tokenizer(folder)
         processor = None
         if _sees_images(config):
-            processor = read_processor(folder.path, processor_classes(folder), config, tokenizer)
+            files = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+            named = ((read_object(folder.path / name) or {}).get("processor_class") for name in files)
+            processor = read_processor(folder.path, named, config, tokenizer)
         check_plausible(folder, config.to_dict() if folder.gguf_file else folder.config, read_shapes(folder))
         skeleton = _skeleton(folder, config)
     with telling(f"The model in {folder.path} cannot be described"):
@@ -97,11 +99,11 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         text_config = config.get_text_config()
         shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
         identity = identify(folder, type(skeleton).__name__, shape, tokenizer, processor)
-        # Parts for text and for images are classes of their own.
+        # The parts for text and for images have their own classes.
         supports_sdpa = all(part._supports_sdpa for part in skeleton.modules() if isinstance(part, PreTrainedModel))
         limit = getattr(text_config, "max_position_embeddings", None)
         length = int(limit) if limit and limit > 0 else None
-        # Rotary positions are computed: no table of them ends, but the model is said to be made for some length.
+        # Rotary positions are computed, so they have no end. The configuration still names a length.
         computes = bool(getattr(text_config, "rope_parameters", None) or getattr(text_config, "alibi", False))
         places, context = (None, length) if computes else (length, None)
         return ModelDescription(folder, config, tokenizer, identity, supports_sdpa, places, context, processor)
@@ -110,38 +112,31 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
 def load(
     model: ModelDescription | Path, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
 ) -> LoadedModel:
-    """Return a model, described before or at a path, with its weights in the dtype asked for, on the device."""
+    """Return a described model, or the model at a path, with its weights in this dtype on the device."""
     described = model if isinstance(model, ModelDescription) else describe_model(model)
     torch.set_num_threads(threads or default_threads())
     target = devices.resolve(device)
     with devices.watching(target):
         devices.make_current(target)
-        return _load_on(target, described, dtype, attention)
-
-
-def _load_on(target: torch.device, described: ModelDescription, dtype: Dtype, attention: Attention) -> LoadedModel:
-    if target.type == "cpu" and dtype == "bfloat16" and not _bfloat16_products_work():
-        _LOG.warning("this machine's matrix unit does not run here; bfloat16 goes without it, slowly")
-        torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
-    # Of the experts' implementations, the eager one is right in every dtype on every device; the grouped
-    # product is much faster where it was made for.
-    experts = None if devices.has_grouped_products(target, dtype) else "eager"
-    with _quiet():
-        loaded = _read_weights(described, _DTYPES[dtype], attention, experts, target)
-    loaded.eval()
-    loaded.requires_grad_(False)
-    # Batches go without an attention mask (see _check_causal), which some classes would warn of.
-    loaded.config.pad_token_id = None
-    forget_lengths(loaded)
-    with telling(f"The model in {described.folder.path} does not run"):
-        refuse_not_finite(loaded)
-        _check_causal(loaded)
-    return LoadedModel(**vars(described), model=loaded, device=target)
+        if target.type == "cpu" and dtype == "bfloat16" and not _bfloat16_products_work():
+            _LOG.warning("this machine's matrix unit cannot be used; bfloat16 runs without it, slowly")
+            torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
+        with _quiet():
+            loaded = _read_weights(described, dtype, attention, target)
+        loaded.eval()
+        loaded.requires_grad_(False)
+        # Batches have no attention mask (see _check_causal). Some classes would warn about that.
+        loaded.config.pad_token_id = None
+        forget_lengths(loaded)
+        with telling(f"The model in {described.folder.path} does not run"):
+            refuse_not_finite(loaded)
+            _check_causal(loaded)
+        return LoadedModel(**vars(described), model=loaded, device=target)
 
 
 @cache
 def _bfloat16_products_work() -> bool:
-    """Try bfloat16 in another process: some virtual machines announce Intel's matrix unit and kill who uses it."""
+    """Try bfloat16 in another process: some virtual machines report Intel's matrix unit but kill its users."""
     if not torch.cpu._is_amx_tile_supported():
         return True
     probe = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
@@ -161,10 +156,10 @@ def _read_config(folder: ModelFolder) -> Any:
 
 
 def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
-    """Raise for models that are no causal language models, or whose weights are not plain numbers."""
+    """Raise if a model is not a causal language model, or has quantised weights."""
     kind = config.model_type
     if getattr(config, "audio_config", None) is not None:
-        raise ModelError(f"{folder.path} is a model of speech too ({kind}). Give one of text, or of text and images.")
+        raise ModelError(f"{folder.path} also reads speech ({kind}). Give a model of text, or of text and images.")
     if config.is_encoder_decoder:
         raise ModelError(f"{folder.path} is an encoder-decoder ({kind}). Give a causal language model.")
     encoder = kind in known_models.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
@@ -175,11 +170,11 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
             raise _foreign_code(folder)
         raise ModelError(f"{folder.path} is a {kind}, which has no causal language model in transformers.")
     if encoder:
-        raise ModelError(f"{folder.path} is an encoder ({kind}): it sees what it is to predict. Give a causal one.")
+        raise ModelError(f"{folder.path} is an encoder ({kind}): it sees the tokens to predict. Give a causal model.")
     if quantization := folder.config.get("quantization_config"):
         method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else "?"
         raise ModelError(
-            f"{folder.path} holds quantised weights ({method}), which would not run in the dtype asked for. "
+            f"{folder.path} holds quantised weights ({method}), which would not run in the requested dtype. "
             "Give the unquantised model, or a GGUF, which is dequantised."
         )
 
@@ -189,14 +184,14 @@ def _sees_images(config: Any) -> bool:
 
 
 def _models(config: Any) -> Any:
-    # transformers annotates some of its functions and overloads others wrongly: not to be checked.
+    # Any, because transformers has wrong annotations and overloads here.
     return AutoModelForImageTextToText if _sees_images(config) else AutoModelForCausalLM
 
 
 def _foreign_code(folder: ModelFolder) -> UnsafeModel:
     return UnsafeModel(
-        f"{folder.path} needs code of its own ({folder.config.get('model_type')}, auto_map in config.json), which is "
-        "never run. Give a model whose architecture is part of transformers."
+        f"{folder.path} needs its own code ({folder.config.get('model_type')}, auto_map in config.json), which is "
+        "never run. Give a model with an architecture that is part of transformers."
     )
 
 
@@ -206,82 +201,74 @@ def _read_tokenizer(folder: ModelFolder) -> Any:
     except ImportError as error:
         raise ModelError(f"The tokenizer in {folder.path} needs a package: {in_words(error)}.") from error
     except Exception as error:
-        # The tokenizers library raises bare Exception for files it cannot parse.
+        # The tokenizers library raises Exception for files that it cannot parse.
         if "trust_remote_code" in str(error):
             raise UnsafeModel(
-                f"The tokenizer in {folder.path} needs code of its own, which is never run; it needs tokenizer.json."
+                f"The tokenizer in {folder.path} needs its own code, which is never run. Give it a tokenizer.json."
             ) from error
         raise ModelError(f"The tokenizer in {folder.path} cannot be read: {in_words(error)}.") from error
     if not tokenizer.is_fast:
         raise ModelError(
-            f"The tokenizer in {folder.path} ({type(tokenizer).__name__}) gives no character offsets, without which "
-            "steps cannot be found. Give one with tokenizer.json."
+            f"The tokenizer in {folder.path} ({type(tokenizer).__name__}) gives no character offsets, which are needed "
+            "to find steps. Give a tokenizer with tokenizer.json."
         )
     return tokenizer
 
 
 def _skeleton(folder: ModelFolder, config: Any) -> Any:
-    """Return the model without storage for its weights, to ask it for shapes."""
+    """Return the model on the meta device: its modules and shapes without weights."""
     with telling(f"The model in {folder.path} cannot be built"), torch.device("meta"):
         return _models(config).from_config(config, trust_remote_code=False)
 
 
 def skeleton_of(described: ModelDescription) -> nn.Module:
-    """Return a described model without storage for its weights: its modules' names and shapes."""
+    """Return a described model on the meta device: its modules and shapes without weights."""
     with _quiet():
         skeleton: nn.Module = _skeleton(described.folder, described.config)
     return skeleton
 
 
-def _read_weights(
-    described: ModelDescription, dtype: torch.dtype, attention: Attention, experts: str | None, device: torch.device
-) -> Any:
+def _read_weights(described: ModelDescription, dtype: Dtype, attention: Attention, device: torch.device) -> Any:
     folder = described.folder
     options: dict[str, Any] = {**_LOCAL, "use_safetensors": True, "output_loading_info": True}
     options["attn_implementation"] = attention
     if folder.gguf_file:
         options.update(gguf_file=folder.gguf_file, quantization_config=GgufConfig(dequantize=True))
-    if experts:
-        options["experts_implementation"] = experts
+    if not devices.has_grouped_products(device, dtype):
+        # The eager implementation of experts is right in every dtype on every device. Where the device has the grouped
+        # product, it is much faster.
+        options["experts_implementation"] = "eager"
     if device.type != "cpu" and importlib.util.find_spec("accelerate") and not folder.gguf_file:
-        options["device_map"] = {"": device}  # straight to the device, without a copy in main memory
-    # The reader of GGUF files draws its bar whatever it was told.
+        options["device_map"] = {"": device}  # directly to the device, without a copy in host memory
+    # The reader of GGUF files always draws a progress bar.
     silence = redirect_stderr(io.StringIO()) if folder.gguf_file else nullcontext()
     try:
         with silence, telling(f"The weights in {folder.path} cannot be loaded"):
-            model, report = _models(described.config).from_pretrained(folder.path, dtype=dtype, **options)
+            model, report = _models(described.config).from_pretrained(folder.path, dtype=_DTYPES[dtype], **options)
     except ModelError as error:
-        _say_what_differs(described)
+        # transformers does not say which shapes differ from the configuration.
+        if differing := differing_shapes(read_shapes(folder), skeleton_of(described)):
+            raise ModelError(
+                f"The weights in {folder.path} do not fit its config.json: {len(differing)} have another shape "
+                f"({'; '.join(differing[:3])}{'; ...' if len(differing) > 3 else ''})."
+            ) from error
         if "attention" in str(error):
             error.add_note("Choose another --attention: eager works for all models.")
         raise
-    _refuse_incomplete(folder, report)
-    return model.to(device)
-
-
-def _say_what_differs(described: ModelDescription) -> None:
-    """Raise if tensors have other shapes than the configuration makes them, which transformers does not spell out."""
-    if differing := differing_shapes(read_shapes(described.folder), skeleton_of(described)):
-        raise ModelError(
-            f"The weights in {described.folder.path} are not those of its config.json: {len(differing)} of another "
-            f"shape ({'; '.join(differing[:3])}{'; ...' if len(differing) > 3 else ''})."
-        )
-
-
-def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
-    """Raise where transformers would have made up weights, and only have warned."""
+    # transformers only warns when it initialises weights at random.
     problems = []
-    for key, meaning in (("missing_keys", "missing"), ("mismatched_keys", "of another shape")):
+    for key, meaning in (("missing_keys", "are missing"), ("mismatched_keys", "have another shape")):
         if names := sorted(str(name) for name in report.get(key) or ()):
             problems.append(f"{len(names)} {meaning} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})")
     if problems:
-        raise ModelError(f"The weights in {folder.path} are not those of its config.json: {'; '.join(problems)}.")
+        raise ModelError(f"The weights in {folder.path} do not fit its config.json: {'; '.join(problems)}.")
     if unexpected := report.get("unexpected_keys"):
         _LOG.warning("%s holds %d tensors that the model does not use", folder.path, len(unexpected))
+    return model.to(device)
 
 
 def _check_causal(model: Any) -> None:
-    """Raise unless hidden states depend on nothing to their right: batches are padded there and have no mask."""
+    """Raise unless hidden states do not depend on later tokens: batches are padded on the right without a mask."""
     ids = probe_ids(model, 8, 31)
     padded = torch.cat((ids[:, :5], torch.zeros_like(ids[:, 5:])), dim=1)
     with torch.inference_mode():
@@ -289,14 +276,14 @@ def _check_causal(model: Any) -> None:
         batched = run_backbone(model, input_ids=torch.cat((ids, padded))).last_hidden_state[:, :5].float()
     tolerance = 1e-3 if next(model.parameters()).dtype == torch.float32 else 5e-2
     is_finite = bool(torch.isfinite(alone).all() & torch.isfinite(batched).all())
-    # Or say nothing: in half precision, these tokens alone may overflow.
+    # Values that are not finite do not count: in half precision, these tokens may overflow.
     if is_finite and not bool((batched - alone).norm() <= tolerance * alone.norm()):
-        raise ModelError(f"{type(model).__name__} lets tokens see what follows them. Give a causal language model.")
+        raise ModelError(f"{type(model).__name__} lets tokens see later tokens. Give a causal language model.")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from drawing bars and writing warnings; what matters of them is raised instead."""
+    """Turn off progress bars and warnings of transformers; the important ones are raised as errors here."""
     verbosity = _MESSAGES.get_verbosity()
     bars = _MESSAGES.is_progress_bar_enabled()
     _MESSAGES.set_verbosity_error()
