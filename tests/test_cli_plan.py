@@ -33,10 +33,10 @@ def test_questions_are_gathered_from_rounds_of_sampling(tmp_path: Path) -> None:
     planned = Store.open(tmp_path / "s.zarr")
     assert planned.column("sample_row").tolist() == [row + 4 * number for row in range(4) for number in range(3)]
     assert "gather True" in run("status", planned.location).stdout
-    assert "group-by not said became id" in run(*words, "--group-by", "id", "--unit-samples", 8).stderr
-    assert "gather True became not said" in (again := run(*words, "--no-gather", "--unit-samples", 4).stderr)
+    assert "group-by not given became id" in run(*words, "--group-by", "id", "--unit-samples", 8).stderr
+    assert "gather True became not given" in (again := run(*words, "--no-gather", "--unit-samples", 4).stderr)
     assert "unit-samples 8 became 4" in again
-    assert "--group-by says what --gather brings together" in run(*words, "--group-by", "id", code=1).stderr
+    assert "--group-by has a meaning only with --gather" in run(*words, "--group-by", "id", code=1).stderr
 
 
 # ---------------------------------------------------------------- a stranger's file

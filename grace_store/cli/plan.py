@@ -56,11 +56,9 @@ def plan(store: str, data: tuple[str, ...], dry_run: bool, *, as_json: bool, **w
     request = gs.DataSpec(**pick(wishes, gs.DataSpec))
     reading = {"images": wishes["images"], "workers": wishes["workers"]}
     if dry_run:
-        from grace_store.run.preview import preview_json
-
         with ProgressDisplay() as display:
             found = gs.preview(data, request, store=store, **reading, listener=display)
-        print_result(preview_json(found), _print_preview, found, as_json=as_json)
+        print_result(found.to_json(), _print_preview, found, as_json=as_json)
         return
     with _Heard() as heard:
         sizes = {"samples_per_unit": wishes["unit_samples"]}
