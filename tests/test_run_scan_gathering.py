@@ -107,7 +107,7 @@ def test_a_dry_run_counts_questions_and_checks_the_field(tmp_path: Path) -> None
     assert found.num_questions == NUM_QUESTIONS
     assert "Samples of 9 questions would be gathered." in list(preview_lines(found))
     assert preview([data], DataSpec(**EXPLICIT)).num_questions is None
-    with pytest.raises(SettingError, match="has a field 'qid'"):
+    with pytest.raises(SettingError, match="has the field 'qid'"):
         preview([data], DataSpec(**EXPLICIT, gather=True, group_by="qid"))
 
 

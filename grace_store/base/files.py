@@ -18,7 +18,6 @@ from typing import Any
 from grace_store.base.errors import SettingError, StorageError
 from grace_store.base.text import canonical_json, without_nan
 
-SIDECAR = ".spec.json"
 BUCKET_SCHEMES = ("s3", "gs", "az")
 """Schemes of the URLs of object stores."""
 
@@ -176,7 +175,7 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 
 def sidecar_of(path: Path) -> Path:
     """Return the path of the note beside a file."""
-    return path.with_name(path.name + SIDECAR)
+    return path.with_name(f"{path.name}.spec.json")
 
 
 # ---------------------------------------------------------------- a lock that ends with the process that holds it

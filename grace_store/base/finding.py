@@ -38,8 +38,13 @@ class Estimate(Frozen):
 
     @classmethod
     def from_draws(cls, value: float, draws: Sequence[float] | FloatArray, num: int, **more: Any) -> "Estimate":
-        """Return an estimate with the interval of the middle 95 % of some draws."""
-        low, high = interval_95(draws)
+        """Return an estimate with the interval of the middle 95 % of some draws; without draws, it is unknown.
+
+        >>> Estimate.from_draws(20.0, range(41), num=41).text(0)
+        '20 (1 to 39)'
+        """
+        ends = np.quantile(np.asarray(draws, dtype=np.float64), (0.025, 0.975)).tolist() if len(draws) else ()
+        low, high = ends or (math.nan, math.nan)
         return cls(value=value, low=low, high=high, num=num, **more)
 
     @property
@@ -76,18 +81,6 @@ class Estimate(Frozen):
 
 Cell = Estimate | bool | int | float | str | None
 """A cell of a table; None if unknown."""
-
-
-def interval_95(draws: Sequence[float] | FloatArray) -> tuple[float, float]:
-    """Return the ends of the interval of the middle 95 % of some draws; NaN for both without draws.
-
-    >>> interval_95(range(41))
-    (1.0, 39.0)
-    """
-    if not len(draws):
-        return math.nan, math.nan
-    low, high = np.quantile(np.asarray(draws, dtype=np.float64), (0.025, 0.975)).tolist()
-    return low, high
 
 
 def number_text(value: float | None, digits: int = 3, *, is_share: bool = False) -> str:

@@ -19,7 +19,6 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Rendering = Literal["template", "verbatim", "plain"]
 ImagesAs = Literal["processor", "ms-swift", "llama-factory"]
-Kind = Literal["proxy", "gradient"]
 Per = Literal["sample", "segment"]
 
 DecimalText = Annotated[float, PlainSerializer(repr, return_type=str)]
@@ -274,7 +273,7 @@ class ExtractSpec(Spec):
 
     found: ClassVar[frozenset[str]] = frozenset({"model"})
 
-    kind: Kind = "proxy"
+    kind: Literal["proxy", "gradient"] = "proxy"
     """What vectors are: GRACE's proxy, or projected gradients over the adapter's parameters."""
     gradient: GradientSpec | None = None
     """Settings of the gradients, if and only if the kind is gradient."""
@@ -341,11 +340,13 @@ class ExtractSpec(Spec):
 
 # ---------------------------------------------------------------- settings that change only the speed
 
+MAX_DEFAULT_THREADS = 8
+
 
 def default_threads() -> int:
-    """Return the default number of threads: the cores that this process may use, at most eight."""
+    """Return the default number of threads: the cores that this process may use, at most MAX_DEFAULT_THREADS."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, allowed)
+    return min(MAX_DEFAULT_THREADS, allowed)
 
 
 class RunOptions(Frozen):

@@ -18,8 +18,6 @@ from grace_store.base.settings import (
 TrainingDtype = Literal["float32", "bfloat16"]
 """Number formats for training; in float16, gradients would vanish."""
 
-# ---------------------------------------------------------------- settings that change the numbers
-
 
 def check_fraction(text: str) -> str:
     """Return the text of a fraction unchanged; raise ValueError if it is not above 0 and at most 1."""
@@ -94,9 +92,6 @@ class WarmupSpec(TrainingSpec):
     def _ends_at_the_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         ordered = sorted(dict.fromkeys(map(check_fraction, value)), key=float)
         return tuple(ordered) if ordered and float(ordered[-1]) == 1.0 else (*ordered, "1")
-
-
-# ---------------------------------------------------------------- settings that change only the speed
 
 
 class WarmupOptions(RunOptions):

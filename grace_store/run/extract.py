@@ -22,7 +22,7 @@ from grace_store.pool.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
 from grace_store.run.engines.engine import EngineOptions, ExtractJob, Work, choose_engine
 from grace_store.run.extractor_protocol import model_door
-from grace_store.run.open_signal import check_given, choose_signals, open_signal, refuse_lone_gradient_options
+from grace_store.run.open_signal import check_given, choose_signals, open_signal
 from grace_store.run.plan import check_store_path, open_planned, plan
 from grace_store.store.backend import open_backend, open_run_log
 from grace_store.store.layout import SAMPLES_PER_CHUNK
@@ -79,7 +79,10 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
     # A plan is frozen, so mistakes in the other options must be found before.
     if job.model is None:
         raise SettingError("Say which --model to extract with. Nothing was planned.")
-    refuse_lone_gradient_options(job.request)
+    gradient = job.request.gradient
+    if job.request.kind != "gradient" and gradient is not None and (given := gradient.given()):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")
     if job.request.kind == "gradient" and job.adapter is None:
         raise SettingError(
             "Say with --adapter which checkpoint to take gradients of; `grace-store warmup` makes one. "
@@ -115,7 +118,13 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         hold(store.backend, view.name, job.shard, break_lock=job.break_lock) as lease,
         logged(store, listener) as listener,
     ):
-        _warn_of_unlearnt(view, listener)
+        gradient = view.signal.spec.gradient
+        if gradient is not None and gradient.learning_rate == 0:
+            text = (
+                f"The checkpoint of signal {view.name} was trained at a learning rate of 0, so it equals the base "
+                "model. Influence methods weigh a checkpoint by its learning rate, here 0. Take a later checkpoint."
+            )
+            listener(Warned(text))
         units = missing_units(view, job.shard)  # another run may have committed units before this run got the lock
         listener(_started(view, job.shard, units))
         began = time.monotonic()
@@ -133,17 +142,6 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
             raise Interrupted(f"Stopped. {done}; run the same command again to go on from there.")
         listener(Finished(len(units), time.monotonic() - began))
         return _completed(view, listener)
-
-
-def _warn_of_unlearnt(view: SignalView, listener: Listener) -> None:
-    gradient = view.signal.spec.gradient
-    if gradient is not None and gradient.learning_rate == 0:
-        listener(
-            Warned(
-                f"The checkpoint of signal {view.name} was trained at a learning rate of 0, so it equals the base "
-                "model. Influence methods weigh a checkpoint by its learning rate, here 0. Take a later checkpoint."
-            )
-        )
 
 
 def missing_units(view: SignalView, shard: Shard = (0, 1)) -> list[int]:

@@ -21,7 +21,6 @@ from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import create_signal, keep_sharing
 
-SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
 
 SpecT = TypeVar("SpecT", bound=Frozen)
@@ -85,7 +84,7 @@ def open_signal(
             raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
         spec = door.resolve_spec(model, request, options, adapter=adapter)
         # While the store has no signal yet, another run may plan it anew, so this takes the plan's lock.
-        with hold(store.backend, "plan", wait_seconds=SIGNAL_WAIT_SECONDS):
+        with hold(store.backend, "plan", wait_seconds=3600.0):
             now = Store.open(store.backend)
             if now.plan != store.plan:
                 raise ResumeMismatch(
@@ -104,13 +103,6 @@ def open_signal(
     adapter = adapter or view.signal.origin.get("adapter")
     check_same(view, model, request, options, door, adapter)
     return view, model, adapter
-
-
-def refuse_lone_gradient_options(request: ExtractSpec) -> None:
-    """Raise SettingError if options of gradients are given without --kind gradient."""
-    if request.kind != "gradient" and request.gradient is not None and (given := request.gradient.given()):
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")
 
 
 def check_given(view: SignalView, request: ExtractSpec) -> None:

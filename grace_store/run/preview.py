@@ -15,7 +15,6 @@ from grace_store.run.record_tally import RecordTally, advise
 from grace_store.store.backend import open_backend
 from grace_store.store.opened import Store
 
-BAR_CHARS = 40
 MOST_BARS = 16
 """Largest number of bars; with more numbers of steps, several numbers share a bar."""
 TEXT_CHARS = 160
@@ -73,7 +72,7 @@ def _histogram(found: RecordTally) -> Iterator[str]:
     counts = [sum(found.num_steps[steps] for steps in group) for group in groups]
     for group, count in zip(groups, counts, strict=True):
         name = str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
-        yield f"  {name:>9}  {count:>9}  {'█' * -(-BAR_CHARS * count // max(counts))}"
+        yield f"  {name:>9}  {count:>9}  {'█' * -(-40 * count // max(counts))}"
 
 
 def _kept(found: RecordTally) -> Iterator[str]:

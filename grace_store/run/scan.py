@@ -261,14 +261,6 @@ class SeenIds:
         first_bytes = np.arange(1, _NUM_PARTS, dtype=np.uint8) * (256 // _NUM_PARTS)
         self._bounds = _as_digests(b"".join(bytes([byte]).ljust(_DIGEST_BYTES, b"\0") for byte in first_bytes.tolist()))
 
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of memory that the digests take."""
-        return sum(part.num_bytes for part in self._parts)
-
     def add(self, ids: Sequence[str]) -> BoolArray:
         """Add ids; return for each id whether it was added before, in this call or an earlier one."""
         raw = (hashlib.blake2b(each.encode(), digest_size=_DIGEST_BYTES).digest() for each in ids)
@@ -287,13 +279,6 @@ class _Part:
 
     def __init__(self) -> None:
         self._merged = self._pending = _as_digests(b"")
-
-    def __len__(self) -> int:
-        return len(self._merged) + len(self._pending)
-
-    @property
-    def num_bytes(self) -> int:
-        return self._merged.nbytes + self._pending.nbytes
 
     def add(self, digests: Digests) -> BoolArray:
         """Add sorted, distinct digests; return for each digest whether it is new."""

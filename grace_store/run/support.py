@@ -60,6 +60,8 @@ class SupportReport(Frozen):
 def support(store: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> SupportReport:
     """Collect a report about this machine and about the store that the failed run wrote to."""
     about, runs, places = (None, [], []) if store is None else _store_and_runs(store)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = dict(zip(("free_bytes", "total_bytes"), main_memory() or (), strict=False))
     found = {
         "grace_store": __version__,
         "versions": {
@@ -67,20 +69,13 @@ def support(store: str | Path | None = None, environment: Mapping[str, str] = os
             "system": f"{platform.system()} {platform.release()}",
             **installed(PACKAGES),
         },
-        "machine": _machine(),
+        "machine": {"processor": platform.machine(), "cores": cores, **memory},
         "devices": _ask_devices(),
         "environment": {name: value for name, value in sorted(environment.items()) if VARIABLES.fullmatch(name)},
         "store": about,
         "runs": runs,
     }
     return SupportReport(**_Scrubber(places).cleaned(found))
-
-
-def _machine() -> dict[str, Any]:
-    room = main_memory()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = {} if room is None else dict(zip(("free_bytes", "total_bytes"), room, strict=True))
-    return {"processor": platform.machine(), "cores": cores, **memory}
 
 
 def _ask_devices() -> dict[str, Any]:

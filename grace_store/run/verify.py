@@ -157,9 +157,6 @@ def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> f
     return worst
 
 
-# ---------------------------------------------------------------- repair
-
-
 def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> list[Problem]:
     """Repair all problems that a deep check finds, and return them.
 

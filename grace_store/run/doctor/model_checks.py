@@ -70,9 +70,9 @@ def examine_samples(job: ExtractJob, seen: Seen) -> CheckResult | None:
 def examine_trainer(job: ExtractJob, seen: Seen) -> CheckResult | None:
     """Count the samples with images that a trainer prepares differently, or with another number of tokens."""
     shown = _spread([sample for sample in seen.samples if sample.images], 2 * NUM_FEW)
-    if seen.extractor is None or seen.spec is None or seen.spec.model.processor is None or seen.spec.text_only:
+    if seen.extractor is None or seen.spec is None or not shown:
         return None
-    if not shown:
+    if seen.spec.model.processor is None or seen.spec.text_only:
         return None
     reference = reference_of(job.door)
     own = seen.spec.images_as

@@ -162,7 +162,7 @@ class Dispatch:
         """Raise WorkerDied at the end of a run if units could not be done."""
         if self._given_up:
             raise WorkerDied(
-                f"Workers died on units {sorted(self._given_up)} every time; all other units are committed. "
+                f"Workers died every time they ran units {sorted(self._given_up)}; all other units are committed. "
                 f"{self._last_failure} Run the same command to try those units again."
             )
         if self.waiting and not self.stop.is_set():

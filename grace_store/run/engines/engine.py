@@ -137,20 +137,21 @@ def choose_engine(
     accelerators gets a worker process, and a single or named device is used by this process. A given shard decides
     which units run, not where. A given engine elsewhere runs the units in any case.
     """
-    rank = None if shard is not None else rank_in(environment)
+    ranks = Ranks() if shard is not None else current_ranks(environment)
+    is_rank = ranks.world_size > 1
     if elsewhere is not None:
-        if rank is not None:
+        if is_rank:
             raise SettingError(
                 f"--engine {elsewhere.name} under torchrun or srun: one process hands out all units, start it once."
             )
         return options, shard or (0, 1), elsewhere
-    if rank is not None:
+    if is_rank:
         if workers is not None:
             raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")
         from grace_store.model import devices
 
-        i, n, local = rank
-        return options.model_copy(update={"device": devices.of_rank(options.device, local)}), (i, n), EngineOptions()
+        device = devices.of_rank(options.device, ranks.local_rank)
+        return options.model_copy(update={"device": device}), (ranks.rank, ranks.world_size), EngineOptions()
     names = _devices(options, workers, environment)
     engine = EngineOptions("processes", devices=names) if names else EngineOptions("here")
     return options, shard or (0, 1), engine
@@ -174,15 +175,10 @@ def _devices(options: RunOptions, workers: int | None, environment: Mapping[str,
     return tuple(visible[:workers]) if visible else ("cpu",) * workers
 
 
-def rank_in(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
-    """Return (rank, number of ranks, rank on this machine) as set by torchrun or srun, or None."""
+def current_ranks(environment: Mapping[str, str] = os.environ) -> Ranks:
+    """Return the rank of this process, as set by torchrun or srun; without them, it is the only rank."""
     for rank, size, local in RANK_VARIABLES:
         if rank in environment and int(environment.get(size, "1")) > 1:
-            return int(environment[rank]), int(environment[size]), int(environment.get(local, "0"))
-    return None
-
-
-def current_ranks(environment: Mapping[str, str] = os.environ) -> Ranks:
-    """Return the rank of this process in a warm-up; without torchrun or srun, it is the only rank."""
-    rank, size, local = rank_in(environment) or (0, 1, 0)
-    return Ranks(rank=rank, world_size=size, local_rank=local)
+            local_rank = int(environment.get(local, "0"))
+            return Ranks(rank=int(environment[rank]), world_size=int(environment[size]), local_rank=local_rank)
+    return Ranks()

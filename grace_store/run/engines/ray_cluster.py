@@ -40,10 +40,15 @@ def joined_cluster(address: str | None, num_devices: int | None = None) -> Itera
     if ray.is_initialized():
         yield ray
         return
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if is_main else {}
     with redirect_stdout(cast(TextIO, _WithoutRay(sys.stdout))):
         try:
-            with _own_signal_handlers():
+            try:
                 _connect(ray, address, num_devices)
+            finally:  # Ray has replaced the signal handlers of this process
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
             yield ray
         finally:
             ray.shutdown()
@@ -95,20 +100,6 @@ def _check_address(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise SettingError(f"Nothing answers at --address {address} ({error}): is it the cluster's head?") from None
-
-
-@contextmanager
-def _own_signal_handlers() -> Iterator[None]:
-    """Keep this process's signal handlers, which Ray would replace."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _WithoutRay:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from grace_store.base.errors import DeviceLost, GraceStoreError, NotAStore
 from grace_store.base.events import Listener, Rated, UnitCommitted
@@ -130,17 +130,6 @@ def _check_same_store(store: Store, key: str, content: str) -> None:
 # The pipeline reads and tokenises units ahead of the device, and compresses and writes them behind it.
 
 
-class Feed(Protocol):
-    """A source of unit numbers."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether to end after the unit under way, even if more units were taken."""
-
-    def take(self, *, wait: bool) -> int | None:
-        """Return the next unit; None if there is none at the moment or, with wait, none any more."""
-
-
 class ListFeed:
     """Units that are known beforehand, with an event that stops them early."""
 
@@ -150,9 +139,11 @@ class ListFeed:
 
     @property
     def is_stopped(self) -> bool:
+        """Whether to end after the unit under way, even if more units were taken."""
         return self._stop.is_set()
 
     def take(self, *, wait: bool) -> int | None:
+        """Return the next unit; None if there is none at the moment or, with wait, none any more."""
         return None if self.is_stopped else next(self._units, None)
 
 
@@ -176,6 +167,9 @@ class QueueFeed:
             return None if self.is_stopped else self._units.get(block=wait)
         except queue.Empty:
             return None
+
+
+Feed = ListFeed | QueueFeed
 
 
 class _Writer:
