@@ -54,15 +54,6 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
         return _extract(job, store, dataset, listener, stop)
 
 
-def is_finished(job: ExtractJob) -> bool:
-    """Return whether a job has nothing to do. This needs no model, so the answer does not wait for torch."""
-    backend = open_backend(job.store)
-    if backend.read("zarr.json") is None:
-        return False
-    store = Store.open(backend)
-    return job.signal in store.signal_names and _is_done(store.signal(job.signal), job)
-
-
 def _is_done(view: SignalView, job: ExtractJob) -> bool:
     # A given model, dataset or setting would have to be compared with the signal's.
     is_given = job.model or job.adapter or job.data or job.images or job.request.given()
@@ -236,7 +227,11 @@ def extract_signals(
     """
     chosen = choose_signals(job.store, signals, adapters, job.model, job.request)
     jobs = [replace(job, signal=name, adapter=adapter) for name, adapter in chosen]
-    if all(map(is_finished, jobs)):  # do not load torch to count GPUs that are not needed
+    backend = open_backend(job.store)
+    store = None if backend.read("zarr.json") is None else Store.open(backend)
+    names = () if store is None else store.signal_names
+    # If all signals are finished, do not load torch to count GPUs.
+    if store and all(each.signal in names and _is_done(store.signal(each.signal), each) for each in jobs):
         options, chosen_shard, engine = job.options, shard or (0, 1), EngineOptions()
     else:
         options, chosen_shard, engine = choose_engine(job.options, workers, shard, elsewhere=elsewhere)
