@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import grace_store as gs
 from grace_store.store.opened import Store
 from tests.commands import extract_words, run, run_json
 from tests.conversations import write_conversations
@@ -33,10 +34,10 @@ def test_questions_are_gathered_from_rounds_of_sampling(tmp_path: Path) -> None:
     planned = Store.open(tmp_path / "s.zarr")
     assert planned.column("sample_row").tolist() == [row + 4 * number for row in range(4) for number in range(3)]
     assert "gather True" in run("status", planned.location).stdout
-    assert "group-by not said became id" in run(*words, "--group-by", "id", "--unit-samples", 8).stderr
-    assert "gather True became not said" in (again := run(*words, "--no-gather", "--unit-samples", 4).stderr)
+    assert "group-by not given became id" in run(*words, "--group-by", "id", "--unit-samples", 8).stderr
+    assert "gather True became not given" in (again := run(*words, "--no-gather", "--unit-samples", 4).stderr)
     assert "unit-samples 8 became 4" in again
-    assert "--group-by says what --gather brings together" in run(*words, "--group-by", "id", code=1).stderr
+    assert "--group-by has a meaning only with --gather" in run(*words, "--group-by", "id", code=1).stderr
 
 
 # ---------------------------------------------------------------- a stranger's file
@@ -79,6 +80,16 @@ def test_a_dry_run_shows_how_records_are_read_and_writes_nothing(tmp_path: Path,
     assert lines[at + 2 : at + 7 : 4] == ["    step 1   Part 0 of 2.", "    answer   C"]
     assert lines[-1] == "Most records would be set aside: 21 of 40 records. `--min-steps 2` would keep 98 %."
     assert "\x1b" not in shown
+
+
+def test_a_preview_in_python_has_the_numbers_of_a_dry_run(tmp_path: Path, aqua: Path) -> None:
+    fields = dict(part.split("=") for part in MAP[1::2])
+    found = gs.preview([aqua], gs.DataSpec(map=fields, min_steps=4))
+    assert isinstance(found, gs.RecordTally)
+    assert found.to_json() == run_json("plan", tmp_path / "new.zarr", aqua, "--dry-run", *MAP, "--min-steps", 4)
+    assert (found.settings.min_steps, found.num_records, found.num_planned, found.num_set_aside) == (4, 40, 19, 21)
+    assert found.set_aside == {"too_few_steps": 20, "no_response": 1}
+    assert dict(found.kept_by())[3] == 29
 
 
 def test_flags_are_counted_while_planning_and_kept_through_to_a_subset(tmp_path: Path, text_model: str) -> None:

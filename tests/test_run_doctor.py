@@ -161,7 +161,7 @@ def test_warnings_are_repeated_beside_the_verdict() -> None:
     told = CheckResult("data", "warn", "a long story", brief="3 of 4 are lost")
     assert conclusion([good]) == "Go."
     assert conclusion([good, told, tight]) == "Go, but: 3 of 4 are lost; tight."
-    assert conclusion([told, CheckResult("disk", "fail", "full")]) == "Not yet: disk must be mended first."
+    assert conclusion([told, CheckResult("disk", "fail", "full")]) == "Not yet: disk must be fixed first."
 
 
 def test_data_that_is_not_there_fails_and_the_rest_is_still_checked(fake: ExtractJob) -> None:
@@ -213,14 +213,14 @@ def test_images_that_a_trainer_shows_otherwise_are_told(job: ExtractJob, tmp_pat
     found = finding(doctor(job), "trainer")
     assert (found.verdict, found.text) == (
         "warn",
-        "images of 2 samples prepared as processor does; ms-swift shows 2 samples otherwise, 1 with another number of "
-        "tokens; llama-factory shows 2 samples otherwise, 0 with another number of tokens",
+        "images of 2 samples prepared as processor does; ms-swift prepares 2 samples differently, 1 with another "
+        "number of tokens; llama-factory prepares 2 samples differently, 0 with another number of tokens",
     )
     assert "--images-as" in found.remedy
     for way in ("processor", "ms-swift"):
         assert finding(doctor(replace(job, request=ExtractSpec(images_as=way))), "trainer").verdict == "ok"
     job = replace(job, model=str(tiny_vision_model("gemma3", tmp_path / "gemma")))
-    assert finding(doctor(job), "trainer").text.endswith("what trainers do with images of this model is not known")
+    assert finding(doctor(job), "trainer").text.endswith("how trainers prepare images for this model is not known")
 
 
 def test_images_in_records_need_no_folder(fake: ExtractJob) -> None:
@@ -274,7 +274,7 @@ def test_a_place_without_links_is_warned_of(tmp_path: Path, monkeypatch: pytest.
     assert (trouble.verdict, trouble.text.partition(" has no hard links")[0]) == ("warn", str(tmp_path))
     monkeypatch.setattr(Path, "hardlink_to", lambda *_: None)
     trouble = try_place(tmp_path / "b.zarr")
-    assert (trouble.verdict, "lets two runs make the same file" in trouble.text) == ("fail", True)
+    assert (trouble.verdict, "lets two runs create the same file" in trouble.text) == ("fail", True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -324,7 +324,7 @@ def test_a_storage_that_reads_other_numbers_is_named(fake: ExtractJob, monkeypat
     found = finding(doctor(fake), "vectors")
     assert (found.verdict, found.text) == (
         "fail",
-        "int8 cannot be read after it is written (other numbers are read than were written)",
+        "int8 cannot be read after it is written (the numbers read differ from the numbers written)",
     )
 
 
@@ -333,7 +333,7 @@ def test_without_a_temporary_folder_vectors_are_not_tried(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     found = finding(doctor(fake), "vectors")
-    assert (found.verdict, found.remedy) == ("warn", "Set TMPDIR to a folder with room.")
+    assert (found.verdict, found.remedy) == ("warn", "Set TMPDIR to a folder with free space.")
     assert "No such file or directory" in found.text
 
 
@@ -365,7 +365,7 @@ def test_the_command_says_go_or_what_to_change(job: ExtractJob) -> None:
     assert not Path(str(job.store)).exists()
     bad = CliRunner().invoke(main, words)
     assert bad.exit_code == 1
-    assert bad.stdout.splitlines()[-1] == "Not yet: data must be mended first."
+    assert bad.stdout.splitlines()[-1] == "Not yet: data must be fixed first."
     assert "`--min-steps 2` would keep 100 %" in bad.stdout
     told = json.loads(CliRunner().invoke(main, [*words, "--min-steps", "2", "--json"]).stdout)
     assert told["go"] is True

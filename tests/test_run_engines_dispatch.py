@@ -77,9 +77,7 @@ def test_units_lost_in_a_death_are_done_alone_and_given_up_if_they_kill_again() 
         else:
             floor.bury(floor.workers[0])
     assert done_alone == [0, 1, 0]
-    with pytest.raises(
-        WorkerDied, match=r"whenever they came to units \[0\]; all other units are committed\. It died\."
-    ):
+    with pytest.raises(WorkerDied, match=r"every time they ran units \[0\]; all other units are committed\. It died\."):
         floor.dispatch.conclude()
 
 

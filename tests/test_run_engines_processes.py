@@ -51,7 +51,7 @@ def test_a_unit_that_kills_workers_is_given_up_and_the_others_are_done(
     job = make_job(tmp_path, engine=processes("cpu", "cpu"))
     events: list[Event] = []
     for _ in range(2):  # the second time, the killer is the unit that the probe is taken from
-        with pytest.raises(WorkerDied, match=r"came to units \[2\]; all other units are committed"):
+        with pytest.raises(WorkerDied, match=r"they ran units \[2\]; all other units are committed"):
             extract(job, events.append)
         assert missing_units(Store.open(job.store).signal("base")) == [2]
     assert any("will be redone" in event.text for event in events if isinstance(event, Warned))

@@ -204,7 +204,7 @@ def test_a_node_that_joins_later_gets_work_and_one_that_is_killed_loses_only_wha
 
 def test_a_unit_that_kills_its_actor_is_given_up_in_the_words_of_the_process_engine(nodes, plain, tmp_path):
     nodes.gate.make_deadly(FIRST_SAMPLES[1])
-    words = r"Workers died whenever they came to units \[1\]; all other units are committed\. .* Run the same command"
+    words = r"Workers died every time they ran units \[1\]; all other units are committed\. .* Run the same command"
     with pytest.raises(WorkerDied, match=words):
         extract(cluster_job(nodes, tmp_path))
     assert missing_units(Store.open(tmp_path / "store.zarr").signal("base")) == [1]

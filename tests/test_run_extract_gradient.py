@@ -234,7 +234,7 @@ def test_a_checkpoint_that_has_learnt_nothing_is_warned_of(tmp_path, monkeypatch
     heard = []
     extract(gradient_job(tmp_path), heard.append)
     warned = next(i for i, event in enumerate(heard) if isinstance(event, Warned))
-    assert "has learnt nothing: it is the base model" in heard[warned].text
+    assert "so it equals the base model" in heard[warned].text
     assert warned < next(i for i, event in enumerate(heard) if isinstance(event, UnitCommitted))
 
 
@@ -279,17 +279,17 @@ def test_a_spec_has_a_gradient_exactly_if_it_is_called_so():
     proxy, gradient = make_spec("int8", 5), make_spec("int8", 5, "sample")
     assert proxy.gradient is None
     assert ExtractSpec.model_validate_json(gradient.canonical()) == gradient
-    with pytest.raises(ValueError, match="a spec has a gradient exactly if its kind is gradient"):
+    with pytest.raises(ValueError, match="a spec has a gradient if and only if its kind is gradient"):
         ExtractSpec(**{**proxy.model_dump(), "kind": "gradient"}).whole()
-    with pytest.raises(ValueError, match="a spec has a gradient exactly if its kind is gradient"):
+    with pytest.raises(ValueError, match="a spec has a gradient if and only if its kind is gradient"):
         ExtractSpec(**{**gradient.model_dump(), "kind": "proxy"}).whole()
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"preconditioner": "adam"}, "moments belong to the preconditioner adam"),
-        ({"moments": "0" * 64}, "moments belong to the preconditioner adam"),
+        ({"preconditioner": "adam"}, "the preconditioner adam needs moments"),
+        ({"moments": "0" * 64}, "the preconditioner adam needs moments"),
         ({"bias_correction": True}, "bias_correction has no meaning without"),
         ({"projection": "sparse", "dimension": 6}, "a multiple of 4"),
     ],

@@ -183,7 +183,7 @@ def test_once_it_is_lost_no_unit_is_added_and_repair_leaves_none_of_the_other_ki
     before = content(view.store.location)
     find(FAULT, monkeypatch)
     with pytest.raises(
-        Corrupt, match=r"sharing/base.json is missing.*`grace-store verify --repair` does them all again"
+        Corrupt, match=r"sharing/base.json is missing.*`grace-store verify --repair` extracts all of them again"
     ):
         extract(job(tmp_path, model))
     assert content(view.store.location) == before

@@ -120,7 +120,7 @@ def test_images_that_were_exchanged_are_found_out(model, tmp_path):
         shutil.copy(FOLDER / "images" / "chart-01.png", image)
     problems = list(verify_against_model(view, ExtractJob(view.store.location, model, options=OPTIONS), 4))
     assert problems
-    assert {problem.text for problem in problems} == {"its images are not those it was extracted with"}
+    assert {problem.text for problem in problems} == {"its images have changed since it was extracted"}
 
 
 def test_from_the_command_line(model, tmp_path):

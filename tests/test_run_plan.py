@@ -339,5 +339,5 @@ def test_what_ignoring_keys_would_keep_is_tried_and_said_with_its_price(tmp_path
     turns = [{"role": "user", "content": "Why?"}, {"role": "tool", "content": "42"}]
     called = {"messages": [*turns, {"role": "assistant", "content": "So.\nAnswer: 42", "tool_calls": [{"id": "a"}]}]}
     (tmp_path / "tools.jsonl").write_text(json.dumps(called) + "\n")
-    with pytest.raises(NothingUsable, match=r"these keys yet: tool_calls\. What is left of most records without them"):
+    with pytest.raises(NothingUsable, match=r"these keys yet: tool_calls\. Most records are no traces without these"):
         plan([tmp_path / "tools.jsonl"], tmp_path / "tools.zarr")

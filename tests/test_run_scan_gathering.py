@@ -96,7 +96,7 @@ def test_ids_of_any_letters_survive_and_processes_change_nothing(tmp_path: Path,
 
 def test_a_field_that_no_record_has_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     data = write(tmp_path / "traces.jsonl", grouped_records())
-    with pytest.raises(SettingError, match=r"No record that can be used has a field 'qid'.*prompts and images"):
+    with pytest.raises(SettingError, match=r"No usable record has the field 'qid'.*prompts and images"):
         plan([data], tmp_path / "s.zarr", DataSpec(**EXPLICIT, gather=True, group_by="qid"))
     assert not (tmp_path / "s.zarr" / "zarr.json").exists()
 
@@ -107,13 +107,13 @@ def test_a_dry_run_counts_questions_and_checks_the_field(tmp_path: Path) -> None
     assert found.num_questions == NUM_QUESTIONS
     assert "Samples of 9 questions would be gathered." in list(preview_lines(found))
     assert preview([data], DataSpec(**EXPLICIT)).num_questions is None
-    with pytest.raises(SettingError, match="has a field 'qid'"):
+    with pytest.raises(SettingError, match="has the field 'qid'"):
         preview([data], DataSpec(**EXPLICIT, gather=True, group_by="qid"))
 
 
 def test_a_field_without_gathering_is_refused(tmp_path: Path) -> None:
     data = write(tmp_path / "traces.jsonl", grouped_records())
-    with pytest.raises(SettingError, match="--group-by says what --gather brings together; give that too"):
+    with pytest.raises(SettingError, match="--group-by has a meaning only with --gather; give --gather, too"):
         plan([data], tmp_path / "s.zarr", DataSpec(**EXPLICIT, group_by="problem.name"))
 
 
@@ -142,7 +142,7 @@ def test_files_that_are_read_forwards_are_warned_of_and_read_all_the_same(tmp_pa
     store = plan([data], tmp_path / "s.zarr", DataSpec(**EXPLICIT, gather=True), listener=heard.append)
     said = [event.text for event in heard if isinstance(event, Warned)]
     assert len(said) == 1
-    assert said[0].startswith("traces.jsonl.gz: such files can only be read from the beginning on")
+    assert said[0].startswith("traces.jsonl.gz: such files can only be read from the beginning, and")
     with open_dataset(store) as dataset:
         loader = UnitLoader(store, dataset)
         found = [sample.sample_id for unit in store.plan.units for sample in loader.load(unit).samples]

@@ -213,7 +213,7 @@ def test_a_signal_whose_document_and_copy_are_damaged_is_lost(job: ExtractJob) -
     (Path(job.store) / "ledger/signals/base.json").unlink()
     problems = list(verify(Store.open(job.store)))
     assert "does not match its own digest" in problems[0].text
-    with pytest.raises(StoreError, match="extract it again"):
+    with pytest.raises(StoreError, match="extract the signal again"):
         repair(job)
 
 

@@ -245,10 +245,10 @@ def test_the_doctor_tries_what_a_store_does_and_leaves_nothing(bucket: Backend) 
 def test_the_doctor_finds_what_is_wrong(bucket: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(object_backend.ObjectBackend, "write_new", lambda self, *item: not self.write(*item))
-        assert "replaces objects that it was told not to" in try_storage(bucket.location).text
+        assert "overwrites objects although it must not" in try_storage(bucket.location).text
     puts = itertools.count(1)
     proxy.fault = lambda method, _: 501 if method == "PUT" and next(puts) > 2 else None
-    assert "does not let a lock be renewed" in try_storage(bucket.location).text
+    assert "does not allow a lock to be renewed" in try_storage(bucket.location).text
     proxy.fault = lambda method, _: 403 if method == "LIST" else None
     assert "access was denied" in try_storage(bucket.location).text
     proxy.fault = lambda *_: None

@@ -1,1 +1,1 @@
-"""What every room may use: settings, documents, errors, events, arrays, text, files. Imports no other room."""
+"""Modules that every room may use: settings, documents, errors, events, arrays, text, files. Imports no other room."""

@@ -1,4 +1,4 @@
-"""Names for the kinds of arrays in signatures, and the index of dataset rows in another array of rows."""
+"""Types of arrays for signatures, and the search for dataset rows in an array of rows."""
 
 from typing import Any, NewType
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 BitArray = npt.NDArray[np.uint64]
-"""64 yes or no to a number."""
+"""Packed booleans, 64 in each number."""
 BoolArray = npt.NDArray[np.bool_]
 ByteArray = npt.NDArray[np.uint8]
 FlagArray = npt.NDArray[np.uint8]
@@ -19,20 +19,20 @@ IntArray = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.number[Any]]
 
 Rows = NewType("Rows", IntArray)
-"""Where records stand in the dataset."""
+"""Row numbers of records in the dataset."""
 Positions = NewType("Positions", IntArray)
-"""Where samples stand in the plan of a store."""
+"""Indices of samples in the plan of a store."""
 Places = NewType("Places", IntArray)
-"""Where samples stand among those of a table, a block or another array."""
+"""Indices of samples in a table, a block or another array."""
 
 
 def ascend(row: Numbers) -> bool:
-    """Return whether rows are in the order of the dataset, as those of most stores and tables are."""
+    """Return whether rows are in the order of the dataset, as in most stores and tables."""
     return bool((row[1:] > row[:-1]).all())
 
 
 def find_rows(known: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return the index of each wanted row in the known rows, which may be in any order, and whether it is among them.
+    """Return the index of each wanted row in the known rows, and whether it is there; known rows may be in any order.
 
     >>> find_rows(np.array([4, 0, 2]), np.array([0, 3, 4]))
     (array([1, 0, 0]), array([ True, False,  True]))

@@ -1,4 +1,4 @@
-"""Every error the library raises on purpose, and nothing else.
+"""All errors that this package raises on purpose.
 
     GraceStoreError
     ├── DataError (ValueError)            the dataset cannot be read as asked
@@ -11,27 +11,27 @@
     │   ├── OutOfMemory (MemoryError)     one sample alone does not fit on the device
     │   └── DeviceLost (RuntimeError)     the device can compute nothing more in this process
     ├── StoreError
-    │   ├── NotAStore (FileNotFoundError) nothing, or something else, lies at that path
+    │   ├── NotAStore (FileNotFoundError) there is no store at that path
     │   ├── UnknownName (KeyError)        no such signal or sample in the store
     │   ├── ResumeMismatch (ValueError)   the store was planned with other settings
     │   ├── TargetMismatch (ValueError)   a target set was not made as the pool was
     │   ├── StoreBusy                     another run holds the store
-    │   ├── StorageError                  the object store does not answer, or refuses
-    │   ├── Corrupt                       bytes on disk are not those that were written
+    │   ├── StorageError                  the object store does not answer, or refuses a request
+    │   ├── Corrupt                       bytes on disk differ from the bytes that were written
     │   └── Unfinished                    the store lacks units that the call needs
     ├── WorkerDied (RuntimeError)         a worker process ended before its work did
     ├── Interrupted                       the user asked to stop; everything committed is kept
     └── MissingExtra (ImportError)        an optional package is not installed
 
-``Unusable``, in ``states``, stands apart: it is the verdict on one record, no failure, and never leaves the job.
+``Unusable``, in ``states``, is no failure: it says that one record cannot be used, and functions of the API catch it.
 """
 
 
 class GraceStoreError(Exception):
-    """Base of all errors raised on purpose; its text is meant for the user."""
+    """Base of all errors raised on purpose; the message is written for users."""
 
     def __str__(self) -> str:
-        # KeyError shows repr(args); the message is prose everywhere else, so keep it prose here too.
+        # KeyError would show the message with quotes.
         return str(self.args[0]) if self.args else ""
 
 
@@ -76,7 +76,7 @@ class StoreError(GraceStoreError):
 
 
 class NotAStore(StoreError, FileNotFoundError):
-    """Nothing, or something else, lies at that path."""
+    """There is no store at that path."""
 
 
 class UnknownName(StoreError, KeyError):
@@ -84,11 +84,11 @@ class UnknownName(StoreError, KeyError):
 
 
 class ResumeMismatch(StoreError, ValueError):
-    """The store was planned with other settings than those given."""
+    """The store was planned with other settings."""
 
 
 class TargetMismatch(StoreError, ValueError):
-    """A target set's signals were not made as the pool's were, so that they cannot be compared."""
+    """The signals of a target set and of the pool were made differently, so they cannot be compared."""
 
 
 class StoreBusy(StoreError):
@@ -96,11 +96,11 @@ class StoreBusy(StoreError):
 
 
 class StorageError(StoreError):
-    """The object store that a store lies in does not answer, or refuses."""
+    """The object store that holds a store does not answer, or refuses a request."""
 
 
 class Corrupt(StoreError):
-    """Bytes on disk are not those that were written."""
+    """Bytes on disk differ from the bytes that were written."""
 
 
 class Unfinished(StoreError):
@@ -120,7 +120,7 @@ class MissingExtra(GraceStoreError, ImportError):
 
 
 def how_to_install(extra: str) -> str:
-    """Return the sentence that ends every message about a missing extra. Until there is a release, a clone has it.
+    """Return the last sentence of a message about a missing extra; without a release, extras come from a clone.
 
     >>> how_to_install("report")
     "Install the extra `report`: run `pip install '.[report]'` in a clone of grace-store."

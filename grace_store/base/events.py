@@ -1,4 +1,4 @@
-"""What a long job tells whoever listens: plain events, one callback. The core never draws anything."""
+"""Events that a long job reports to a listener, which is one callback. Only the command line draws anything."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Base of everything a job reports."""
+    """Base of all events."""
 
     def to_json(self) -> dict[str, Any]:
         return {"event": type(self).__name__, **asdict(self)}
@@ -15,31 +15,31 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Note(Event):
-    """One sentence for the user."""
+    """A sentence for the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Warned(Event):
-    """One sentence about something the user should look at."""
+    """A warning for the user, in a sentence."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed(Event):
-    """How far a job is that has no other event: bytes of a dataset read, or samples scored or compared."""
+    """The progress of a job without units: bytes of a dataset read, or samples scored or compared."""
 
     text: str
-    """The same in a sentence for the user."""
+    """The progress in a sentence for the user."""
     done: int
     total: int
 
 
 @dataclass(frozen=True, slots=True)
 class Started(Event):
-    """A run begins: what is there to do and what was done before."""
+    """The start of a run: the work to do, and the work that was done before."""
 
     signal: str
     num_units: int
@@ -51,7 +51,7 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Rated(Event):
-    """How fast a probe on a few samples went: the estimate before the real work."""
+    """An estimate of the speed, from a few samples that are timed before the run."""
 
     samples_per_second: float
     tokens_per_second: float
@@ -59,7 +59,7 @@ class Rated(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnitCommitted(Event):
-    """One unit is on disk for good."""
+    """The commit of a unit."""
 
     unit: int
     num_samples: int
@@ -70,7 +70,7 @@ class UnitCommitted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Finished(Event):
-    """The run is over; seconds of wall time, units it computed."""
+    """The end of a run, with the number of units that it computed and its wall time."""
 
     num_units: int
     seconds: float
@@ -78,16 +78,16 @@ class Finished(Event):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Event):
-    """The run ended by an error; for its log, as whoever started it is told by the error itself."""
+    """The end of a run by an error; only for the run's log, as the user sees the error itself."""
 
     text: str
     where: tuple[str, ...]
-    """The calls that led to it, the innermost last, as file:line in function."""
+    """The calls that led to the error, as "file:line in function", the innermost last."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTaken(Event):
-    """One step of a warm-up was taken; the loss is that before it."""
+    """One optimiser step of a training; loss is the loss before the step."""
 
     step: int
     num_steps: int
@@ -100,4 +100,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """Listen to nothing."""
+    """Ignore an event: the listener of a caller that wants none."""

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written under a temporary name, then renamed; formats by name."""
+"""Write files and folders under a temporary name, then rename them, so that they appear whole or not at all."""
 
 import errno
 import fcntl
@@ -11,24 +11,23 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import SettingError, StorageError
 from grace_store.base.text import canonical_json, without_nan
 
-SIDECAR = ".spec.json"
 BUCKET_SCHEMES = ("s3", "gs", "az")
-"""How the URL of an object store begins."""
+"""Schemes of the URLs of object stores."""
 
 
 @contextmanager
 def whole_file(path: Path, *formats: str, only_new: bool = False) -> Iterator[Path]:
-    """Yield a name to write to; the file takes its own name when it is on the disk. A link stays a link.
+    """Yield a temporary path to write to; rename the file to path when it is on the disk. A link stays a link.
 
-    With formats (of ENDINGS), SettingError is raised at once if the name says another one.
-    With only_new, FileExistsError is raised in the end if there is such a file by then, and that one stays.
+    With formats (of ENDINGS), SettingError is raised at once if the name says another format.
+    With only_new, FileExistsError is raised at the end if the file exists by then, and the existing file stays.
     """
     if formats:
         check_name(path, *formats)
@@ -41,7 +40,12 @@ def whole_file(path: Path, *formats: str, only_new: bool = False) -> Iterator[Pa
         raise SettingError(f"{path} is a device or pipe, which cannot be written whole; give the name of a file.")
     part = name_beside(path, "part")
     try:
-        _try_writing(part, given)
+        try:
+            part.touch()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise SettingError(f"{given} cannot be written: {error.strerror}. Choose another place.") from error
         yield part
         sync_file(part)
         if only_new:
@@ -57,14 +61,14 @@ def _take_free_name(part: Path, path: Path) -> None:
         os.link(part, path)
     except FileExistsError:
         raise
-    except OSError:  # a disk without hard links: looked at first, which is all that can be done
+    except OSError:  # without hard links, another process may still create the file between check and rename
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
         part.replace(path)
 
 
 def refuse_file_above(path: Path) -> None:
-    """Raise SettingError if what should be a folder on the way to a path is a file, or if the path was a URL."""
+    """Raise SettingError if a parent of the path is a file, or if the path was a URL."""
     if not {f"{scheme}:" for scheme in BUCKET_SCHEMES}.isdisjoint(path.parts):
         raise SettingError(f"{path.name} cannot be written to a bucket: only stores can be in one. Give a local path.")
     nearest = next((above for above in path.parents if above.exists()), None)
@@ -72,23 +76,13 @@ def refuse_file_above(path: Path) -> None:
         raise SettingError(f"{path} cannot be written: {nearest} is a file, not a folder.")
 
 
-def _try_writing(part: Path, given: Path) -> None:
-    """Fail by the name that the user gave, not by the one beside it."""
-    try:
-        part.touch()
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise SettingError(f"{given} cannot be written: {error.strerror}. Choose another place.") from error
-
-
 def name_beside(path: Path, suffix: str) -> Path:
-    """Return a hidden name in the same folder that no other run uses."""
+    """Return a hidden path in the same folder that no other process uses."""
     return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.{suffix}")
 
 
 def sync_folder(folder: Path) -> bool:
-    """Make the names in a folder survive a power cut; False where the file system knows no such thing."""
+    """Make the names in a folder survive a power cut; return False if the file system does not support this."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -102,14 +96,14 @@ def sync_folder(folder: Path) -> bool:
 
 
 def sync_file(path: Path) -> None:
-    """Return when what was written to a file would survive a power cut."""
+    """Wait until the content of a file would survive a power cut."""
     with path.open("rb+") as stream:
         os.fsync(stream.fileno())
 
 
 @contextmanager
 def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yield a folder to fill, which then takes its own name, replacing only what is_ours says was made here before."""
+    """Yield a temporary folder to fill, then rename it to path; replace an existing folder only if is_ours accepts."""
     check_name(path, FOLDER)
     place = Path(os.path.realpath(path))
     if place.exists() and not (place.is_dir() and (not any(place.iterdir()) or is_ours(place))):
@@ -135,7 +129,7 @@ def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def overlaps(one: Path, other: Path) -> bool:
-    """Return whether two places are the same or one lies in the other, whatever links or names lead there."""
+    """Return whether two paths are the same place or one lies in the other, after following links."""
     one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
     is_inside = any(_is_same(above, other) for above in (one, *one.parents))
     return is_inside or any(_is_same(above, one) for above in other.parents)
@@ -144,31 +138,31 @@ def overlaps(one: Path, other: Path) -> bool:
 def _is_same(one: Path, other: Path) -> bool:
     try:
         return one == other or one.samefile(other)
-    except OSError:  # one of them is not there
+    except OSError:  # one of the paths does not exist
         return False
 
 
 def write_json(path: Path, value: Any, *, only_new: bool = False) -> None:
-    """Write a JSON document for people and machines; with only_new, raise FileExistsError if there is one."""
+    """Write an indented JSON file; with only_new, raise FileExistsError if the file exists."""
     text = json.dumps(without_nan(value), indent=1, ensure_ascii=False, allow_nan=False)
     write_text(path, text + "\n", only_new=only_new)
 
 
 def write_text(path: Path, text: str, *, only_new: bool = False) -> None:
-    """Write a text; the file appears under its name only when all of it is there."""
+    """Write a text file, which appears only when it is complete."""
     with whole_file(path, only_new=only_new) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Write one record a line."""
+    """Write one record per line."""
     with whole_file(path) as partial, partial.open("wb") as stream:
         for line in lines:
             stream.write(line + b"\n")
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """Write JSON records as they stand: one a line or, if the name says JSON, in an array."""
+    """Write JSON records unchanged: one per line or, if the name says JSON, in an array."""
     if format_of(path) != JSON:
         write_lines(path, records)
         return
@@ -180,17 +174,16 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 
 
 def sidecar_of(path: Path) -> Path:
-    """Return where the spec that made a file lies."""
-    return path.with_name(path.name + SIDECAR)
+    """Return the path of the note beside a file."""
+    return path.with_name(f"{path.name}.spec.json")
 
 
-# ---------------------------------------------------------------- one process at a time
-# One process at a time: a lock that goes with the process that holds it. Knows nothing of what is locked.
+# ---------------------------------------------------------------- a lock that ends with the process that holds it
 
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Yield whether this process now holds a lock file, which is made if it is not there."""
+    """Try to lock a file, which is created if needed; yield whether this process got the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         try:
@@ -206,35 +199,38 @@ def try_lock(path: Path) -> Iterator[bool]:
         yield True
 
 
-# ---------------------------------------------------------------- digests by content
-# Digests of files by content, remembered between runs. Knows nothing of what the files hold.
+# ---------------------------------------------------------------- digests of files, cached between runs
 
 
 _SETTLED_NS = 2_000_000_000
-"""A file touched more recently than this may change again within its clock tick: not remembered."""
-
-
-def cache_folder() -> Path:
-    """Return where digests are remembered: $GRACE_STORE_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("GRACE_STORE_CACHE")
-    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store")
+"""The digest of a file that changed less than this time ago is not cached: the file may change again unnoticed."""
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the sha256 of a file's bytes, read again only when the file changed since last time."""
+    """Return the SHA-256 of a file; read the file again only if it changed since the last time.
+
+    The cache lies in $GRACE_STORE_CACHE, or in the user's cache folder.
+    """
     real = Path(path).resolve(strict=True)
     before = _stamp(real)
-    entry = cache_folder() / "digests" / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store"
+    folder = Path(os.environ.get("GRACE_STORE_CACHE") or user_cache) / "digests"
+    entry = folder / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
     if (remembered := _recall(entry, before)) is not None:
         return remembered
     digest = _read_sha256(real)
     if _stamp(real) == before and time.time_ns() - before["ctime_ns"] > _SETTLED_NS:
-        _remember(entry, {**before, "sha256": digest})
+        # A cache that cannot be written costs time, but must not end the run.
+        with suppress(OSError):
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("wb", dir=entry.parent, suffix=".part", delete=False) as stream:
+                stream.write(json.dumps({**before, "sha256": digest}).encode())
+            os.replace(stream.name, entry)  # noqa: PTH105 - stream.name is a str
     return digest
 
 
 def files_sha256(files: Iterable[str | os.PathLike[str]]) -> str:
-    """Return one digest over the contents of files, whatever they are called, wherever they lie, in whichever order."""
+    """Return one digest over the contents of files, independent of their names, places and order."""
     return hashlib.sha256(canonical_json(sorted(map(file_sha256, files)))).hexdigest()
 
 
@@ -250,7 +246,7 @@ def _stamp(path: Path) -> dict[str, Any]:
 
 
 def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:
-    """Return the remembered digest if the entry is whole and is about this very file, else None."""
+    """Return the cached digest if the entry is valid and has the same stamp, else None."""
     try:
         known = json.loads(entry.read_bytes())
     except (OSError, ValueError):
@@ -260,23 +256,11 @@ def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:
     return digest if re.fullmatch("[0-9a-f]{64}", digest := str(known.get("sha256"))) else None
 
 
-def _remember(entry: Path, content: dict[str, Any]) -> None:
-    # A cache that cannot be written costs time, never the run.
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=entry.parent, suffix=".part", delete=False) as stream:
-            stream.write(json.dumps(content).encode())
-        os.replace(stream.name, entry)  # noqa: PTH105 - stream.name is a str
-    except OSError:
-        return
-
-
 # ---------------------------------------------------------------- formats by file name
-# The format that a file's name says, and the refusal to write another format under that name.
 
 
 PARQUET, JSON, JSON_LINES, HTML, TEXT, FOLDER = "Parquet", "JSON", "JSON lines", "HTML", "plain text", "a folder"
-"""What commands write."""
+"""Formats that commands write."""
 ENDINGS = {
     PARQUET: (".parquet", ".pq"),
     JSON: (".json",),
@@ -310,12 +294,12 @@ ENDINGS = {
     "ZIP": (".zip",),
     "tar": (".tar",),
 }
-"""How the names of files of a format end; a name that ends in none of these says nothing."""
+"""Endings of file names, by format; a name with another ending says no format."""
 _FORMATS = {ending: name for name, endings in ENDINGS.items() for ending in endings}
 
 
 def format_of(path: Path) -> str | None:
-    """Return the format that a name says.
+    """Return the format that a file's name says; None if it says none.
 
     >>> format_of(Path("subset.JSONL")), format_of(Path("subset-0.2"))
     ('JSON lines', None)
@@ -324,7 +308,7 @@ def format_of(path: Path) -> str | None:
 
 
 def check_name(path: Path, *formats: str) -> None:
-    """Raise SettingError if the name of what is to be written says another format than those."""
+    """Raise SettingError if the name of an output says another format than the given ones."""
     said = format_of(path)
     if said is None or said in formats:
         return

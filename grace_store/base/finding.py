@@ -1,7 +1,7 @@
-"""Findings: what a study found. One type is its result, its file, its JSON, its terminal table and its page section.
+"""Findings: the results of studies. One type serves as result, file, JSON, terminal table and page section.
 
-A finding holds conclusions in words, a few numbers, and tables whose cells are numbers, texts or estimates. Whoever
-shows one needs to know nothing of the study that made it.
+A finding has a conclusion in words, a few numbers, and tables of numbers, texts and estimates. Code that shows a
+finding needs to know nothing about the study.
 """
 
 import math
@@ -16,37 +16,40 @@ from grace_store.base.documents import Count, Document, Number
 from grace_store.base.settings import Frozen
 from grace_store.base.text import percent
 
-COVERED = (0.025, 0.975)
-"""The share of draws that lie below an interval, and below its end."""
 WIDE, NARROW = 0.1, 0.05
-"""Half-widths: a wider interval than the first says too little, and the second says enough."""
+"""Half-widths of intervals: an interval wider than the first says too little; the second is narrow enough."""
 UNKNOWN = "-"
-"""What a table shows in place of a number that could not be had."""
+"""Text in a table for an unknown number."""
 
 
 class Estimate(Frozen):
-    """A number, its interval (95 %, unless the study says another share), and how many items it rests on.
+    """A number with its interval (95 %, unless the study says another share) and its number of items.
 
-    NaN stands for what is not known.
+    Unknown numbers are NaN.
     """
 
     value: Number
     low: Number = math.nan
     high: Number = math.nan
     num: Count = 0
-    """Items behind it: samples, pairs or draws, as the study says."""
+    """Number of items that the estimate is based on: samples, pairs or draws, as the study says."""
     p_value: Number | None = None
-    """Probability of a value at least this far from chance, if chance alone decided."""
+    """Probability of a value at least this far from chance under the null hypothesis."""
 
     @classmethod
     def from_draws(cls, value: float, draws: Sequence[float] | FloatArray, num: int, **more: Any) -> "Estimate":
-        """Return an estimate whose interval holds 95 % of some draws."""
-        low, high = interval_95(draws)
+        """Return an estimate with the interval of the middle 95 % of some draws; without draws, it is unknown.
+
+        >>> Estimate.from_draws(20.0, range(41), num=41).text(0)
+        '20 (1 to 39)'
+        """
+        ends = np.quantile(np.asarray(draws, dtype=np.float64), (0.025, 0.975)).tolist() if len(draws) else ()
+        low, high = ends or (math.nan, math.nan)
         return cls(value=value, low=low, high=high, num=num, **more)
 
     @property
     def is_known(self) -> bool:
-        """Whether it has an interval."""
+        """Whether the interval is known."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
@@ -55,7 +58,7 @@ class Estimate(Frozen):
         return (self.high - self.low) / 2 if self.is_known else math.inf
 
     def num_wanted(self, num: int | None = None, half_width: float = NARROW) -> int:
-        """Return about how many items like these would narrow the interval to a half-width, rounded up to tens.
+        """Estimate how many items of this kind would narrow the interval to a half-width, rounded up to tens.
 
         >>> Estimate(value=0.5, low=0.4, high=0.6, num=64).num_wanted()
         260
@@ -64,7 +67,7 @@ class Estimate(Frozen):
         return math.ceil((self.num if num is None else num) * grow / 10) * 10
 
     def text(self, digits: int = 3, *, is_share: bool = False) -> str:
-        """Return the number with its interval, as tables and sentences show it.
+        """Return the number with its interval, for tables and sentences.
 
         >>> Estimate(value=0.652, low=0.55, high=0.741, num=10).text(2)
         '0.65 (0.55 to 0.74)'
@@ -77,23 +80,11 @@ class Estimate(Frozen):
 
 
 Cell = Estimate | bool | int | float | str | None
-"""What a table holds: None for what is not known."""
-
-
-def interval_95(draws: Sequence[float] | FloatArray) -> tuple[float, float]:
-    """Return the ends of the interval that holds the middle 95 % of some draws; NaN for both without any.
-
-    >>> interval_95(range(41))
-    (1.0, 39.0)
-    """
-    if not len(draws):
-        return math.nan, math.nan
-    low, high = np.quantile(np.asarray(draws, dtype=np.float64), COVERED).tolist()
-    return low, high
+"""A cell of a table; None if unknown."""
 
 
 def number_text(value: float | None, digits: int = 3, *, is_share: bool = False) -> str:
-    """Return a number for a table; a dash for one that is not known.
+    """Return a number for a table; a dash for an unknown number.
 
     >>> number_text(0.12345), number_text(float("nan")), number_text(0.964, is_share=True)
     ('0.123', '-', '96 %')
@@ -109,27 +100,27 @@ class Column(Frozen):
     heading: str
     digits: int = 3
     is_share: bool = False
-    """Whether its numbers are shares, shown in percent."""
+    """Whether the numbers are shares, to be shown in percent."""
     chance: Number | None = None
-    """The value that chance alone would give: a line in the picture of the column's estimates."""
+    """The value expected by chance, drawn as a line in the column's figure."""
     fewest: Count = 0
-    """Items that an estimate must rest on to be shown."""
+    """Smallest number of items for which an estimate is shown."""
 
 
 class Table(Frozen):
-    """Rows of a finding, by the names of their columns."""
+    """A table of a finding; rows map names of columns to cells."""
 
     title: str = ""
     columns: dict[str, Column] = Field(min_length=1)
     rows: tuple[dict[str, Cell], ...] = ()
     about: str = ""
-    """What the numbers mean."""
+    """Explanation of the numbers."""
     is_drawn: bool = False
-    """Whether a page draws the first column of estimates, too."""
+    """Whether a page also draws the first column of estimates as a figure."""
     is_shown: bool = True
-    """Whether people are shown it; the others are for programs."""
+    """Whether the terminal and pages show the table; other tables are for programs."""
     num_shown: Count | None = None
-    """Rows that people are shown, from the first on; None for all."""
+    """Number of first rows that the terminal and pages show; None for all."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -138,11 +129,11 @@ class Table(Frozen):
         return iter(self.rows)
 
     def column(self, name: str) -> list[Cell]:
-        """Return the cells of one column; None where a row has none."""
+        """Return the cells of one column; None for a row without such a cell."""
         return [row.get(name) for row in self.rows]
 
     def row(self, **key: Cell) -> Mapping[str, Cell]:
-        """Return the only row with these cells; raise KeyError if there is none.
+        """Return the first row with these cells; raise KeyError if there is none.
 
         >>> Table(columns={"name": Column(heading="name")}, rows=({"name": "a", "num": 1},)).row(name="a")["num"]
         1
@@ -153,7 +144,7 @@ class Table(Frozen):
         raise KeyError(f"no row with {key}")
 
     def texts(self) -> list[list[str]]:
-        """Return the headings, then each row, as texts to be shown."""
+        """Return the headings and the rows to show, as texts."""
         headings = [column.heading for column in self.columns.values()]
         return [
             headings,
@@ -161,7 +152,7 @@ class Table(Frozen):
         ]
 
     def cell_text(self, row: Mapping[str, Cell], name: str) -> str:
-        """Return one cell as a text to be shown."""
+        """Return the text of one cell."""
         cell, column = row.get(name), self.columns[name]
         if isinstance(cell, Estimate):
             is_enough = cell.num >= column.fewest
@@ -171,42 +162,42 @@ class Table(Frozen):
         return ("no", "yes")[cell] if isinstance(cell, bool) else f"{cell:,}" if isinstance(cell, int) else cell
 
 
-# ---------------------------------------------------------------- where a finding comes from
+# ---------------------------------------------------------------- the origin of a finding
 
 
 class SignalNote(Frozen):
-    """A signal as it was read: its identity, and how many of its units were there."""
+    """The identity of a signal, and the number of its units that were read."""
 
     sha256: str
     num_units: Count
 
 
 class WhereNote(Frozen):
-    """The filter that samples had to pass: shares are shares of those that did."""
+    """A filter of samples. Shares in a finding are shares of the samples that passed."""
 
     sql: str
-    """The condition, over fields of the records and what is known of samples."""
+    """The condition on fields of records and columns of samples."""
     num_samples: Count
-    """Samples that it was asked of."""
+    """Number of samples before the filter."""
     num_kept: Count
 
 
 class PoolNote(Frozen):
-    """Which samples of which store something was made from."""
+    """The store, signals and filter that define the samples behind an output."""
 
     store: str = Field(pattern="^[^\0]*$")
     plan_sha256: str
     num_units: Count
-    """Units of the plan."""
+    """Number of units of the plan."""
     signals: dict[str, SignalNote] = Field(default_factory=dict)
     partial: bool = False
-    """Whether signals were unfinished."""
+    """Whether some of the signals were unfinished."""
     where: WhereNote | None = None
     """The filter, if there was one."""
 
 
 class Finding(Document):
-    """What a study found."""
+    """The result of a study."""
 
     words: ClassVar[str] = "a finding"
     maker: ClassVar[str] = "judge --out"
@@ -218,14 +209,14 @@ class Finding(Document):
 
     kind: Literal["finding"] = "finding"
     study: str
-    """The study's name, which is its command's."""
+    """Name of the study and of its command."""
     pool: PoolNote | None = None
-    """Which samples were studied; None for a study of no store."""
+    """The samples that were studied; None for a study without a store."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """What the study was asked."""
+    """Settings of the study."""
     conclusion: str
-    """What it means, in a sentence or two."""
+    """The conclusion in one or two sentences."""
     numbers: dict[str, Cell] = Field(default_factory=dict)
     tables: dict[str, Table] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What else a reader should know."""
+    """Further remarks for the reader."""

@@ -1,4 +1,4 @@
-"""Documents in stores: the plan, a signal, a commit, the totals. To change one is to change schemas/FORMAT.md."""
+"""Documents in stores: plan, signals, commits, totals. A change to a document needs a change to schemas/FORMAT.md."""
 
 import hashlib
 from typing import Literal
@@ -11,13 +11,13 @@ from grace_store.base.text import canonical_json
 
 FormatVersion = Literal["2.0"]
 FORMAT_VERSION: FormatVersion = "2.0"
-"""Of stores and of the documents beside results."""
+"""Version of the format of stores and of documents."""
 
 SharedImages = Literal["image", "sample"]
 
 
 def other_version(where: str, found: object, remedy: str) -> str:
-    """Return the words that refuse what has another version of the format; remedy is a sentence on what to do."""
+    """Return the message about a store or document with another version of the format."""
     has = "says no version" if found is None else f"has version {str(found)[:40]}"
     return f"{where} {has} of the format, and this grace-store reads {FORMAT_VERSION} only. {remedy}"
 
@@ -33,7 +33,7 @@ class DataFile(Frozen):
 
 
 class Plan(Frozen):
-    """What planning froze. The samples themselves are arrays beside it."""
+    """The plan of a store. The planned samples are arrays beside it."""
 
     format: Literal["grace-store"] = "grace-store"
     format_version: FormatVersion = FORMAT_VERSION
@@ -45,17 +45,17 @@ class Plan(Frozen):
     samples_per_unit: int
     num_units: int
     rows_per_unit: int
-    """Segment rows that every unit has room for, a multiple of the inner chunk."""
+    """Capacity of a unit in segment rows, a multiple of the inner chunk."""
     gram_per_unit: int
-    """Packed Gram entries that every unit has room for."""
+    """Capacity of a unit in packed Gram entries."""
     samples_sha256: str
-    """Digest over every plan array, in the order FORMAT.md gives."""
+    """Digest over all plan arrays, in the order that FORMAT.md gives."""
     flagged: dict[str, int]
-    """How many samples have each flag of the text."""
+    """Number of samples with each text flag."""
     created_by: str
 
     def content_digest(self) -> str:
-        """Return a digest of the planned samples and how they were made, wherever files and store lie."""
+        """Return a digest of the planned samples and the settings, independent of the places of files and store."""
         content = {"samples": self.samples_sha256, "spec": self.spec.model_dump(mode="json")}
         return hashlib.sha256(canonical_json(content)).hexdigest()
 
@@ -75,40 +75,40 @@ class Plan(Frozen):
 
 
 class Signal(Frozen):
-    """One named set of vectors, with Grams where they are of segments."""
+    """A named set of vectors of all samples; vectors of segments come with Grams."""
 
     name: str
     spec: Whole[ExtractSpec]
     plan_sha256: str
     origin: dict[str, str] = Field(default_factory=dict)
-    """Where the model lay and what software ran: for people, never compared."""
+    """Paths of model, adapter and images, and versions of the software: for people, never compared."""
 
     def identity(self) -> str:
-        """Return the digest of what the numbers depend on: everything but the origin."""
+        """Return the digest of everything that the numbers depend on, which is all but the origin."""
         return hashlib.sha256(canonical_json(self.model_dump(mode="json", exclude={"origin"}))).hexdigest()
 
 
 class Sharing(Frozen):
-    """Whether samples of a signal share prompts and images, as a probe of its model at load found that they can."""
+    """Whether samples of a signal share prompts and images, by a probe of the model at load."""
 
     prompts: bool
-    """Whether a prompt that several samples of a unit have runs once for all of them."""
+    """Whether a prompt of several samples in a unit runs once for all of them."""
     difference: DecimalText | None = None
-    """Largest relative difference of a hidden state with shared prompts in the probe; None if none was measured."""
+    """Largest relative difference of a hidden state with shared prompts in the probe; None if not measured."""
     fault: str | None = None
-    """Why prompts are not shared."""
+    """Reason why prompts are not shared."""
     images: SharedImages | None = None
-    """What goes through the vision tower once for a unit: each image, or all images of a sample together. None: the
-    model sees no images, or each batch runs its own."""
+    """Whether the vision tower runs once per unit for each image, or for all images of a sample together. None: the
+    model sees no images, or they are not shared."""
     images_difference: DecimalText | None = None
     """The same difference with shared images."""
     images_fault: str | None = None
-    """Why images are not shared one by one, or not at all."""
+    """Reason why images are shared only by sample, or not at all."""
     allowed: DecimalText
-    """The largest difference that is allowed of either."""
+    """Largest allowed value of both differences."""
 
     def in_words(self) -> str:
-        """Return what is shared and what the probe found, in one line."""
+        """Return in one line what is shared and the probe's differences."""
         prompts = f"shared{self._measured(self.difference)}" if self.prompts else f"not shared: {self.fault}"
         words = [f"prompts {prompts}"]
         if self.images is not None:
@@ -123,7 +123,7 @@ class Sharing(Frozen):
 
 
 class SharingDocument(Frozen):
-    """How samples of a signal share prompts and images: kept by the first run, followed by all later ones."""
+    """How samples of a signal share prompts and images. The first run writes this, and later runs follow it."""
 
     signal_sha256: str
     sharing: Sharing
@@ -137,7 +137,7 @@ class ChunkDigest(Frozen):
 
 
 class SampleSetAside(Frozen):
-    """A sample of a unit that has no vectors."""
+    """A sample without vectors, with the reason."""
 
     sample: int
     reason: Reason
@@ -145,7 +145,7 @@ class SampleSetAside(Frozen):
 
 
 class Commit(Frozen):
-    """A unit is done. Written last; nothing in it but a split depends on when, where or how often the unit was run."""
+    """The commit of a unit, written last. Only split depends on when, where or how often the unit was run."""
 
     unit: int
     signal_sha256: str
@@ -153,16 +153,15 @@ class Commit(Frozen):
     num_done: int
     num_tokens: int
     images_sha256: str | None = None
-    """SHA-256 over the digests of the images behind the vectors; None without images."""
+    """SHA-256 over the digests of the samples' images; None without images."""
     set_aside: tuple[SampleSetAside, ...] = ()
     split: tuple[int, ...] | None = None
-    """Numbers of samples in the passes that the unit took, in their order, if a pass of the frozen size did not fit
-    into memory; None if all did."""
+    """Number of samples in each pass, in order, if a pass of the frozen size did not fit into memory; else None."""
     chunks: dict[str, ChunkDigest]
 
 
 class Completion(Frozen):
-    """Every unit of a signal is committed: the totals, so that nobody has to add up again."""
+    """The totals of a signal, written when all its units are committed."""
 
     signal_sha256: str
     num_units: int

@@ -1,4 +1,4 @@
-"""Things of one kind by name, where adding one is a module and its name in one list."""
+"""Registries: things of one kind by name. To add a thing, add a module and its name in one list."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -8,7 +8,10 @@ ThingT = TypeVar("ThingT", covariant=True)
 
 
 class Registry(Mapping[str, ThingT]):
-    """Each thing is an attribute (or one named as its module) of a module, imported when it is first asked for."""
+    """A mapping from names to things. A thing is an attribute of the module with its name, imported at first use.
+
+    The attribute has a given name, or without one the name of its module.
+    """
 
     def __init__(self, package: str, attribute: str | None, names: Sequence[str]) -> None:
         self._package = package

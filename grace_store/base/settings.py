@@ -1,4 +1,4 @@
-"""Settings, in two kinds: what changes the numbers (frozen, fingerprinted) and what changes only the speed."""
+"""Settings of two kinds: some change the numbers (frozen, with a digest), the others change only the speed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,13 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Rendering = Literal["template", "verbatim", "plain"]
 ImagesAs = Literal["processor", "ms-swift", "llama-factory"]
-Kind = Literal["proxy", "gradient"]
 Per = Literal["sample", "segment"]
-Preconditioner = Literal["none", "adam"]
-Projection = Literal["rademacher", "sparse"]
 
 DecimalText = Annotated[float, PlainSerializer(repr, return_type=str)]
-"""A float that documents hold as text, the shortest that gives it back: they have no floating-point numbers."""
-
-KeyNames = Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(set(names))))]
-"""Names of keys, each once and in one order, so that equal choices are equal settings."""
+"""A float that JSON documents store as its shortest exact text."""
 
 SPARSE_ENTRIES = 4
-"""Entries that the sparse projection has for each parameter."""
+"""Number of entries of the sparse projection for each parameter."""
 
 
 class Frozen(BaseModel):
@@ -52,11 +46,11 @@ _WANTED = {
     "bool": "true or false", "float": "a number", "int": "a whole number", "string": "a text", "tuple": "a list",
     "list": "a list", "dict": "a table", "model": "a table",
 }  # fmt: skip
-"""What pydantic calls the types of settings, by the beginning of its names for errors."""
+"""Types of settings in words, by the first part of pydantic's names of errors."""
 
 
 def one_sentence(error: ValidationError, thing: str = "setting") -> str:
-    """Return all of pydantic's complaints as one sentence, in our words; thing is what a field is called."""
+    """Return all of pydantic's complaints as one sentence in plain words; thing is the word for a field."""
     complaints = []
     for problem in error.errors(include_url=False, include_context=False):
         message = problem["msg"].removeprefix("Value error, ")
@@ -84,7 +78,7 @@ class Settings(Frozen):
 
     @classmethod
     def parse(cls, **settings: Any) -> Self:
-        """Make a spec, saying in one SettingError all that is wrong with it."""
+        """Make the settings; raise one SettingError with everything that is wrong."""
         try:
             return cls(**settings)
         except ValidationError as error:
@@ -92,7 +86,7 @@ class Settings(Frozen):
 
 
 def _as_frozen(schema: dict[str, Any], model: type[Any]) -> None:
-    """Say in a JSON Schema what holds in documents: a setting that must be resolved is there."""
+    """Mark the settings that must be resolved as required in a JSON Schema, as they are in documents."""
     for name in model.unresolved():
         schema["properties"][name].pop("default", None)
     required = {*schema.get("required", ()), *model.unresolved()}
@@ -100,18 +94,18 @@ def _as_frozen(schema: dict[str, Any], model: type[Any]) -> None:
 
 
 UNRESOLVED: Any = None
-"""The value of a setting until it is resolved, from the model, the device or the records, unless it was given."""
+"""The value of a setting that was not given and that the model, the device or the records will decide."""
 
 
 class Spec(Settings):
-    """Settings that change the numbers. One class is both what a user asks for and what a plan or signal freezes.
+    """Settings that change the numbers. One class serves as a request and as the frozen spec of a plan or signal.
 
-    Of a request, only the settings that were given count; `model_fields_set` knows them. A whole spec has them all.
+    In a request, only the given settings count (see `model_fields_set`). A whole spec has a value for every setting.
     """
 
     model_config = ConfigDict(json_schema_extra=_as_frozen)
     found: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are read from the model's or the adapter's files: nobody gives them."""
+    """Fields that are read from the files of the model or adapter, so that users cannot give them."""
 
     @classmethod
     def can_give(cls) -> list[str]:
@@ -120,7 +114,7 @@ class Spec(Settings):
 
     @classmethod
     def unresolved(cls) -> list[str]:
-        """Return the names of the settings that have a value only when it is given or resolved."""
+        """Return the names of the settings without a default, which must be given or resolved."""
         fields = cls.model_fields.items()
         return [name for name, field in fields if field.default is None and NoneType not in get_args(field.annotation)]
 
@@ -129,7 +123,7 @@ class Spec(Settings):
         return {name: getattr(self, name) for name in self.can_give() if name in self.model_fields_set}
 
     def over(self, frozen: Self, but: Collection[str] = ()) -> Self:
-        """Return a request for what was given here and, of a frozen spec, everything else but what is found anew."""
+        """Return a request with the settings given here and, for the others except but, the values of a frozen spec."""
         merged = self.given()
         for name in self.can_give():
             then, now = getattr(frozen, name), merged.get(name)
@@ -140,7 +134,7 @@ class Spec(Settings):
         return type(self)(**merged)
 
     def whole(self) -> Self:
-        """Return the spec, or raise SettingError if a setting is missing or settings do not fit together."""
+        """Return the spec; raise SettingError if a setting is missing or settings contradict each other."""
         problems = [f"{name} is missing" for name in self.unresolved() if getattr(self, name) is UNRESOLVED]
         for name in type(self).model_fields:
             if isinstance(part := getattr(self, name), Spec):
@@ -150,7 +144,7 @@ class Spec(Settings):
         return self
 
     def _problems(self) -> Iterator[str]:
-        """Yield what does not fit together in a spec that is resolved."""
+        """Yield contradictions between the settings of a resolved spec."""
         yield from ()
 
 
@@ -160,13 +154,13 @@ Whole = Annotated[SpecT, AfterValidator(Spec.whole)]
 
 
 def short(value: object) -> str:
-    """Return a value for a sentence: a digest by its beginning, anything else whole."""
+    """Return the text of a value; of a digest, only its beginning."""
     text = str(value)
     return f"{text[:12]}…" if len(text) == 64 else text
 
 
 def setting_text(value: object) -> str:
-    """Return a setting as one would write it.
+    """Return a setting as users write it.
 
     >>> setting_text({"prompt": "question", "id": "meta.qid"})
     'prompt=question id=meta.qid'
@@ -176,11 +170,11 @@ def setting_text(value: object) -> str:
     return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
-# ---------------------------------------------------------------- what changes the numbers
+# ---------------------------------------------------------------- settings that change the numbers
 
 
 class DataSpec(Spec):
-    """How records become samples."""
+    """Settings for turning records into samples."""
 
     format: str = UNRESOLVED
     """Name of the record format."""
@@ -200,21 +194,21 @@ class DataSpec(Spec):
     """Bring the traces of a question together, wherever they stand, so that they share its prompt and images."""
     group_by: str | None = None
     """With --gather, the field whose value makes traces those of one question."""
-    ignore_key: KeyNames = ()
+    ignore_key: Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(set(names))))] = ()
     """Keys of conversations that no reader understands yet and that records are read without. A record with another
     such key is set aside."""
 
     def _problems(self) -> Iterator[str]:
         if self.group_by is not None and not self.gather:
-            yield "--group-by says what --gather brings together; give that too"
+            yield "--group-by has a meaning only with --gather; give --gather, too"
 
     def in_words(self) -> dict[str, str]:
-        """Return the settings for people, by name, without those that are off or name nothing."""
+        """Return the texts of the settings by name, without empty settings and settings that are off."""
         return {name: setting_text(value) for name, value in self.model_dump().items() if value}
 
 
 class ModelIdentity(Frozen):
-    """A model by its content. Two folders with equal identity give equal vectors."""
+    """The identity of a model by its content. Two folders with equal identity give equal vectors."""
 
     architecture: str
     hidden_size: int
@@ -234,55 +228,55 @@ class ModelIdentity(Frozen):
 
 
 class GradientSpec(Spec):
-    """Which projected gradients a signal holds."""
+    """Settings of a signal of projected gradients."""
 
     found: ClassVar[frozenset[str]] = frozenset({"moments", "parameters", "learning_rate"})
 
     per: Per = "sample"
     """Store one gradient for each sample, of its mean loss over all segments' tokens, or one for each segment."""
-    preconditioner: Preconditioner = "none"
+    preconditioner: Literal["none", "adam"] = "none"
     """Store plain gradients (none), or the steps that Adam would take from the checkpoint's moments (adam)."""
     bias_correction: bool = False
     """With the preconditioner adam, divide the moments by 1 - beta^(step + 1) to correct their bias; LESS does not."""
     moments: str | None = None
-    """Digest of the checkpoint's moments, and of the betas, epsilon and step that they belong to."""
-    projection: Projection = "rademacher"
+    """Digest of the checkpoint's moments, with their betas, epsilon and step."""
+    projection: Literal["rademacher", "sparse"] = "rademacher"
     """Random projection of gradients: signs everywhere (rademacher), or four for each parameter (sparse), which is
     faster."""
     dimension: int = Field(default=8192, ge=1)
     """Length of a projected gradient."""
     seed: int = Field(default=0, ge=0, lt=2**53)
     """Seed of the random projection."""
-    # Vectors per sample are normalised, as influence methods take them, those per segment not, as a history adds them.
+    # Influence methods need normalised vectors of samples. A history adds vectors of segments as they are.
     normalise: bool = UNRESOLVED
     """Scale every projected gradient to length 1."""
     parameters: str = UNRESOLVED
-    """Digest over names and shapes of the parameters that the gradient is taken of, in their order."""
+    """Digest over names and shapes of the parameters of the gradient, in their order."""
     learning_rate: DecimalText | None = None
     """Mean learning rate of the steps that led to the checkpoint; None if its folder does not say."""
 
     def _problems(self) -> Iterator[str]:
         if (self.preconditioner == "adam") != (self.moments is not None):
-            yield "moments belong to the preconditioner adam, and only to it"
+            yield "the preconditioner adam needs moments, and no other takes them"
         if self.bias_correction and self.preconditioner != "adam":
             yield "bias_correction has no meaning without the preconditioner adam"
         if self.projection == "sparse" and self.dimension % SPARSE_ENTRIES:
-            yield f"the sparse projection takes a dimension that is a multiple of {SPARSE_ENTRIES}"
+            yield f"the sparse projection needs a dimension that is a multiple of {SPARSE_ENTRIES}"
 
 
 GRADIENT_BATCH_TOKENS = 2048
-"""A backward pass keeps what every layer was given, many times what a forward pass needs."""
+"""Default of batch_tokens for gradients: a backward pass keeps the inputs of all layers in memory."""
 
 
 class ExtractSpec(Spec):
-    """What a signal's vectors are vectors of."""
+    """Settings of a signal: its kind, model, inputs and storage."""
 
     found: ClassVar[frozenset[str]] = frozenset({"model"})
 
-    kind: Kind = "proxy"
+    kind: Literal["proxy", "gradient"] = "proxy"
     """What vectors are: GRACE's proxy, or projected gradients over the adapter's parameters."""
     gradient: GradientSpec | None = None
-    """There exactly if the kind is gradient."""
+    """Settings of the gradients, if and only if the kind is gradient."""
     model: ModelIdentity = UNRESOLVED
     rendering: Rendering = UNRESOLVED
     """How a conversation becomes text: the chat template with the response in it, the template's generation prompt
@@ -322,41 +316,41 @@ class ExtractSpec(Spec):
 
     def _problems(self) -> Iterator[str]:
         if (self.kind == "gradient") != (self.gradient is not None):
-            yield "a spec has a gradient exactly if its kind is gradient"
+            yield "a spec has a gradient if and only if its kind is gradient"
         if self.share_prompts and self.kind == "gradient":
-            yield "share_prompts belongs to proxies"
+            yield "share_prompts works with proxies only"
         if self.share_prompts and self.packing:
             yield "share_prompts and packing exclude each other"
 
     def over(self, frozen: Self, but: Collection[str] = ()) -> Self:
-        """Return the same; another kind leaves nothing of the frozen gradient."""
+        """Merge as in Spec, but drop the frozen settings of gradients if another kind is given."""
         is_other = self.given().get("kind", frozen.kind) != frozen.kind
         return super().over(frozen.model_copy(update={"gradient": None}) if is_other else frozen, but)
 
     @property
     def vector_size(self) -> int:
-        """Length of a vector: of the model's hidden state, or of a projected gradient."""
+        """Length of a vector: the size of the model's hidden state, or of a projected gradient."""
         return self.model.hidden_size if self.gradient is None else self.gradient.dimension
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether a sample has one vector instead of one for each segment."""
+        """Whether each sample has one vector, and not one for each segment."""
         return self.gradient is not None and self.gradient.per == "sample"
 
 
-# ---------------------------------------------------------------- what changes only the speed
+# ---------------------------------------------------------------- settings that change only the speed
 
 MAX_DEFAULT_THREADS = 8
 
 
 def default_threads() -> int:
-    """Return how many threads to use unless told: the cores this process may run on, up to eight."""
+    """Return the default number of threads: the cores that this process may use, at most MAX_DEFAULT_THREADS."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MAX_DEFAULT_THREADS, allowed)
 
 
 class RunOptions(Frozen):
-    """How fast, on what. May differ from run to run."""
+    """Settings of device and speed, which may differ from run to run."""
 
     device: str = "auto"
     """Device to compute on: auto (an accelerator if there is one), cpu, or an accelerator as torch names its kind, with
@@ -366,7 +360,7 @@ class RunOptions(Frozen):
     loader_threads: int = Field(default=2, ge=1)
     """Threads that read and tokenise samples ahead of the model."""
     patience: int = Field(default=600, ge=1)
-    """Seconds after which a device that has not finished a unit, or a step of training, is said to hang."""
+    """Seconds after which to warn that a device may hang, if it has not finished a unit or a step of training."""
 
     @field_validator("device")
     @classmethod

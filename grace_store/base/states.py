@@ -1,4 +1,4 @@
-"""What becomes of a record or sample: planned, done, or set aside with a reason. The words are part of the format."""
+"""States of records and samples (planned, done, set aside with a reason), results of units, and flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grace_store.base.errors import SettingError
 
 
 class Reason(StrEnum):
-    """Why a record or sample is set aside. The words are part of the format."""
+    """Reasons for setting a record or sample aside. The words are part of the format."""
 
     BAD_JSON = "bad_json"
     NOT_AN_OBJECT = "not_an_object"
@@ -53,24 +53,21 @@ class Reason(StrEnum):
 
 _UNREAD = "unread_"
 UNREAD_KEYS = {reason.removeprefix(_UNREAD): reason for reason in Reason if reason.startswith(_UNREAD)}
-"""Keys of conversations that no reader understands yet, each with the reason for which a record that has it is set
-aside."""
+"""Keys of conversations that no reader understands yet, with the reason for setting records with such a key aside."""
 
-STATE_PLANNED = 0
 STATE_DONE = 1
-_REASON_CODES = {reason.value: code for code, reason in enumerate(Reason, start=2)}
-STATE_CODES: dict[str, int] = {"planned": STATE_PLANNED, "done": STATE_DONE, **_REASON_CODES}
+STATE_CODES = {name: code for code, name in enumerate(("planned", "done", *map(str, Reason)))}
 """The values of sample_state and set_aside_reason. New reasons go at the end of Reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Why a record is no sample, or a sample has no vectors."""
+    """The reason why a record is no sample, or a sample has no vectors."""
 
     reason: Reason
     detail: str = ""
     num_steps: int | None = None
-    """Of a trace whose number of steps is all that is wrong with it."""
+    """Number of steps of a trace that is set aside only for this number."""
     keys: tuple[str, ...] = ()
     """All UNREAD_KEYS of the record; the reason names the first."""
 
@@ -79,7 +76,7 @@ class SetAside:
 
 
 class Unusable(Exception):
-    """One record or sample cannot be used: carries the reason and a detail for people."""
+    """One record or sample cannot be used, for a reason and with a detail for people."""
 
     def __init__(
         self, reason: Reason, detail: str = "", num_steps: int | None = None, keys: tuple[str, ...] = ()
@@ -88,27 +85,26 @@ class Unusable(Exception):
         super().__init__(str(self.why))
 
 
-# ---------------------------------------------------------------- the result of a unit
-# What an extractor makes of one unit, in memory.
+# ---------------------------------------------------------------- the result of a unit, in memory
 
 
 @dataclass(slots=True, kw_only=True)
 class UnitOutcome:
-    """What became of one unit's samples. set_aside maps a position in the unit to the reason."""
+    """The result of a unit. set_aside maps the index of a sample in the unit to the reason."""
 
     set_aside: dict[int, SetAside] = field(default_factory=dict)
     num_tokens: int = 0
     """Tokens that went through the model, for progress only."""
     images_sha256: str | None = None
-    """SHA-256 over the SHA-256 (hexadecimal, a newline after each) of the encoded images behind the vectors, in the
-    order of the samples and of reading; None without images."""
+    """SHA-256 over the SHA-256 (hexadecimal, a newline after each) of the samples' encoded images, in the order of the
+    samples and of reading; None without images."""
     split: tuple[int, ...] | None = None
-    """Samples in each pass, in their order, if one had to be split for want of memory."""
+    """Number of samples in each pass, in order, if a pass had to be split because memory was full."""
 
 
 @dataclass(slots=True, kw_only=True)
 class UnitSignals(UnitOutcome):
-    """A vector for each segment: K_i + 1 rows a sample in order, the answer last; zeros where it was set aside."""
+    """One vector for each segment: K_i + 1 rows for each sample in order, the answer last; zeros if set aside."""
 
     segment_vector: Float32Array
     segment_num_tokens: Int32Array
@@ -119,27 +115,26 @@ class UnitSignals(UnitOutcome):
 
 @dataclass(slots=True, kw_only=True)
 class SampleSignals(UnitOutcome):
-    """One vector for each of a unit's samples, in their order; rows of a sample that was set aside are zero."""
+    """One vector for each sample of a unit, in order; zeros for a sample that was set aside."""
 
     sample_vector: Float32Array
     sample_norm: Float32Array
-    """Length of each vector before it was normalised, if it was."""
+    """Norm of each vector before normalisation."""
     sample_num_tokens: Int32Array
     sample_loss: Float32Array
 
 
 # ---------------------------------------------------------------- flags
-# Flags: what is wrong or doubtful about a sample and needs no label to be seen. Their names, bits and meanings.
-#
-# Flags of the text are found once, while planning (`data.hygiene`), and kept in the plan; all others while scoring.
+# A flag marks something wrong or doubtful about a sample that can be seen without a label. Planning finds the text
+# flags (`data.hygiene`) and stores them in the plan; scoring finds the others.
 
 
 TEXT_SHIFT = 8
-"""The plan's bits are those of this enumeration, this much lower."""
+"""Text flags have this many lower bits in the plan than in Flag."""
 
 
 class Flag(IntFlag):
-    """Every flag there is; ABOUT says what each means. The lowest eight are found while scoring."""
+    """All flags; ABOUT has their meanings. Scoring finds the lowest eight."""
 
     ZERO_VECTOR = 1
     NOT_FINITE = 2
@@ -171,14 +166,14 @@ ABOUT = {
     "think_blocks": "The think tags are empty, not closed, nested or more than one pair.",
     "restates_question": "A step only repeats the words of the question.",
 }
-"""What each flag means, in a sentence."""
+"""The meaning of each flag, in a sentence."""
 
 TEXT_FLAGS = tuple(name for name in ABOUT if Flag[name.upper()] >= 1 << TEXT_SHIFT)
-"""Those that the plan holds, in the order of their bits."""
+"""Flags in the plan, in the order of their bits."""
 HYGIENE_FLAGS = (*TEXT_FLAGS, "same_direction")
-"""Those that say something of the trace; the others are of its value under certain settings."""
+"""Flags of the trace itself; the other flags are about its value under certain settings."""
 HYGIENE = "hygiene"
-"""Stands for all of them where flags are named."""
+"""Name for all HYGIENE_FLAGS together in options."""
 
 
 def flag_names(flags: int) -> list[str]:
@@ -191,7 +186,7 @@ def flag_names(flags: int) -> list[str]:
 
 
 def flag_counts(flags: Array) -> dict[str, int]:
-    """Return how many of some samples, given by their bits, have each flag.
+    """Count the samples with each flag; flags has the bits of each sample.
 
     >>> flag_counts(np.array([0, 1, 3]))["zero_vector"]
     2
@@ -200,7 +195,7 @@ def flag_counts(flags: Array) -> dict[str, int]:
 
 
 def flag_lines(flagged: Mapping[str, int]) -> list[str]:
-    """Return a line for each flag that samples have, with what it means.
+    """Return a line with count and meaning for each flag that samples have.
 
     >>> flag_lines({"cut_off": 2, "think_blocks": 0})
     ['2 flagged cut_off: The steps or the response end in the middle of a sentence, formula or block.']
@@ -209,7 +204,7 @@ def flag_lines(flagged: Mapping[str, int]) -> list[str]:
 
 
 def text_mask(name: str) -> int:
-    """Return the bit of a flag of the text as the plan holds it.
+    """Return the bit of a text flag in the plan.
 
     >>> text_mask("cut_off")
     2
@@ -218,7 +213,7 @@ def text_mask(name: str) -> int:
 
 
 def named_flags(names: Sequence[str]) -> tuple[str, ...]:
-    """Return flags by their names, in the order of ABOUT, `hygiene` being all of HYGIENE_FLAGS; raise for no flag.
+    """Return the named flags in the order of ABOUT, with `hygiene` as all HYGIENE_FLAGS; raise SettingError if unknown.
 
     >>> named_flags(["repeated_steps", "cancelling"])
     ('cancelling', 'repeated_steps')

@@ -1,4 +1,4 @@
-"""Values as text: amounts as people read them, and numbers as JSON has them. Knows nothing else."""
+"""Texts of values, for people and for JSON."""
 
 import json
 import math
@@ -13,7 +13,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def size(num_bytes: float) -> str:
-    """Return bytes for people.
+    """Return a number of bytes with a unit.
 
     >>> size(1_234_000)
     '1.2 MB'
@@ -26,7 +26,7 @@ def size(num_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people.
+    """Return a duration with units.
 
     >>> duration(0), duration(12_000)
     ('0 s', '3 h 20 min')
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 
 
 def last_name(place: str) -> str:
-    """Return the last name of a path or an address, by which people know what is there.
+    """Return the last part of a path or URL.
 
     >>> last_name("data/test.jsonl"), last_name("s3://bucket/test.zarr/"), last_name("/")
     ('test.jsonl', 'test.zarr', '/')
@@ -47,7 +47,7 @@ def last_name(place: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a number with a noun in singular or plural.
 
     >>> counted(1, "problem"), counted(0, "problem")
     ('1 problem', '0 problems')
@@ -56,7 +56,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share for people; only all is 100 %, and only nothing 0 %.
+    """Return a share in percent; only a share of 1 is 100 %, and only a share of 0 is 0 %.
 
     >>> percent(0.964), percent(0.9999), percent(0.0001), percent(1.0)
     ('96 %', 'over 99 %', 'under 1 %', '100 %')
@@ -67,7 +67,7 @@ def percent(share: float) -> str:
 
 
 def percent_between(low: float, high: float) -> str:
-    """Return an interval of shares for people, with a decimal where it is narrow.
+    """Return an interval of shares in percent, with a decimal if it is narrow.
 
     >>> percent_between(0.081, 0.26), percent_between(0.081, 0.092)
     ('8 to 26 %', '8.1 to 9.2 %')
@@ -77,7 +77,7 @@ def percent_between(low: float, high: float) -> str:
 
 
 def percent_more(ratio: float, more: str, less: str) -> str:
-    """Return how much more or less something is than what it is compared with, by their ratio.
+    """Return in percent how much more or less the numerator of a ratio is than its denominator.
 
     >>> percent_more(1.13, "longer", "shorter"), percent_more(0.8, "more steps", "fewer steps")
     ('13 % longer', '20 % fewer steps')
@@ -86,7 +86,7 @@ def percent_more(ratio: float, more: str, less: str) -> str:
 
 
 def about(number: float) -> str:
-    """Return a number of things that would do, rounded up to two digits.
+    """Return a number rounded up to two digits.
 
     >>> about(228), about(12_345), about(7)
     ('230', '13,000', '7')
@@ -96,7 +96,7 @@ def about(number: float) -> str:
 
 
 def first_few(texts: Sequence[str], most: int) -> str:
-    """Return texts as a list in a sentence: those that fit, and how many more there are.
+    """Join the first few texts with commas, and add the number of the others.
 
     >>> first_few(["a", "b", "c"], 2)
     'a, b and 1 more'
@@ -105,7 +105,7 @@ def first_few(texts: Sequence[str], most: int) -> str:
 
 
 def enumerated(texts: Sequence[str]) -> str:
-    """Return texts as a list in a sentence.
+    """Join texts with commas and a final "and".
 
     >>> enumerated(["a", "b", "c"]), enumerated(["a"])
     ('a, b and c', 'a')
@@ -114,7 +114,7 @@ def enumerated(texts: Sequence[str]) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers with runs drawn together, the first few of them.
+    """Return the first few ranges of consecutive numbers in ascending numbers.
 
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
@@ -130,7 +130,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def without_nan(value: Any) -> Any:
-    """Return a document with null where a number is none.
+    """Return a JSON value with None for NaN and infinity.
 
     >>> without_nan({"low": float("nan"), "all": (1.5, float("inf"))})
     {'low': None, 'all': [1.5, None]}
@@ -143,7 +143,7 @@ def without_nan(value: Any) -> Any:
 
 
 def one_line(value: object) -> str:
-    """Return a field's value on one short line.
+    """Return the text of a value on one short line.
 
     >>> one_line("two\\nlines")
     'two lines'
@@ -153,7 +153,7 @@ def one_line(value: object) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
-    """Return values as one line of bars, neighbours averaged where there are more than fit.
+    """Return values as one line of bars; with more values than bars, neighbours are averaged.
 
     >>> sparkline([4.0, 3.0, 2.0, 1.0])
     '█▆▃▁'
@@ -169,5 +169,5 @@ def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return the one JSON text that fingerprints and sealed documents are made from."""
+    """Return the JSON text from which digests are computed: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

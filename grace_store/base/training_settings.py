@@ -1,4 +1,4 @@
-"""The settings of a training, in the same two kinds as an extraction's. Knows nothing of files."""
+"""Settings of a training, in the same two kinds as the settings of an extraction."""
 
 from typing import ClassVar, Literal
 
@@ -15,15 +15,12 @@ from grace_store.base.settings import (
     Spec,
 )
 
-Schedule = Literal["cosine", "linear", "constant"]
 TrainingDtype = Literal["float32", "bfloat16"]
-"""Gradients would vanish in float16."""
-
-# ---------------------------------------------------------------- what changes the numbers
+"""Number formats for training; in float16, gradients would vanish."""
 
 
 def check_fraction(text: str) -> str:
-    """Return a fraction of the steps as it is written, or raise ValueError."""
+    """Return the text of a fraction unchanged; raise ValueError if it is not above 0 and at most 1."""
     try:
         is_fraction = 0 < float(text) <= 1
     except ValueError:
@@ -34,7 +31,7 @@ def check_fraction(text: str) -> str:
 
 
 class TrainingSpec(Spec):
-    """How an adapter is trained, whatever on. Where the paper is silent, ms-swift's defaults."""
+    """Settings for training an adapter on any samples. Defaults that the paper does not give are ms-swift's."""
 
     found: ClassVar[frozenset[str]] = frozenset({"model"})
 
@@ -49,7 +46,7 @@ class TrainingSpec(Spec):
     """Highest learning rate."""
     warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
     """Share of the training over which the learning rate rises from 0."""
-    schedule: Schedule = "cosine"
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate falls after its rise."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Weight decay of AdamW."""
@@ -79,7 +76,7 @@ class TrainingSpec(Spec):
 
 
 class WarmupSpec(TrainingSpec):
-    """What a warm-up trains on, and how."""
+    """Settings of a warm-up: its samples, its checkpoints, and its training."""
 
     ratio: str = "0.05"
     """Share of the planned samples to train on."""
@@ -97,11 +94,8 @@ class WarmupSpec(TrainingSpec):
         return tuple(ordered) if ordered and float(ordered[-1]) == 1.0 else (*ordered, "1")
 
 
-# ---------------------------------------------------------------- what changes only the speed
-
-
 class WarmupOptions(RunOptions):
-    """The same of a training. May differ from run to run, up to the order of sums."""
+    """Settings of device and speed of a training. Another run may have others, which change only the order of sums."""
 
     batch_tokens: int = Field(default=8192, ge=1)
     """Tokens in one forward and backward pass, padding included."""
@@ -114,7 +108,7 @@ class WarmupOptions(RunOptions):
 
 
 class Ranks(Frozen):
-    """Which process of how many this is, and on which device of its machine."""
+    """The rank of this process, the number of ranks, and the rank on this machine."""
 
     rank: int = 0
     world_size: int = 1

@@ -1,4 +1,4 @@
-"""Warn when a piece of work takes too long, as a hanging device raises no error; end a process with its parent."""
+"""Warn when a piece of work takes too long, because a hanging device raises no error; end a process with its parent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HANGS = (
 
 
 class Watch:
-    """A thread that tells once of each piece of work that has been under way for too long."""
+    """A thread that warns once about each piece of work that takes too long."""
 
     def __init__(self, patience: float, listener: Listener) -> None:
         self._patience = patience
@@ -40,7 +40,7 @@ class Watch:
 
     @contextmanager
     def over(self, work: str) -> Iterator[None]:
-        """Be at a piece of work, or waiting for it, while inside; its name stands in a sentence."""
+        """Watch a piece of work while the block runs; work is its name in the warning."""
         self._since[work] = time.monotonic()
         try:
             yield
@@ -51,22 +51,17 @@ class Watch:
         told: set[str] = set()
         while not self._over.wait(min(self._patience / 4, 10.0)):
             late = [work for work, since in list(self._since.items()) if time.monotonic() - since > self._patience]
-            # What comes later waits behind the first.
+            # Warn about the oldest work only: later work waits for it.
             if late and late[0] not in told:
                 told.add(late[0])
                 text = HANGS.format(work=late[0], seconds=f"{self._patience:g}", pid=os.getpid())
                 self._listener(Warned(text))
 
 
-# ---------------------------------------------------------------- a child process ends with its parent
-
-
-_PR_SET_PDEATHSIG = 1
-
-
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent dies, so that no orphan writes to the store."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != parent:
         raise SystemExit(1)

@@ -14,7 +14,7 @@ from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, 
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 from grace_store.data.formats.mapped import MAPPED_FORMAT
-from grace_store.run.preview import preview_json, preview_lines
+from grace_store.run.preview import preview_lines
 
 _DESCRIBED = (*FORMATS.values(), MAPPED_FORMAT)
 FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {each.name}: {each.description}" for each in _DESCRIBED)])
@@ -59,7 +59,7 @@ def plan(store: str, data: tuple[str, ...], dry_run: bool, *, as_json: bool, **w
         with ProgressDisplay() as display:
             found = gs.preview(data, request, store=store, **reading, listener=display)
         text = escape_controls("\n".join(preview_lines(found)))
-        print_result(preview_json(found), click.echo, text, as_json=as_json)
+        print_result(found.to_json(), click.echo, text, as_json=as_json)
         return
     with _RememberedWarnings() as heard:
         sizes = {"samples_per_unit": wishes["unit_samples"]}

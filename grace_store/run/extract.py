@@ -1,4 +1,4 @@
-"""The extraction job: plan if needed, open the signal, run what is missing, complete. The same call resumes."""
+"""Extract a signal: plan if needed, open the signal, run its missing units, write the totals. The same call resumes."""
 
 import json
 import os
@@ -16,14 +16,13 @@ import numpy as np
 
 from grace_store.base.errors import GraceStoreError, Interrupted, SettingError, StorageError
 from grace_store.base.events import Event, Failed, Finished, Listener, Note, Started, Warned, ignore
-from grace_store.base.metadata import Plan
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.pool.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
 from grace_store.run.engines.engine import EngineOptions, ExtractJob, Work, choose_engine
 from grace_store.run.extractor_protocol import model_door
-from grace_store.run.open_signal import check_given, choose_signals, open_signal, refuse_lone_gradient_options
+from grace_store.run.open_signal import check_given, choose_signals, open_signal
 from grace_store.run.plan import check_store_path, open_planned, plan
 from grace_store.store.backend import open_backend, open_run_log
 from grace_store.store.layout import SAMPLES_PER_CHUNK
@@ -31,57 +30,50 @@ from grace_store.store.lock import Lease, Shard, clear_dead, hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import complete_signal
 
-COMPLETION_WAIT_SECONDS = 60.0
-CHUNKS_LOOKED_AT = 8
-FRAMES_LOGGED = 12
+CHUNKS_SAMPLED = 8
+"""Chunks of the plan from which the mean number of segments is estimated."""
 
 
 def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> SignalView:
-    """Do what is missing of a signal and return it; raise Interrupted if asked to stop before the end."""
+    """Run the missing units of a signal and return the signal; raise Interrupted if stopped before the end."""
     stop = stop or threading.Event()
     if not job.store:
-        raise SettingError("Say which store the signals go to.")
+        raise SettingError("Name the store to write the signals to.")
     store = _planned(job, listener)
     if job.signal in store.signal_names:
         view = store.signal(job.signal)
         check_given(view, job.request)
         if _is_done(view, job):
-            # Neither the dataset nor the model has to be there to say so.
+            # This needs neither the dataset nor the model.
             clear_dead(store.backend)
             listener(_started(view, job.shard, []))
             listener(Note(f"Signal {view.name} is complete: there is nothing to do."))
             return view
-    # One of the ranks reads all of the data to see that it is the planned data; all look at every record they use.
+    # Only the first rank digests all data files; every rank compares the records that it uses with the plan.
     with open_dataset(store, job.data or None, by_content=job.shard[0] == 0) as dataset:
         return _extract(job, store, dataset, listener, stop)
 
 
-def is_finished(job: ExtractJob) -> bool:
-    """Whether a job would find nothing to do. Needs no model, so that nobody has to wait for torch to hear it."""
-    backend = open_backend(job.store)
-    if backend.read("zarr.json") is None:
-        return False
-    store = Store.open(backend)
-    return job.signal in store.signal_names and _is_done(store.signal(job.signal), job)
-
-
 def _is_done(view: SignalView, job: ExtractJob) -> bool:
-    # A model, data or setting that is given would have to be held against the signal's.
+    # A given model, dataset or setting would have to be compared with the signal's.
     is_given = job.model or job.adapter or job.data or job.images or job.request.given()
     return not is_given and view.completion() is not None and not missing_units(view)
 
 
 def _planned(job: ExtractJob, listener: Listener) -> Store:
-    """Return the store, planned now if it was not and data was given."""
+    """Return the store; if it has no plan yet, plan it from the given data."""
     if (planned := open_planned(job.store, job.data_request, job.samples_per_unit)) is not None:
         return planned
     check_store_path(job.store)
     if not job.data:
         raise SettingError(f"{job.store} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
-    # A plan is frozen, so a typing mistake must show before it is made.
+    # A plan is frozen, so mistakes in the other options must be found before.
     if job.model is None:
         raise SettingError("Say which --model to extract with. Nothing was planned.")
-    refuse_lone_gradient_options(job.request)
+    gradient = job.request.gradient
+    if job.request.kind != "gradient" and gradient is not None and (given := gradient.given()):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")
     if job.request.kind == "gradient" and job.adapter is None:
         raise SettingError(
             "Say with --adapter which checkpoint to take gradients of; `grace-store warmup` makes one. "
@@ -91,17 +83,13 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
         if path is not None and not Path(path).expanduser().exists():
             raise SettingError(f"There is nothing at --{option} {path}. Nothing was planned.")
     made = plan(job.data, job.store, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
-    listener(Note(_plan_in_words(made.plan)))
-    return made
-
-
-def _plan_in_words(made: Plan) -> str:
-    """Return what became of the records, which is worth knowing before a long run."""
-    told = f"Planned {made.num_samples} of {counted(made.num_records, 'record')}, read as {made.spec.format}"
-    for what, counts in (("set aside", made.set_aside), ("flagged", made.flagged)):
+    records = counted(made.plan.num_records, "record")
+    text = f"Planned {made.plan.num_samples} of {records}, read as {made.plan.spec.format}"
+    for what, counts in (("set aside", made.plan.set_aside), ("flagged", made.plan.flagged)):
         if named := [f"{count} {name}" for name, count in counts.items() if count]:
-            told += f"; {what}: {', '.join(named)}"
-    return f"{told}."
+            text += f"; {what}: {', '.join(named)}"
+    listener(Note(f"{text}."))
+    return made
 
 
 def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener, stop: threading.Event) -> SignalView:
@@ -114,15 +102,21 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         listener(_started(view, job.shard, units))
         if view.completion() is not None:
             return view
-        # A run was killed between its last unit and the totals. Not under the signal's lock: others' shards may run.
-        with hold(store.backend, f"complete-{view.name}", wait_seconds=COMPLETION_WAIT_SECONDS):
+        # A run was killed between its last unit and the totals. Other shards may hold the signal's lock.
+        with hold(store.backend, f"complete-{view.name}", wait_seconds=60.0):
             return _completed(view, listener)
     with (
         hold(store.backend, view.name, job.shard, break_lock=job.break_lock) as lease,
         logged(store, listener) as listener,
     ):
-        _warn_of_unlearnt(view, listener)
-        units = missing_units(view, job.shard)  # another run may have done some before this one got the lock
+        gradient = view.signal.spec.gradient
+        if gradient is not None and gradient.learning_rate == 0:
+            text = (
+                f"The checkpoint of signal {view.name} was trained at a learning rate of 0, so it equals the base "
+                "model. Influence methods weigh a checkpoint by its learning rate, here 0. Take a later checkpoint."
+            )
+            listener(Warned(text))
+        units = missing_units(view, job.shard)  # another run may have committed units before this run got the lock
         listener(_started(view, job.shard, units))
         began = time.monotonic()
         if units:
@@ -131,7 +125,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
                 ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, listener, stop, lease))
             except (GraceStoreError, OSError) as error:
                 if not isinstance(error, StorageError):
-                    lease.confirm()  # that the lock or the store is gone is what must be told
+                    lease.confirm()  # if the lock or the store is gone, that is the error to report
                 raise
             lease.confirm()
         if stop.is_set() and missing_units(view, job.shard):
@@ -141,26 +135,15 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         return _completed(view, listener)
 
 
-def _warn_of_unlearnt(view: SignalView, listener: Listener) -> None:
-    gradient = view.signal.spec.gradient
-    if gradient is not None and gradient.learning_rate == 0:
-        listener(
-            Warned(
-                f"The checkpoint of signal {view.name} was trained at a learning rate of 0 and has learnt nothing: it "
-                "is the base model. Influence methods weigh it by that rate, so not at all. Take a later checkpoint."
-            )
-        )
-
-
 def missing_units(view: SignalView, shard: Shard = (0, 1)) -> list[int]:
-    """Return the shard's units that have no commit yet."""
+    """Return the units of a shard that have no commit yet."""
     committed = set(view.committed_units())
     i, n = shard
     return [unit for unit in range(i, view.store.plan.num_units, n) if unit not in committed]
 
 
 def _completed(view: SignalView, listener: Listener) -> SignalView:
-    """Write the totals once every shard's units are there; whoever comes last does it."""
+    """Write the totals if the units of all shards are committed: the last shard to finish does this."""
     if missing_units(view):
         listener(Note("This shard is done; other shards still have units to do."))
     elif view.completion() is None:
@@ -178,27 +161,26 @@ def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
 
 
 def _worker_job(job: ExtractJob, store: Store, dataset: Dataset, lease: Lease, probe: int) -> ExtractJob:
-    """Return the job as workers need it, which may run in another folder or on another machine."""
+    """Return the job with absolute paths, for workers that run in another folder or on another machine."""
+
+    def absolute(path: str | Path) -> str:
+        return str(Path(path).expanduser().absolute())
+
     return replace(
         job,
         store=store.location,
-        data=tuple(_absolute(file.path) for file in dataset.files),
-        model=job.model and _absolute(job.model),
-        adapter=job.adapter and _absolute(job.adapter),
-        images=job.images and _absolute(job.images),
+        data=tuple(absolute(file.path) for file in dataset.files),
+        model=job.model and absolute(job.model),
+        adapter=job.adapter and absolute(job.adapter),
+        images=job.images and absolute(job.images),
         probe_unit=probe,
         lock=(lease.key, lease.content.decode()),
     )
 
 
-def _absolute(path: str | Path) -> str:
-    """Return a path that means the same to a worker started in another folder."""
-    return str(Path(path).expanduser().absolute())
-
-
 @contextmanager
 def logged(store: Store, listener: Listener) -> Iterator[Listener]:
-    """Yield a listener that also writes every event into the store's folder of runs, at once or, in a bucket, last."""
+    """Yield a listener that also writes every event to a log in the store: at once, or at the end for a bucket."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     lock = threading.Lock()
     with open_run_log(store.backend, f"{stamp}-{socket.gethostname()}-{os.getpid()}.jsonl") as log:
@@ -216,17 +198,13 @@ def logged(store: Store, listener: Listener) -> Iterator[Listener]:
         try:
             yield tee
         except BaseException as error:
+            frames = traceback.extract_tb((error.__cause__ or error).__traceback__)[-12:]
+            where = tuple(f"{'/'.join(Path(each.filename).parts[-3:])}:{each.lineno} in {each.name}" for each in frames)
+            # The message of an unexpected error may contain text of a trace, which must not be logged.
+            words = f": {error}" if isinstance(error, GraceStoreError | OSError) else ""
             with suppress(OSError):  # a full disk must not hide how the run ended
-                write(_failed(error))
+                write(Failed(f"{type(error).__name__}{words}", where))
             raise
-
-
-def _failed(error: BaseException) -> Failed:
-    """Return what a log says of an error: of one that nobody foresaw not its words, which may hold a trace's text."""
-    foreseen = isinstance(error, GraceStoreError | OSError)
-    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)[-FRAMES_LOGGED:]
-    where = tuple(f"{'/'.join(Path(each.filename).parts[-3:])}:{each.lineno} in {each.name}" for each in frames)
-    return Failed(f"{type(error).__name__}: {error}" if foreseen else type(error).__name__, where)
 
 
 def extract_signals(
@@ -240,15 +218,20 @@ def extract_signals(
     shard: Shard | None = None,
     elsewhere: EngineOptions | None = None,
 ) -> list[SignalView]:
-    """Do what is missing of every signal and return them; the job's own signal, adapter and engine are left aside.
+    """Run the missing units of several signals and return the signals; the job's own signal, adapter and engine are
+    ignored.
 
-    A training's folder stands for all its checkpoints. With nothing said, the store's unfinished signals are meant.
-    Who does the work follows from the machine and its environment, unless workers, a shard of the units, or an engine
-    beyond this machine are given.
+    The folder of a training stands for all its checkpoints. Without signals, adapters and model, the store's
+    unfinished signals are meant. The machine and its environment decide which processes run the units, unless
+    workers, a shard, or an engine elsewhere are given.
     """
     chosen = choose_signals(job.store, signals, adapters, job.model, job.request)
     jobs = [replace(job, signal=name, adapter=adapter) for name, adapter in chosen]
-    if all(map(is_finished, jobs)):  # nobody should wait for torch to count GPUs that will have nothing to do
+    backend = open_backend(job.store)
+    store = None if backend.read("zarr.json") is None else Store.open(backend)
+    names = () if store is None else store.signal_names
+    # If all signals are finished, do not load torch to count GPUs.
+    if store and all(each.signal in names and _is_done(store.signal(each.signal), each) for each in jobs):
         options, chosen_shard, engine = job.options, shard or (0, 1), EngineOptions()
     else:
         options, chosen_shard, engine = choose_engine(job.options, workers, shard, elsewhere=elsewhere)
@@ -257,22 +240,17 @@ def extract_signals(
 
 
 def expected_bytes(view: SignalView, num_samples: int) -> int:
-    """Return about how many bytes a number of samples will take, before the compressor."""
+    """Estimate the bytes that a number of samples will take before compression."""
     if num_samples == 0:
         return 0
     plan = view.store.plan
     per_unit = sum(array.chunk_bytes for array in view.arrays if array.is_per_unit)
     if view.per_sample:
         return int(per_unit * num_samples / plan.samples_per_unit)
-    return int(per_unit * num_samples * _mean_segments(view.store) / plan.rows_per_unit)
-
-
-def _mean_segments(store: Store) -> float:
-    """Return the segments of a sample on average, from a few chunks of the plan spread over all of it."""
-    starts = range(0, store.plan.num_samples, SAMPLES_PER_CHUNK)
-    stride = max(1, len(starts) // CHUNKS_LOOKED_AT)
-    steps = [
-        store.column("sample_num_steps", at, min(at + SAMPLES_PER_CHUNK, store.plan.num_samples))
-        for at in starts[::stride]
+    starts = range(0, plan.num_samples, SAMPLES_PER_CHUNK)
+    num_steps = [
+        view.store.column("sample_num_steps", at, min(at + SAMPLES_PER_CHUNK, plan.num_samples))
+        for at in starts[:: max(1, len(starts) // CHUNKS_SAMPLED)]
     ]
-    return float(np.concatenate(steps).mean()) + 1
+    mean_segments = float(np.concatenate(num_steps).mean()) + 1
+    return int(per_unit * num_samples * mean_segments / plan.rows_per_unit)

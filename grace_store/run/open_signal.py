@@ -1,7 +1,8 @@
-"""Open a signal for writing: create it, or make sure that this run would write the same numbers."""
+"""Open a signal for writing: create the signal, or check that this run would write the same numbers."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +21,6 @@ from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import create_signal, keep_sharing
 
-SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
 
 SpecT = TypeVar("SpecT", bound=Frozen)
@@ -29,7 +29,10 @@ SpecT = TypeVar("SpecT", bound=Frozen)
 def choose_signals(
     store: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractSpec
 ) -> list[tuple[str, str | None]]:
-    """Return (signal, adapter) for each signal to write; with nothing said, the store's unfinished ones, else all."""
+    """Return (signal, adapter) for each signal to write.
+
+    Without signals, adapters and model, these are the store's unfinished signals, or all signals if all are finished.
+    """
     is_described = bool(signals or adapters or model) or "kind" in request.model_fields_set
     if is_described or open_backend(store).read("zarr.json") is None:
         return name_signals(signals, adapters, request)
@@ -46,11 +49,15 @@ def name_signals(
     Signals without a name get their adapters' folder names, with a suffix for gradients, or "base".
     """
     found = [str(path) for adapter in adapters for path in find_adapters(adapter)]
-    suffix = _gradient_suffix(request)
+    suffix = ""
+    if request is not None and request.kind == "gradient":
+        wanted = request.gradient or GradientSpec()
+        parts = [wanted.preconditioner, "gradient", wanted.per]
+        suffix = "".join(f"-{part}" for part in parts if part not in ("none", "sample"))
     names = list(signals) or [Path(path).resolve().name + suffix for path in found] or ["base"]
     if len(names) != max(len(found), 1):
         given = f"{counted(len(names), '--signal name')} for {counted(len(found), 'adapter')} ({', '.join(found)})"
-        remedy = "Give one for each, in their order, or none to name signals after the adapters' folders."
+        remedy = "Give one name for each adapter, in the same order, or none to use the names of the adapters' folders."
         raise SettingError(f"{given}. {remedy}")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise SettingError(f"Several adapters would be written as signal {repeated[0]!r}. Give a --signal for each.")
@@ -58,14 +65,6 @@ def name_signals(
         check_signal_name(name)
     paths: list[str | None] = [*found] or [None]
     return list(zip(names, paths, strict=True))
-
-
-def _gradient_suffix(request: ExtractSpec | None) -> str:
-    if request is None or request.kind != "gradient":
-        return ""
-    wanted = request.gradient or GradientSpec()
-    parts = [wanted.preconditioner, "gradient", wanted.per]
-    return "".join(f"-{part}" for part in parts if part not in ("none", "sample"))
 
 
 def open_signal(
@@ -78,18 +77,23 @@ def open_signal(
     adapter: str | None = None,
     images: str | None = None,
 ) -> tuple[SignalView, str, str | None]:
-    """Return the signal, and the model's and the adapter's paths: those given, or those the signal was begun with."""
+    """Return the signal and the paths of its model and adapter; paths that are not given come from the signal."""
     check_signal_name(name)
     if name not in store.signal_names:
         if model is None:
             raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
         spec = door.resolve_spec(model, request, options, adapter=adapter)
-        # The plan's lock: while there is no signal yet, the plan may be made anew.
-        with hold(store.backend, "plan", wait_seconds=SIGNAL_WAIT_SECONDS):
-            store = _same_plan(store)
+        # While the store has no signal yet, another run may plan it anew, so this takes the plan's lock.
+        with hold(store.backend, "plan", wait_seconds=3600.0):
+            now = Store.open(store.backend)
+            if now.plan != store.plan:
+                raise ResumeMismatch(
+                    f"{store.location} was planned anew while this run started. Run the same command again."
+                )
+            store = now
             if name not in store.signal_names:
                 places = {"model": model, "adapter": adapter, "images": images}
-                # Absolute, so that the run can go on from any folder.
+                # Absolute paths, so that the run can be resumed from any folder.
                 origin = {what: str(Path(path).expanduser().absolute()) for what, path in places.items() if path}
                 origin |= software()
                 signal = Signal(name=name, spec=spec, plan_sha256=store.plan.digest(), origin=origin)
@@ -101,23 +105,8 @@ def open_signal(
     return view, model, adapter
 
 
-def _same_plan(store: Store) -> Store:
-    """Return the store as it is now; raise if it was planned anew since it was opened."""
-    now = Store.open(store.backend)
-    if now.plan != store.plan:
-        raise ResumeMismatch(f"{store.location} was planned anew while this run started. Run the same command again.")
-    return now
-
-
-def refuse_lone_gradient_options(request: ExtractSpec) -> None:
-    """Raise SettingError if gradients are described but not asked for."""
-    if request.kind != "gradient" and request.gradient is not None and (given := request.gradient.given()):
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")
-
-
 def check_given(view: SignalView, request: ExtractSpec) -> None:
-    """Raise ResumeMismatch if a given setting is not as the signal was begun; looks at no model and no data."""
+    """Raise ResumeMismatch if a given setting differs from the signal's; read neither model nor data."""
     frozen = view.signal.spec
     _refuse_differences(view, describe_differences(ExtractSpec().over(frozen), request.over(frozen)))
 
@@ -125,7 +114,7 @@ def check_given(view: SignalView, request: ExtractSpec) -> None:
 def check_same(
     view: SignalView, model: str, request: ExtractSpec, options: RunOptions, door: ModelDoor, adapter: str | None
 ) -> None:
-    """Raise ResumeMismatch, with a readable difference, unless the run would write the same numbers."""
+    """Raise ResumeMismatch, with the differences in words, unless the run would write the same numbers."""
     frozen = view.signal.spec
     now = door.resolve_spec(model, request.over(frozen), options, adapter=adapter)
     _refuse_differences(view, describe_differences(frozen, now))
@@ -136,12 +125,12 @@ def _refuse_differences(view: SignalView, differences: Sequence[str]) -> None:
         raise ResumeMismatch(
             f"Signal {view.name!r} of {view.store.location} was begun with other settings:\n  "
             + "\n  ".join(differences)
-            + "\nLeave those options out to go on as it was begun, or give a new --signal NAME. Nothing was written."
+            + "\nLeave those options out to continue the signal, or give a new --signal NAME. Nothing was written."
         )
 
 
 def describe_differences(frozen: SpecT, now: SpecT, options: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """Return one line for each setting or part of the model that differs; options are names other than the fields'."""
+    """Return one line for each setting or part of the model that differs; options renames fields in these lines."""
     lines = []
     for name in type(frozen).model_fields:
         then_value, now_value = getattr(frozen, name), getattr(now, name)
@@ -151,7 +140,7 @@ def describe_differences(frozen: SpecT, now: SpecT, options: Mapping[str, str] =
                 if a != b:
                     lines.append(f"{name} {part.replace('_', '-')}: begun with {short(a)}, now {short(b)}")
         elif isinstance(then_value, Frozen) or isinstance(now_value, Frozen):
-            continue  # another kind, which is said already
+            continue  # the line about the kind says this already
         elif then_value != now_value:
             shown = options.get(name, name.replace("_", "-"))
             lines.append(f"{shown}: begun with {short(then_value)}, now {short(now_value)}")
@@ -159,57 +148,60 @@ def describe_differences(frozen: SpecT, now: SpecT, options: Mapping[str, str] =
 
 
 def software() -> dict[str, str]:
-    """Return the versions of what runs here."""
-    versions = {"grace-store": __version__, "python": platform.python_version()}
-    for package in RECORDED_PACKAGES:
-        try:
+    """Return the versions of grace-store, Python and the packages that can change numbers."""
+    return {"grace-store": __version__, "python": platform.python_version(), **installed(RECORDED_PACKAGES)}
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the packages that are installed."""
+    versions = {}
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
-# ---------------------------------------------------------------- sharing prompts and images as the signal was begun
-# Whether a model can share is found by a probe when it is loaded, and another machine or library may find otherwise.
-# The first run keeps what it found, and all others do the same or none of it.
+# ---------------------------------------------------------------- sharing prompts and images in all runs of a signal
+# A probe at load finds whether a model can share prompts and images, and the result may differ between machines and
+# libraries. The first run stores its result with the signal, and every later run shares in the same way or stops.
 
 
 _LEVELS: tuple[SharedImages | None, ...] = (None, "sample", "image")
-"""What is shared of images, from nothing on: a model that can do one can do those before it."""
+"""Ways of sharing images, in ascending order: a model that can share one way can share in the ways before it."""
 
 
 def begin_sharing(view: SignalView, extractor: Extractor) -> None:
-    """Keep what a probe found, if no run did before, and follow what is kept; raise Corrupt where that is lost."""
+    """Store the probe's result if no run did so before, and share as stored; raise Corrupt if the result is lost."""
     if extractor.sharing is not None:
-        # In this order: what a run keeps is there before its first commit, so it is lost if it is not there after one.
+        # A run stores the result before its first commit, so it is lost if there is a commit but no result.
         if not view.committed_units():
             keep_sharing(view, extractor.sharing)
         elif view.sharing() is None:
             raise Corrupt(
-                f"{view.store.location}: {sharing_key(view.name)} is missing, so nothing says whether the units of "
-                f"{view.name!r} that are done shared prompts and images. `grace-store verify --repair` does them all "
+                f"{view.store.location}: {sharing_key(view.name)} is missing, so it is not known whether the committed "
+                f"units of {view.name!r} shared prompts and images. `grace-store verify --repair` extracts all of them "
                 "again. Nothing was written."
             )
     follow_sharing(view, extractor)
 
 
 def follow_sharing(view: SignalView, extractor: Extractor) -> None:
-    """Have an extractor share as the units of a signal do; raise ResumeMismatch where it cannot."""
+    """Let an extractor share as the units of a signal do; raise ResumeMismatch if it cannot."""
     if (found := extractor.sharing) is None:
         return
     begun = view.sharing() or found
     if begun.prompts and not found.prompts:
-        raise _mismatch(view, f"shared prompts, and a probe here finds a fault with them: {found.fault}")
+        raise _mismatch(view, f"shared prompts, and a probe on this machine finds a fault with them: {found.fault}")
     if _LEVELS.index(begun.images) > _LEVELS.index(found.images):
-        why = found.images_fault or "the model sees none"
-        raise _mismatch(view, f"images that go through the vision tower once, and a probe here finds a fault: {why}")
+        why = found.images_fault or "the model sees no images"
+        raise _mismatch(view, f"shared images, and a probe on this machine finds a fault with them: {why}")
     if (begun.prompts, begun.images) != (found.prompts, found.images):
         extractor.share_as(begun)
 
 
 def _mismatch(view: SignalView, what: str) -> ResumeMismatch:
     return ResumeMismatch(
-        f"Signal {view.name!r} of {view.store.location} was begun with {what}. Its vectors must not be of both kinds: "
-        "go on with a machine and software like those it was begun with, or give a new --signal NAME. Nothing was "
-        "written."
+        f"Signal {view.name!r} of {view.store.location} was begun with {what}. All vectors of a signal must be made in "
+        "the same way. Continue on a machine with software like the first run's, or give a new --signal NAME. Nothing "
+        "was written."
     )

@@ -1,4 +1,4 @@
-"""From files of records to a plan: scan, understand, freeze. Needs no model."""
+"""Turn files of records into a plan: read the records, understand them, freeze the plan. Needs no model."""
 
 import itertools
 import tempfile
@@ -31,7 +31,7 @@ from grace_store.data.record import Record
 from grace_store.pool.records import check_files
 from grace_store.run.record_tally import RecordTally, advise, loss_in_words, remedy, tally_records
 from grace_store.run.scan import Understanding, processes_for
-from grace_store.store.backend import Backend, is_url, open_backend
+from grace_store.store.backend import is_url, open_backend
 from grace_store.store.keys import SAMPLES_GROUP
 from grace_store.store.lock import Lease, hold
 from grace_store.store.metadata_backup import find_plan_copy
@@ -40,13 +40,9 @@ from grace_store.store.plan_writer import PlanWriter, check_claimable, is_begun,
 
 RECORDS_TO_DETECT_FORMAT = 64
 PLAN_WAIT_SECONDS = 24 * 3600.0
-"""How long the other ranks of a job wait while one of them plans."""
+"""How long the other ranks of a job wait while one rank plans."""
 _READING = ("format", "map")
-_READ_AGAIN = (
-    "such files can only be read from the beginning on, and gathered questions have their records all over them, so "
-    "whatever reads records starts them again and again. If they are large, plan them decompressed, Parquet as JSON "
-    "lines or Arrow."
-)
+"""Settings that together decide how a record is read."""
 
 
 def plan(
@@ -60,24 +56,32 @@ def plan(
     anew: bool = False,
     listener: Listener = ignore,
 ) -> Store:
-    """Plan a store, or check that the one that is there was planned from the same data and settings.
+    """Plan a store, or check that an existing store was planned from the same data and settings.
 
-    With anew, a plan from other data or settings is replaced if the store has no signal yet; what is not given comes
-    from it. With a folder of images, say how many that records name are missing there. workers are processes that read
-    records: 1 is this one, None means as many as pay off. Neither changes the plan.
+    With anew, a plan from other data or settings is replaced if the store has no signal yet. Settings that are not
+    given then come from the old plan. With a folder of images, count the images that records name and that are not
+    in the folder. workers is the number of processes that read records: 1 is this process alone, None means as many
+    as are useful. Neither images nor workers change the plan.
     """
     check_images(images)
     backend = open_backend(store)
     check_store_path(store)
     with Dataset.open(data) as dataset:
-        num_processes = processes_for(dataset.num_bytes) if workers is None else workers
-        job = _Planning(dataset, request or DataSpec(), samples_per_unit, images, num_processes, listener)
+        job = _Planning(dataset, request or DataSpec(), samples_per_unit, images, workers, listener)
         if backend.read("zarr.json") is None:
-            _check_unclaimed(backend)
+            try:
+                # Before the lock, too: nothing, not even a lock, is written into somebody else's folder.
+                check_claimable(backend)
+            except NotAStore:
+                if backend.read("zarr.json") is None:  # another process may have finished a plan meanwhile
+                    raise
             try:
                 with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS) as lease:
                     if backend.read("zarr.json") is None:
-                        return job.write(lease)
+                        # The settings of a plan whose replacement was cut short still count. The writer deletes it.
+                        previous = find_plan_copy(backend)
+                        job.write(PlanWriter(backend), lease, previous)
+                        return Store.open(backend)
             except GraceStoreError:
                 backend.prune()
                 raise
@@ -92,20 +96,20 @@ def plan(
 
 
 def check_images(images: str | None) -> None:
-    """Raise SettingError unless the folder of images is one."""
+    """Raise SettingError if images is given and is not a folder."""
     if images is not None and not Path(images).is_dir():
-        raise SettingError(f"--images {images} is not a folder. Give the one that the image paths start from.")
+        raise SettingError(f"--images {images} is not a folder. Give the folder that the image paths start from.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Planning:
-    """What is to be planned, and how."""
+    """A dataset to plan, with its settings."""
 
     dataset: Dataset
     request: DataSpec
     samples_per_unit: int | None
     images: str | None
-    num_processes: int
+    workers: int | None
     listener: Listener
 
     def check(self, planned: Store) -> Store:
@@ -114,47 +118,41 @@ class _Planning:
         check_files(planned, self.dataset)
         return planned
 
-    def write(self, lease: Lease) -> Store:
-        """Plan where there is no plan; a replacement that was cut short goes on from what it was to replace."""
-        previous = find_plan_copy(lease.backend)
-        self._write(PlanWriter(lease.backend), lease, previous)
-        return Store.open(lease.backend)
-
     def write_anew(self, lease: Lease) -> Store:
-        """Replace a plan that has no signal, once the new one is complete."""
+        """Replace the plan of a store without signals, once the new plan is complete."""
         planned = Store.open(lease.backend)
         try:
-            return self.check(planned)  # another run may have planned just that, before this one got the lock
+            return self.check(planned)  # another run may have made the same plan before this run got the lock
         except (ResumeMismatch, DatasetChanged):
             if is_begun(planned):
                 raise
         with staged(lease) as stage:
-            self._write(PlanWriter(stage), lease, planned.plan)
+            self.write(PlanWriter(stage), lease, planned.plan)
             replace_plan(lease.backend, stage)
         again = Store.open(lease.backend)
         changes = "; ".join(_changes(planned.plan, again.plan))
         self.listener(Note(f"Planned anew, as nothing was extracted yet: {changes}."))
         return again
 
-    def _write(self, writer: PlanWriter, lease: Lease, previous: Plan | None) -> None:
-        records = scan(self.dataset, self.listener)
-        head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
-        spec = resolve_data_spec(self.dataset, head, merged_request(previous, self.dataset, self.request))
-        understanding = Understanding(tuple(file.name for file in self.dataset.files), spec, self.images)
-        tally = tally_records(itertools.chain(head, records), understanding, self.num_processes, writer)
-        lease.confirm()  # of two plans, unlike of two units, one is wrong: neither finish nor discard another run's
+    def write(self, writer: PlanWriter, lease: Lease, previous: Plan | None) -> None:
+        """Write a plan; settings that are not given come from a previous plan of the same files."""
+        request = merged_request(previous, self.dataset, self.request)
+        tally = tally_dataset(self.dataset, request, self.images, self.workers, self.listener, writer)
+        lease.confirm()  # two runs may write different plans, so this run must not finish or discard the other's
         if tally.num_planned == 0:
             writer.discard()
             raise NothingUsable(_nothing_usable(tally))
-        writer.finish(spec, self.dataset.summary(), self.samples_per_unit, f"grace-store {__version__}")
-        self._warn(tally)
-
-    def _warn(self, tally: RecordTally) -> None:
+        writer.finish(tally.settings, self.dataset.summary(), self.samples_per_unit, f"grace-store {__version__}")
         if tally.num_questions is not None:
             samples, questions = counted(tally.num_planned, "sample"), counted(tally.num_questions, "question")
             self.listener(Note(f"Gathered {samples} of {questions}."))
             if names := ", ".join(file.name for file in self.dataset.files if file.is_read_forwards):
-                self.listener(Warned(f"{names}: {_READ_AGAIN}"))
+                text = (
+                    f"{names}: such files can only be read from the beginning, and the records of one gathered "
+                    "question lie far apart, so every later command reads the files many times. If the files are "
+                    "large, decompress them and plan again; convert Parquet to JSON lines or Arrow."
+                )
+                self.listener(Warned(text))
         if tally.num_images_missing:
             missing = counted(tally.num_images_missing, "image")
             self.listener(Warned(f"{missing} named by records could not be found in {self.images}."))
@@ -162,20 +160,32 @@ class _Planning:
             self.listener(Warned(loss_in_words(tally)))
 
 
-def scan(dataset: Dataset, listener: Listener) -> Iterator[Record]:
-    """Yield a dataset's records and tell how far it got."""
+def tally_dataset(
+    dataset: Dataset,
+    request: DataSpec,
+    images: str | None,
+    workers: int | None,
+    listener: Listener,
+    writer: PlanWriter | None = None,
+) -> RecordTally:
+    """Resolve the settings, then read, count and write the samples of a dataset, and report the progress."""
 
     def progress(num_records: int, num_bytes: int) -> None:
         listener(Progressed(f"Planning: {num_records} records read.", num_bytes, dataset.num_bytes))
 
-    return dataset.scan(progress)
+    records = dataset.scan(progress)
+    head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
+    spec = resolve_data_spec(dataset, head, request)
+    understanding = Understanding(tuple(file.name for file in dataset.files), spec, images)
+    num_processes = processes_for(dataset.num_bytes) if workers is None else workers
+    return tally_records(itertools.chain(head, records), understanding, num_processes, writer)
 
 
 def merged_request(previous: Plan | None, dataset: Dataset, request: DataSpec) -> DataSpec:
-    """Return a request with what was not given taken from a plan of the same files, changed or not.
+    """Return a request in which settings that were not given come from a plan of the same files, changed or not.
 
-    Format and mapping say together how a record is read: one that is given leaves nothing of the other. Gathering, if
-    it is given, is by prompts unless a field is given with it.
+    Format and mapping decide together how a record is read. If one of them is given, the plan's other one does not
+    count. If gather is given, samples are gathered by prompt unless group_by is given too.
     """
     if previous is None or [Path(file.path) for file in previous.files] != [file.path for file in dataset.files]:
         return request
@@ -185,20 +195,20 @@ def merged_request(previous: Plan | None, dataset: Dataset, request: DataSpec) -
 
 
 def _changes(before: Plan, after: Plan) -> Iterator[str]:
-    """Yield what differs between two plans."""
+    """Yield each difference between two plans, in words."""
     was, now = before.spec.in_words(), after.spec.in_words()
     for name in {**was, **now}:
         if was.get(name) != now.get(name):
-            yield f"{name.replace('_', '-')} {was.get(name, 'not said')} became {now.get(name, 'not said')}"
+            yield f"{name.replace('_', '-')} {was.get(name, 'not given')} became {now.get(name, 'not given')}"
     if [file.sha256 for file in before.files] != [file.sha256 for file in after.files]:
-        yield "the data is another"
+        yield "the data changed"
     if before.samples_per_unit != after.samples_per_unit:
         yield f"unit-samples {before.samples_per_unit} became {after.samples_per_unit}"
     yield f"{counted(after.num_samples, 'sample')} instead of {before.num_samples}"
 
 
 def open_planned(store: str, request: DataSpec, samples_per_unit: int | None = None) -> Store | None:
-    """Return a store that was planned before, with the settings that are given now; None if there is none."""
+    """Return a store that has a plan, after a check of the given settings; None if there is no plan yet."""
     if open_backend(store).read("zarr.json") is None:
         return None
     planned = Store.open(store)
@@ -206,32 +216,25 @@ def open_planned(store: str, request: DataSpec, samples_per_unit: int | None = N
     return planned
 
 
-def _check_unclaimed(backend: Backend) -> None:
-    """Refuse somebody else's folder before the lock, too: nothing, not even a lock, is written into one."""
-    try:
-        check_claimable(backend)
-    except NotAStore:
-        if backend.read("zarr.json") is None:  # and not a plan that another process has finished meanwhile
-            raise
-
-
 def check_store_path(store: str | Path) -> None:
-    """Raise SettingError if a file, or a link to nothing, is where a store, which is a folder, would be."""
+    """Raise SettingError if the path of a store, which is a folder, is a file or a broken link."""
     if is_url(store):
         return
     place = Path(store).expanduser().absolute()
     if place.is_file():
         raise SettingError(f"{store} is a file, and a store is a folder. Give another place for the store.")
     if place.is_symlink() and not place.exists():
-        raise SettingError(f"{store} is a link to {place.readlink()}, which is not there. Give another place for it.")
+        raise SettingError(
+            f"{store} is a link to {place.readlink()}, which does not exist. Give another place for the store."
+        )
     refuse_file_above(place)
 
 
 def check_request(store: Store, request: DataSpec, samples_per_unit: int | None = None) -> None:
-    """Raise ResumeMismatch if a given setting is not as it was frozen."""
+    """Raise ResumeMismatch if a given setting differs from the plan's."""
     plan, given = store.plan, request.given()
     if request.gather:
-        given.setdefault("group_by", None)  # which means prompts and images
+        given.setdefault("group_by", None)  # None means prompts and images
     wrong = [
         f"{name.replace('_', '-')}: planned {_quoted(frozen)}, now {_quoted(now)}"
         for name, now in given.items()
@@ -255,12 +258,12 @@ def _quoted(setting: object) -> str:
 
 
 def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
-    """Write the plan's arrays again from the data they were made from; raise StoreError if they come out otherwise."""
+    """Write the plan's arrays again from the planned data; raise StoreError if the arrays would differ."""
     plan = store.plan
     with tempfile.TemporaryDirectory(prefix="grace-store-plan-") as scratch:
         again = open_backend(Path(scratch) / "again.zarr")
         writer = PlanWriter(again)
-        # By the planned paths: data that was moved keeps its ids.
+        # By the planned paths, so that samples keep their ids after the data was moved.
         names = tuple(name_files([Path(file.path) for file in plan.files]))
         tally_records(dataset.scan(), Understanding(names, plan.spec), 1, writer)
         planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
@@ -278,8 +281,8 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
 
 
 def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataSpec) -> DataSpec:
-    """Return the settings that a plan freezes; a format that is not named is found from the first records."""
-    check_part_names(request.map)  # before the format is looked for, which the part that was meant might decide
+    """Return the settings that a plan freezes; if no format is given, detect it from the first records."""
+    check_part_names(request.map)  # first, as a wrong part name could lead to another format
     given = request.given()
     if given.get("format", "auto") == "auto":
         given["format"] = MAPPED if names_trace(request.map) else found_format(dataset, head)
@@ -288,7 +291,7 @@ def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataSpe
 
 
 def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
-    """Return the format of a dataset's first records; raise, naming its files, when they have none."""
+    """Detect the format of a dataset's first records; the error names the dataset's files."""
     names = ", ".join(str(file.path) for file in dataset.files)
     if not head:
         raise NothingUsable(f"There are no records in {names}.")
@@ -300,9 +303,9 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
         except Unusable as why:
             verdicts.append(why)
     if not parsed:
-        looked_at = f"none of {counted(len(head), 'record')} looked at can be read, so the format is not known"
-        first = f"The first: {verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
-        raise UnknownFormat(f"{names}: {looked_at}. {first}")
+        unread = f"the format is not known, because no record can be read (records tried: {len(head)})"
+        first = f"The first: {verdicts[0]}. Each line must be one JSON object in UTF-8."
+        raise UnknownFormat(f"{names}: {unread}. {first}")
     try:
         return detect_format(parsed)
     except UnknownFormat as error:
@@ -315,7 +318,7 @@ def _nothing_usable(tally: RecordTally) -> str:
         return f"There are no records in {names}."
     counts = ", ".join(f"{reason} {count}" for reason, count in sorted(tally.set_aside.items()))
     record, why = min(tally.examples.values(), key=lambda example: example[0].row)
-    spec = tally.understanding.spec
+    spec = tally.settings
     example = record.raw[:400].decode(errors="replace")
     return (
         f"No record of {names} can be used ({counts}).\n"

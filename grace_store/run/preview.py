@@ -1,29 +1,24 @@
-"""What planning would make of a dataset, for people to look at before anything is written."""
+"""Show how a dataset would be planned, before anything is written."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from grace_store.base.events import Listener, ignore
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import Unusable, flag_lines
+from grace_store.base.states import flag_lines
 from grace_store.base.text import counted, percent
 from grace_store.data.dataset import Dataset
-from grace_store.data.mapping import mapped_record
-from grace_store.data.parse_records import sample_id
-from grace_store.data.record import Record
-from grace_store.run.plan import RECORDS_TO_DETECT_FORMAT, check_images, merged_request, resolve_data_spec, scan
-from grace_store.run.record_tally import NUM_SHOWN, RecordTally, advise, tally_records
-from grace_store.run.scan import Understanding, processes_for
+from grace_store.run.plan import check_images, merged_request, tally_dataset
+from grace_store.run.record_tally import RecordTally, advise
 from grace_store.store.backend import open_backend
 from grace_store.store.opened import Store
 
-RECORD_CHARS = 400
-"""Shown of a record that was set aside."""
+MOST_BARS = 16
+"""Largest number of bars; with more numbers of steps, several numbers share a bar."""
+TEXT_CHARS = 160
+STEPS_SHOWN = 12
 
 
 def preview(
@@ -35,119 +30,31 @@ def preview(
     workers: int | None = 1,
     listener: Listener = ignore,
 ) -> RecordTally:
-    """Return what `plan` would make of a dataset; write nothing.
+    """Count the records that `plan` would plan or set aside, and write nothing.
 
-    With a store that is planned, what is not said comes from its plan.
+    If the store has a plan, settings that are not given come from it. `to_json()` of the result has everything that
+    `grace-store plan --dry-run --json` prints.
     """
     check_images(images)
     backend = None if store is None else open_backend(store)
     planned = Store.open(backend).plan if backend is not None and backend.read("zarr.json") is not None else None
     with Dataset.open(data) as dataset:
-        num_processes = processes_for(dataset.num_bytes) if workers is None else workers
-        records = scan(dataset, listener)
-        head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
-        spec = resolve_data_spec(dataset, head, merged_request(planned, dataset, request or DataSpec()))
-        understanding = Understanding(tuple(file.name for file in dataset.files), spec, images)
-        return tally_records(itertools.chain(head, records), understanding, num_processes, None)
-
-
-def preview_json(tally: RecordTally) -> dict[str, Any]:
-    """Return what planning would make of a dataset, as JSON has it."""
-    advice = advise(tally) if tally.loses_most else None
-    counts = ("num_records", "num_planned", "num_set_aside", "num_images_missing", "num_questions", "flagged")
-    return {
-        "settings": tally.understanding.spec.model_dump(mode="json"),
-        **{name: getattr(tally, name) for name in counts},
-        "set_aside": dict(sorted(tally.set_aside.items())),
-        "unread_keys": dict(tally.unread_keys.most_common()),
-        "num_steps": {str(steps): count for steps, count in sorted(tally.num_steps.items())},
-        "kept_by": [
-            {"min_steps": min_steps, "num_kept": kept, "share": kept / max(tally.num_records, 1)}
-            for min_steps, kept in _kept_by(tally)
-        ],
-        "examples": list(_examples(tally)),
-        "traces": list(_traces(tally)),
-        "advice": None if advice is None else str(advice),
-    }
-
-
-def _kept_by(tally: RecordTally) -> Iterator[tuple[int, int]]:
-    """Yield each --min-steps that would keep a trace, and how many traces it would keep."""
-    spec = tally.understanding.spec
-    most = min(max([spec.min_steps, *tally.num_steps]), spec.max_steps)
-    return ((min_steps, tally.num_kept(min_steps, spec.max_steps)) for min_steps in range(1, most + 1))
-
-
-def _examples(tally: RecordTally) -> Iterator[dict[str, Any]]:
-    """Yield the first record that was set aside for each reason: its place is its file and its number there, from 0."""
-    for reason, count in tally.set_aside.most_common():
-        record, why = tally.examples[reason]
-        yield {
-            "reason": reason,
-            "count": count,
-            "row": record.row,
-            "place": f"{tally.understanding.names[record.file]}:{record.row_in_file}",
-            "sample_id": _own_id(record, tally.understanding.spec),
-            "detail": why.detail,
-            "record": record.raw[:RECORD_CHARS].decode(errors="replace"),
-        }
-
-
-def _own_id(record: Record, spec: DataSpec) -> str | None:
-    """Return the id that a record says it has, if that much of it can be read."""
-    try:
-        found = sample_id(mapped_record(record.parse(), spec.map), "", 0)
-    except Unusable:
-        return None
-    return None if found == ":0" else found
-
-
-def _traces(tally: RecordTally) -> Iterator[dict[str, Any]]:
-    """Yield the first few planned traces as they are split; without any, those with too few or too many steps."""
-    any_steps = {"min_steps": 1, "max_steps": max([1, *tally.num_steps])}
-    lenient = replace(tally.understanding, spec=tally.understanding.spec.model_copy(update=any_steps))
-    chosen = [*((record, True) for record in tally.shown), *((record, False) for record in tally.spare)]
-    for record, is_planned in chosen[:NUM_SHOWN]:
-        sample = lenient.sample(record)
-        *steps, answer = sample.segments
-        prompt = "\n".join(turn.text for turn in sample.turns)
-        known = {"sample_id": sample.sample_id, "row": record.row, "prompt": prompt}
-        yield {**known, "steps": steps, "answer": answer, "is_planned": is_planned}
-
-
-# ---------------------------------------------------------------- in lines for people
-
-
-BAR_CHARS = 40
-MOST_BARS = 16
-"""Numbers of steps that have a line of their own; more of them share lines."""
-TEXT_CHARS = 160
-STEPS_SHOWN = 12
+        merged = merged_request(planned, dataset, request or DataSpec())
+        return tally_dataset(dataset, merged, images, workers, listener)
 
 
 def preview_lines(found: RecordTally) -> Iterator[str]:
-    """Yield how a dataset would be planned; control characters of records are still in it."""
-    settings = ", ".join(
-        f"{name.replace('_', '-')} {text}" for name, text in found.understanding.spec.in_words().items()
-    )
+    """Yield the preview as lines of text; they may hold control characters from records."""
+    settings = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in found.settings.in_words().items())
     yield f"{found.num_planned} of {counted(found.num_records, 'record')} would be planned; nothing is written."
     yield f"Settings: {settings}."
     if found.num_questions is not None:
         yield f"Samples of {counted(found.num_questions, 'question')} would be gathered."
     if found.num_images_missing:
         yield f"{counted(found.num_images_missing, 'image')} named by records could not be found."
-    unread = [_unread_keys(found)] if found.unread_keys else []
-    kinds = (
-        _histogram(found),
-        _kept(found),
-        _reasons(list(_examples(found))),
-        *unread,
-        _flags(found),
-        _trace_lines(list(_traces(found))),
-    )
-    for lines in kinds:
-        yield ""
-        yield from lines
+    for section in (_histogram, _kept, _reasons, _unread_keys, _flags, _trace_lines):
+        lines = list(section(found))
+        yield from ["", *lines] if lines else []
     if found.loses_most:
         lost = f"{found.num_set_aside} of {counted(found.num_records, 'record')}"
         yield ""
@@ -155,7 +62,7 @@ def preview_lines(found: RecordTally) -> Iterator[str]:
 
 
 def _histogram(found: RecordTally) -> Iterator[str]:
-    """Yield a bar for each number of steps, or for each few of them."""
+    """Yield a bar for each number of steps, or for each range of numbers."""
     yield f"Steps of {counted(found.num_steps.total(), 'trace')}:"
     if not found.num_steps:
         return
@@ -165,24 +72,24 @@ def _histogram(found: RecordTally) -> Iterator[str]:
     counts = [sum(found.num_steps[steps] for steps in group) for group in groups]
     for group, count in zip(groups, counts, strict=True):
         name = str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
-        yield f"  {name:>9}  {count:>9}  {'█' * -(-BAR_CHARS * count // max(counts))}"
+        yield f"  {name:>9}  {count:>9}  {'█' * -(-40 * count // max(counts))}"
 
 
 def _kept(found: RecordTally) -> Iterator[str]:
-    """Yield what each --min-steps would keep: all small ones, then fewer, and always the one that is set."""
+    """Yield the number of records that each --min-steps would keep: up to 10, every tenth, and the current one."""
     yield f"What --min-steps would keep of {counted(found.num_records, 'record')}:"
-    for min_steps, num_kept in _kept_by(found):
-        is_set = min_steps == found.understanding.spec.min_steps
+    for min_steps, num_kept in found.kept_by():
+        is_set = min_steps == found.settings.min_steps
         if is_set or min_steps <= 10 or min_steps % 10 == 0:
-            # As it would be planned: of several records with one id, the first is kept.
+            # The plan keeps only the first of several records with one id.
             kept = found.num_planned if is_set else num_kept
             share = percent(kept / max(found.num_records, 1))
             yield f"  {min_steps:>9}  {kept:>9}  {share:>9}{'  as it is set' if is_set else ''}"
 
 
-def _reasons(examples: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "Set aside, with the first record of each kind:" if examples else "No record is set aside."
-    for each in examples:
+def _reasons(found: RecordTally) -> Iterator[str]:
+    yield "Set aside, with the first record of each kind:" if found.set_aside else "No record is set aside."
+    for each in found.first_set_aside():
         name = "" if each["sample_id"] is None else f", id {_short(each['sample_id'])}"
         yield f"  {each['count']:>9}  {each['reason']}"
         yield f"{'':13}{each['place']}{name}: {_short(each['detail']) or 'no more is known'}"
@@ -190,7 +97,8 @@ def _reasons(examples: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _unread_keys(found: RecordTally) -> Iterator[str]:
-    yield "Keys that no reader understands yet, and how many records have each:"
+    if found.unread_keys:
+        yield "Keys that no reader understands yet, and how many records have each:"
     for key, count in found.unread_keys.most_common():
         yield f"  {count:>9}  {key:<18} --ignore-key {key} reads records without it"
 
@@ -201,7 +109,8 @@ def _flags(found: RecordTally) -> Iterator[str]:
     yield from (f"  {line}" for line in lines)
 
 
-def _trace_lines(traces: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _trace_lines(found: RecordTally) -> Iterator[str]:
+    traces = list(found.first_traces())
     yield "How traces are split:" if traces else "No trace can be split."
     for each in traces:
         note = "" if each["is_planned"] else ", set aside for its number of steps"
@@ -218,6 +127,6 @@ def _trace_lines(traces: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """Return text on one line, line breaks spelled out, cut where it is long."""
+    """Return text on one line, with line breaks as \\n, cut after TEXT_CHARS characters."""
     spelled = text.strip().replace("\n", "\\n").replace("\t", "\\t")
     return spelled if len(spelled) <= TEXT_CHARS else f"{spelled[:TEXT_CHARS]}..."

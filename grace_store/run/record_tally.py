@@ -1,60 +1,64 @@
-"""What becomes of records, counted for people, and the setting that would keep more of them. Writes nothing."""
+"""Count the samples that a dataset's records become, and find settings that would keep more records."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import TEXT_FLAGS, UNREAD_KEYS, Reason, SetAside, text_mask
+from grace_store.base.states import TEXT_FLAGS, UNREAD_KEYS, Reason, SetAside, Unusable, text_mask
 from grace_store.base.text import counted, percent
+from grace_store.data.mapping import mapped_record
+from grace_store.data.parse_records import sample_id
 from grace_store.data.record import Record
 from grace_store.run.scan import RecordOutcome, SeenIds, Understanding, planned_order, understood
-from grace_store.store.layout import PlannedSample
+from grace_store.store.plan_writer import PlanWriter
 
 NUM_SHOWN = 3
-"""Traces kept to be shown."""
-NUM_TRIED = 512
-BYTES_TRIED = 2**23
-"""The first records, kept to try other settings on."""
+"""Number of traces to show as examples."""
+RECORD_CHARS = 400
+"""Number of bytes to show of a record that is set aside."""
+NUM_TRIED, BYTES_TRIED = 512, 2**23
+"""Limits on the first records, which are kept to try other settings on."""
 SHARE_WORTH_KEEPING = 0.9
-"""A lower --min-steps is proposed that keeps this share of all traces."""
+"""The proposed --min-steps keeps this share of all traces."""
 
 OTHER_WAYS: dict[str, tuple[dict[str, str], ...]] = {
     Reason.NO_ANSWER: ({"answer": "boxed"}, {"answer": "last"}, {"answer": "last", "splitter": "lines"}),
     Reason.NO_STEPS: ({"splitter": "paragraphs"}, {"splitter": "lines"}, {"splitter": "lines", "answer": "last"}),
     Reason.TOO_FEW_STEPS: ({"splitter": "lines"},),
 }
-"""Settings that are tried when most records are set aside for a reason."""
+"""Settings to try, by the most frequent reason for setting records aside."""
 
 
 @dataclass(slots=True)
 class RecordTally:
-    """What becomes of a dataset's records: counts, and examples to show of each kind."""
+    """Counts of a dataset's records, planned or set aside, with examples: the result of `gs.preview`."""
 
     understanding: Understanding
-    """How the records are read."""
     num_records: int = 0
     num_planned: int = 0
     num_images_missing: int = 0
     num_questions: int | None = None
-    """Those whose traces were gathered; None if none were."""
+    """Number of questions whose traces are gathered; None without --gather."""
     set_aside: Counter[str] = field(default_factory=Counter)
+    """Number of records that are set aside for each reason."""
     num_steps: Counter[int] = field(default_factory=Counter)
-    """How many traces have each number of steps, those with too few or too many included."""
+    """Number of traces with each number of steps, also of traces with too few or too many steps."""
     flags: Counter[int] = field(default_factory=Counter)
-    """How many planned samples have each combination of the flags of their texts."""
+    """Number of planned samples with each combination of text flags."""
     unread_keys: Counter[str] = field(default_factory=Counter)
-    """How many records have each key for which records are set aside."""
+    """Number of records with each key that no reader understands."""
     examples: dict[str, tuple[Record, SetAside]] = field(default_factory=dict)
-    """The first record that was set aside for each reason."""
+    """The first record that is set aside for each reason."""
     shown: list[Record] = field(default_factory=list)
-    """The first few that are planned."""
+    """The first few planned records."""
     spare: list[Record] = field(default_factory=list)
-    """The first few whose number of steps alone is wrong."""
+    """The first few records that are set aside only for their number of steps."""
     tried: list[Record] = field(default_factory=list)
+    """The first records, to try other settings on."""
     num_bytes_tried: int = 0
 
     def take(self, record: Record, outcome: RecordOutcome) -> None:
@@ -64,24 +68,25 @@ class RecordTally:
             self.tried.append(record)
             self.num_bytes_tried += len(record.raw)
         if isinstance(outcome, SetAside):
-            self._take_set_aside(record, outcome)
-            return
-        sample, num_images_missing, _ = outcome
-        self.num_planned += 1
-        self.num_images_missing += num_images_missing
-        self.num_steps[sample.num_steps] += 1
-        self.flags[sample.flags] += 1
-        if len(self.shown) < NUM_SHOWN:
-            self.shown.append(record)
+            self.set_aside[outcome.reason.value] += 1
+            self.unread_keys.update(outcome.keys)
+            self.examples.setdefault(outcome.reason.value, (record, outcome))
+            num_steps, kept = outcome.num_steps, self.spare
+        else:
+            sample, num_images_missing, _ = outcome
+            self.num_planned += 1
+            self.num_images_missing += num_images_missing
+            self.flags[sample.flags] += 1
+            num_steps, kept = sample.num_steps, self.shown
+        if num_steps is not None:
+            self.num_steps[num_steps] += 1
+            if len(kept) < NUM_SHOWN:
+                kept.append(record)
 
-    def _take_set_aside(self, record: Record, why: SetAside) -> None:
-        self.set_aside[why.reason.value] += 1
-        self.unread_keys.update(why.keys)
-        self.examples.setdefault(why.reason.value, (record, why))
-        if why.num_steps is not None:
-            self.num_steps[why.num_steps] += 1
-            if len(self.spare) < NUM_SHOWN:
-                self.spare.append(record)
+    @property
+    def settings(self) -> DataSpec:
+        """The settings by which the records are read."""
+        return self.understanding.spec
 
     @property
     def num_set_aside(self) -> int:
@@ -89,7 +94,7 @@ class RecordTally:
 
     @property
     def flagged(self) -> dict[str, int]:
-        """How many planned samples have each flag."""
+        """Number of planned samples with each flag."""
         masks = {name: text_mask(name) for name in TEXT_FLAGS}
         return {name: sum(num for flags, num in self.flags.items() if flags & mask) for name, mask in masks.items()}
 
@@ -98,32 +103,80 @@ class RecordTally:
         """Whether more than half of the records are set aside."""
         return 2 * self.num_set_aside > self.num_records
 
-    @property
-    def reasons(self) -> str:
-        """The reasons with their counts, the commonest first."""
-        return ", ".join(f"{count} {reason}" for reason, count in self.set_aside.most_common())
-
     def num_kept(self, min_steps: int, max_steps: int) -> int:
-        """Return how many traces have a number of steps within bounds."""
+        """Return the number of traces that have between min_steps and max_steps steps."""
         return sum(count for steps, count in self.num_steps.items() if min_steps <= steps <= max_steps)
 
+    def kept_by(self) -> Iterator[tuple[int, int]]:
+        """Yield each --min-steps that would keep a trace, and the number of traces that it would keep."""
+        most = min(max([self.settings.min_steps, *self.num_steps]), self.settings.max_steps)
+        return ((min_steps, self.num_kept(min_steps, self.settings.max_steps)) for min_steps in range(1, most + 1))
 
-class SampleSink(Protocol):
-    """Takes what becomes of every record, as a plan's writer does."""
+    def first_set_aside(self) -> Iterator[dict[str, Any]]:
+        """Yield the first record that is set aside for each reason; its place is FILE:NUMBER, from 0."""
+        for reason, count in self.set_aside.most_common():
+            record, why = self.examples[reason]
+            try:
+                own_id = sample_id(mapped_record(record.parse(), self.settings.map), "", 0)
+            except Unusable:
+                own_id = ":0"
+            yield {
+                "reason": reason,
+                "count": count,
+                "row": record.row,
+                "place": f"{self.understanding.names[record.file]}:{record.row_in_file}",
+                "sample_id": None if own_id == ":0" else own_id,  # which stands for a record without an id
+                "detail": why.detail,
+                "record": record.raw[:RECORD_CHARS].decode(errors="replace"),
+            }
 
-    def add(self, sample: PlannedSample) -> None: ...
+    def first_traces(self) -> Iterator[dict[str, Any]]:
+        """Yield the first few planned traces, split into steps; if there are too few, traces of other lengths, too."""
+        any_steps = {"min_steps": 1, "max_steps": max([1, *self.num_steps])}
+        lenient = replace(self.understanding, spec=self.settings.model_copy(update=any_steps))
+        chosen = [*((record, True) for record in self.shown), *((record, False) for record in self.spare)]
+        for record, is_planned in chosen[:NUM_SHOWN]:
+            sample = lenient.sample(record)
+            *steps, answer = sample.segments
+            prompt = "\n".join(turn.text for turn in sample.turns)
+            known = {"sample_id": sample.sample_id, "row": record.row, "prompt": prompt}
+            yield {**known, "steps": steps, "answer": answer, "is_planned": is_planned}
 
-    def add_set_aside(self, row: int, reason: Reason, detail: str) -> None: ...
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts, the examples, and the settings that would keep more records if most are set aside."""
+        advice = advise(self) if self.loses_most else None
+        counts = ("num_records", "num_planned", "num_set_aside", "num_images_missing", "num_questions", "flagged")
+        return {
+            "settings": self.settings.model_dump(mode="json"),
+            **{name: getattr(self, name) for name in counts},
+            "set_aside": dict(sorted(self.set_aside.items())),
+            "unread_keys": dict(self.unread_keys.most_common()),
+            "num_steps": {str(steps): count for steps, count in sorted(self.num_steps.items())},
+            "kept_by": [
+                {"min_steps": min_steps, "num_kept": kept, "share": kept / max(self.num_records, 1)}
+                for min_steps, kept in self.kept_by()
+            ],
+            "examples": list(self.first_set_aside()),
+            "traces": list(self.first_traces()),
+            "advice": None if advice is None else str(advice),
+        }
 
 
 def tally_records(
-    records: Iterable[Record], understanding: Understanding, num_processes: int, writer: SampleSink | None
+    records: Iterable[Record], understanding: Understanding, num_processes: int, writer: PlanWriter | None
 ) -> RecordTally:
-    """Decide what becomes of every record, write it down if there is a writer, and count."""
+    """Plan every record or set it aside, and count both; with a writer, write them too.
+
+    Of the records with the same id, only the first becomes a sample.
+    """
     tally, seen = RecordTally(understanding), SeenIds()
     with planned_order(understanding.spec, None if writer is None else writer.add) as order:
         for block, outcomes in understood(records, understanding, num_processes):
-            for record, outcome in zip(block, _without_repeats(outcomes, seen), strict=True):
+            ids = [outcome[0].sample_id for outcome in outcomes if not isinstance(outcome, SetAside)]
+            were_seen = iter(seen.add(ids).tolist())
+            for record, outcome in zip(block, outcomes, strict=True):
+                if not isinstance(outcome, SetAside) and next(were_seen):
+                    outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome[0].sample_id!r} was used before")
                 tally.take(record, outcome)
                 if not isinstance(outcome, SetAside):
                     sample, _, group = outcome
@@ -134,58 +187,42 @@ def tally_records(
     return tally
 
 
-def _without_repeats(outcomes: Sequence[RecordOutcome], seen: SeenIds) -> Iterable[RecordOutcome]:
-    """Yield what becomes of records if only the first with an id is a sample."""
-    ids = [outcome[0].sample_id for outcome in outcomes if not isinstance(outcome, SetAside)]
-    were_seen = iter(seen.add(ids).tolist())
-    for outcome in outcomes:
-        if not isinstance(outcome, SetAside) and next(were_seen):
-            outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome[0].sample_id!r} was used before")
-        yield outcome
-
-
-# ---------------------------------------------------------------- what would keep more
+# ---------------------------------------------------------------- settings that would keep more records
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Settings that would keep more records than those given."""
+    """Settings that would keep more records than the given settings do."""
 
     settings: Mapping[str, Any]
     share: float
-    """Of the records that are kept with them."""
+    """Share of the records that these settings keep."""
     num_tried: int | None = None
-    """Records that this was tried on; None if it is known of all."""
-
-    @property
-    def condition(self) -> str:
-        return "If that may be lost, plan" if "ignore_key" in self.settings else "Plan"
+    """Number of records that the share was measured on; None for all."""
 
     def __str__(self) -> str:
-        said = ((name, each) for name, value in self.settings.items() for each in _each(value))
-        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in said)
+        values = {name: value if isinstance(value, tuple) else (value,) for name, value in self.settings.items()}
+        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, each in values.items() for value in each)
         tried = "" if self.num_tried is None else f" of the first {counted(self.num_tried, 'record')}"
         lost = f", without their {', '.join(keys)}" if (keys := self.settings.get("ignore_key")) else ""
         return f"`{options}` would keep {percent(self.share)}{tried}{lost}"
 
 
-def _each(value: Any) -> tuple[Any, ...]:
-    """Return the values with which an option is given, one after the other."""
-    return value if isinstance(value, tuple) else (value,)
-
-
 def advise(tally: RecordTally) -> Advice | None:
-    """Return the settings that would keep most records, as few of them as do; None if none was found."""
+    """Return the settings that would keep most records, with as few changes as possible; None if none keep more."""
     if not tally.num_records or not tally.set_aside:
         return None
-    by_steps = _within_other_bounds(tally)
-    if by_steps is not None and by_steps.share > 0.5:
-        return by_steps
+    found: list[Advice | None] = []
+    if bounds := _bounds(tally.num_steps, tally.settings):
+        by_steps = Advice(bounds, _num_within(tally, bounds) / tally.num_records)
+        if by_steps.share > 0.5:
+            return by_steps
+        found = [by_steps]
     reason = tally.set_aside.most_common(1)[0][0]
     ways: Sequence[Mapping[str, Any]] = OTHER_WAYS.get(reason, ())
     if reason in UNREAD_KEYS.values():
-        ways = [{"ignore_key": tuple(sorted({*tally.understanding.spec.ignore_key, *tally.unread_keys}))}]
-    found = [by_steps, *(_tried(tally, way) for way in ways)]
+        ways = [{"ignore_key": tuple(sorted({*tally.settings.ignore_key, *tally.unread_keys}))}]
+    found += [_tried(tally, way) for way in ways]
     kept_now = tally.num_planned / tally.num_records
     better = [each for each in found if each is not None and each.share > kept_now]
     return max(
@@ -194,15 +231,18 @@ def advise(tally: RecordTally) -> Advice | None:
 
 
 def loss_in_words(tally: RecordTally) -> str:
-    """Return the sentences that say that most records are set aside, why, and what would keep them."""
+    """Return a warning that most records are set aside, with the reasons and a remedy."""
     lost = f"{tally.num_set_aside} of {counted(tally.num_records, 'record')}"
-    advice = advise(tally)
-    again = "" if advice is None else f" {advice.condition} again with that before anything is extracted."
-    return f"Most records are set aside: {lost} ({tally.reasons}). {remedy(tally, advice)}{again}"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in tally.set_aside.most_common())
+    advice, again = advise(tally), ""
+    if advice is not None:
+        plan = "If that may be lost, plan" if "ignore_key" in advice.settings else "Plan"
+        again = f" {plan} again with that before anything is extracted."
+    return f"Most records are set aside: {lost} ({reasons}). {remedy(tally, advice)}{again}"
 
 
 def remedy(tally: RecordTally, advice: Advice | None) -> str:
-    """Return the sentence that says which settings decide: those that would keep more, if any were found."""
+    """Return a sentence with the settings to change: the advised settings, or the settings that matter here."""
     if advice is not None:
         return f"{advice}."
     reason = tally.set_aside.most_common(1)[0][0] if tally.set_aside else ""
@@ -210,23 +250,14 @@ def remedy(tally: RecordTally, advice: Advice | None) -> str:
         return "Name the fields that hold prompt and response with --map, or another --format."
     if reason in UNREAD_KEYS.values():
         keys = ", ".join(tally.unread_keys)
-        return f"No reader understands these keys yet: {keys}. What is left of most records without them is no trace."
+        return f"No reader understands these keys yet: {keys}. Most records are no traces without these keys."
     if reason == Reason.DUPLICATE_ID:
         return "Name a field whose values differ with --map id=FIELD."
     return "Name another --format, --splitter or --answer, or lower --min-steps."
 
 
-def _within_other_bounds(tally: RecordTally) -> Advice | None:
-    spec = tally.understanding.spec
-    settings = _bounds(tally.num_steps, spec)
-    if not settings:
-        return None
-    bounds = {"min_steps": spec.min_steps, "max_steps": spec.max_steps} | settings
-    return Advice(settings, tally.num_kept(**bounds) / tally.num_records)
-
-
 def _bounds(num_steps: Counter[int], spec: DataSpec) -> dict[str, int]:
-    """Return the bounds to change so that traces with these numbers of steps are kept; {} if most are kept as it is."""
+    """Return the bound on the number of steps to change so that more traces are kept; {} if most are kept already."""
     total = num_steps.total()
     too_few = sum(count for steps, count in num_steps.items() if steps < spec.min_steps)
     too_many = sum(count for steps, count in num_steps.items() if steps > spec.max_steps)
@@ -237,21 +268,24 @@ def _bounds(num_steps: Counter[int], spec: DataSpec) -> dict[str, int]:
     kept = total
     for steps in range(1, spec.min_steps):
         kept -= num_steps[steps]
-        # A single step has no history, so two are proposed even if they keep somewhat less.
+        # A single step has no history, so propose two steps even if that keeps somewhat fewer traces.
         if kept < (0.5 if steps == 1 else SHARE_WORTH_KEEPING) * total:
             return {"min_steps": steps}
     return {}
 
 
+def _num_within(tally: RecordTally, bounds: dict[str, int]) -> int:
+    spec = tally.settings
+    return tally.num_kept(**({"min_steps": spec.min_steps, "max_steps": spec.max_steps} | bounds))
+
+
 def _tried(tally: RecordTally, way: Mapping[str, Any]) -> Advice | None:
-    """Return what another way of splitting would keep of the first records, with other bounds if need be."""
-    understanding, records = tally.understanding, tally.tried
-    if "answer" in way and "answer" in understanding.spec.map:
+    """Read the first records with other settings, and with other bounds if needed; None if the settings do not fit."""
+    if "answer" in way and "answer" in tally.settings.map:
         return None
-    spec = understanding.spec.model_copy(update=way)
-    again = RecordTally(replace(understanding, spec=spec, images=None))
-    for record, outcome in zip(records, again.understanding(records), strict=True):
+    spec = tally.settings.model_copy(update=way)
+    again = RecordTally(replace(tally.understanding, spec=spec, images=None))
+    for record, outcome in zip(tally.tried, again.understanding(tally.tried), strict=True):
         again.take(record, outcome)
     bounds = _bounds(again.num_steps, spec)
-    kept = again.num_kept(**({"min_steps": spec.min_steps, "max_steps": spec.max_steps} | bounds))
-    return Advice({**way, **bounds}, kept / len(records), len(records))
+    return Advice({**way, **bounds}, _num_within(again, bounds) / len(tally.tried), len(tally.tried))

@@ -1,6 +1,6 @@
-"""From records to the samples of a plan: understood block by block, here or in several processes; gathered; told apart.
+"""Turn records into the samples of a plan, block by block, in this process or in several.
 
-The order of the records stays, unless the traces of a question are brought together.
+Samples stay in the order of the records, unless the traces of each question are gathered. Repeated ids are found.
 """
 
 from __future__ import annotations
@@ -39,67 +39,64 @@ from grace_store.store.layout import PlannedSample
 
 RECORDS_PER_BLOCK = 4096
 BYTES_PER_BLOCK = 2**23
-"""A block of records ends when it holds this number of records, or of bytes."""
+"""Limits of a block of records: the number of records, and of bytes."""
 BYTES_PER_PROCESS = 2**25
-"""How much data is worth another process: each takes about a second to start."""
+"""Bytes of data for which another process is worthwhile: a process takes about a second to start."""
 
 
 Understood = tuple[PlannedSample, int, bytes]
-"""A record that is a sample: how many of its images are missing, and what traces of one question share, if they are
-gathered; nothing if the record has no value in the field asked."""
+"""A sample, the number of its missing images, and its group: a digest that the traces of one question share. The group
+is empty if samples are not gathered, or if the record has no value in the field group_by."""
 RecordOutcome = Understood | SetAside
 
 
 @dataclass(frozen=True, slots=True)
 class Understanding:
-    """How the records of a dataset become samples. Sent to other processes, so it holds nothing large."""
+    """The settings by which records become samples. Other processes get a copy, so it holds nothing large."""
 
     names: tuple[str, ...]
-    """Of the dataset's files, as ids have them."""
+    """Names of the dataset's files, as used in sample ids."""
     spec: DataSpec
     images: str | None = None
-    """The folder in which the records' images are looked for, if at all."""
+    """Folder to look for the records' images in; None to skip this."""
 
     def __call__(self, records: Sequence[Record]) -> list[RecordOutcome]:
-        return [self._outcome(record) for record in records]
-
-    def _outcome(self, record: Record) -> RecordOutcome:
-        try:
-            return self.planned(record, self.sample(record))
-        except Unusable as why:
-            return why.why
+        outcomes: list[RecordOutcome] = []
+        for record in records:
+            try:
+                outcomes.append(self.planned(record, self.sample(record)))
+            except Unusable as why:
+                outcomes.append(why.why)
+        return outcomes
 
     def sample(self, record: Record) -> Sample:
-        """Return the sample that a record is, or raise Unusable."""
+        """Parse a record into a sample, or raise Unusable."""
         return parse_record(record, self.spec, self.names[record.file], record.row_in_file)
 
     def planned(self, record: Record, sample: Sample) -> Understood:
-        """Return what a plan holds of a sample."""
+        """Return the entry of a sample in the plan, the number of its missing images, and its group."""
         images = [] if self.images is None else sample.images
         num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
+        group = b""
+        if self.spec.gather and self.spec.group_by is None:
+            group = prompt_digest(sample)[:QUESTION_BYTES]
+        elif self.spec.gather and (value := value_of(record.parse(), str(self.spec.group_by))) is not None:
+            group = field_digest(value, record.row)
         place = record.row, record.file, record.offset, record.length
         known = sample.sample_id, *place, record.digest, sample.num_steps
-        return PlannedSample(*known, text_flags(sample)), num_missing, self._group(record, sample)
-
-    def _group(self, record: Record, sample: Sample) -> bytes:
-        if not self.spec.gather:
-            return b""
-        if self.spec.group_by is None:
-            return prompt_digest(sample)[:QUESTION_BYTES]
-        value = value_of(record.parse(), self.spec.group_by)
-        return b"" if value is None else field_digest(value, record.row)
+        return PlannedSample(*known, text_flags(sample)), num_missing, group
 
 
 def understood(
     records: Iterable[Record], understanding: Understanding, num_processes: int
 ) -> Iterator[tuple[list[Record], list[RecordOutcome]]]:
-    """Yield blocks of records with what becomes of each, in the order of the records; a few blocks are under way."""
+    """Yield blocks of records with their outcomes, in order; several processes work a few blocks ahead."""
     blocks = _blocks(records)
     if num_processes == 1:
         for block in blocks:
             yield block, understanding(block)
         return
-    # Not forked: a library's threads would be copied in whatever state they are in.
+    # Spawn, not fork: a fork would copy the locks of libraries' threads in any state.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_processes, context, _begin_process, (os.getpid(),)) as pool:
         try:
@@ -126,12 +123,12 @@ def _in_order(
 
 
 def processes_for(num_bytes: int) -> int:
-    """Return how many processes pay off on this machine for data of this size."""
+    """Return the number of processes to read data of this size with on this machine."""
     return max(1, min(default_threads(), num_bytes // BYTES_PER_PROCESS))
 
 
 def _begin_process(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, which gets it too, ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets the signal, too, and ends this process
     die_with_parent(parent)
 
 
@@ -148,33 +145,32 @@ def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield block
 
 
-# ---------------------------------------------------------------- the traces of a question together
+# ---------------------------------------------------------------- gather the traces of each question
 
 
 _NUMBERS = struct.Struct("<qiqq16siH")
-"""All of a sample but its id, in the order of PlannedSample."""
+"""Binary form of the fields of PlannedSample, in their order, without the id."""
 
 
 @contextmanager
 def planned_order(spec: DataSpec, write: Callable[[PlannedSample], None] | None) -> Iterator[SampleOrder]:
-    """Yield what takes samples as the dataset orders them; when it ends, all of them were written as the plan does."""
+    """Yield a SampleOrder to add samples to in dataset order; write all samples in plan order by the end."""
     if not spec.gather:
         yield SampleOrder(write)
         return
     with tempfile.TemporaryFile(prefix="grace-store-plan-") as stream:
         order = SampleOrder(write, stream.fileno())
         yield order
-        order.check(spec)
-        places = order.find_order()
+        places = order.find_order(spec)
         if write is not None:
-            for place in places:  # not as a list, whose numbers would take more memory than all else here
+            for place in places:  # not places.tolist(), which would take more memory than everything else here
                 write(order.sample(int(place)))
 
 
 class SampleOrder:
-    """Samples that are written as they come, or wait in a file, each with what it shares with others of its question.
+    """Samples that are written at once, or wait in a file with their groups until the order is known.
 
-    Of each sample that waits 16 bytes stay in memory, and about 40 while the order is found.
+    A waiting sample takes 16 bytes of memory, and about 40 bytes while the order is computed.
     """
 
     def __init__(self, write: Callable[[PlannedSample], None] | None, file: int | None = None) -> None:
@@ -185,10 +181,10 @@ class SampleOrder:
         self._block = bytearray()
         self._has_groups = False
         self.num_questions: int | None = None
-        """Those that were gathered, once all samples are written; None if none were."""
+        """Number of questions whose traces were gathered, known at the end; None without --gather."""
 
     def add(self, sample: PlannedSample, group: bytes) -> None:
-        """Add a sample and what it shares with others of its question; nothing if it is alone."""
+        """Add a sample with its group; a sample with an empty group is the only one of its question."""
         if self._file is None:
             if self._write is not None:
                 self._write(sample)
@@ -202,16 +198,16 @@ class SampleOrder:
         if len(self._block) >= 1 << 20:
             self._flush()
 
-    def check(self, spec: DataSpec) -> None:
-        """Raise SettingError if no record has the field that says which question it belongs to."""
+    def find_order(self, spec: DataSpec) -> IntArray:
+        """Return the order that puts the samples of a question after its first sample, and count the questions.
+
+        Raise SettingError if no record has the field group_by.
+        """
         if self._group and not self._has_groups:
             raise SettingError(
-                f"No record that can be used has a field {one_line(spec.group_by)!r}, which --group-by names. Leave it "
-                "out to go by prompts and images."
+                f"No usable record has the field {one_line(spec.group_by)!r}, which --group-by names. Leave --group-by "
+                "out to gather by prompts and images."
             )
-
-    def find_order(self) -> IntArray:
-        """Return the order in which the samples of a question come after its first one, and count the questions."""
         self._flush()
         group = np.frombuffer(self._group, dtype=np.uint64)
         order = gathered_order(group)
@@ -219,7 +215,7 @@ class SampleOrder:
         return order
 
     def sample(self, place: int) -> PlannedSample:
-        """Return a sample by its place among all."""
+        """Read a waiting sample by its index."""
         start, stop = self._end[place : place + 2]
         assert self._file is not None
         packed = os.pread(self._file, stop - start, start)
@@ -234,7 +230,7 @@ class SampleOrder:
 
 
 def gathered_order(group: npt.NDArray[np.uint64]) -> IntArray:
-    """Return an order in which what is of one group comes after its first, else as it was.
+    """Return a stable order in which the members of each group follow the group's first member.
 
     >>> gathered_order(np.array([9, 4, 9, 1, 4], dtype=np.uint64))
     array([0, 2, 1, 4, 3])
@@ -247,35 +243,28 @@ def gathered_order(group: npt.NDArray[np.uint64]) -> IntArray:
     return np.argsort(first, kind="stable")
 
 
-# ---------------------------------------------------------------- which ids were seen before
+# ---------------------------------------------------------------- ids that were seen before
 
 
 _DIGEST_BYTES = 16
 _NUM_PARTS = 64
-"""Parts by the first byte of a digest: only one of them at a time exists twice, while it grows."""
+"""Digests are divided into parts by their first byte. A part is copied when it grows, one part at a time."""
 
 Digests = npt.NDArray[np.bytes_]
 
 
 class SeenIds:
-    """Remembers ids by their 128-bit digests, in sorted arrays: exact for any number of ids, at 16 bytes each."""
+    """A set of ids, held as sorted arrays of 128-bit digests: 16 bytes per id."""
 
     def __init__(self) -> None:
         self._parts = [_Part() for _ in range(_NUM_PARTS)]
         first_bytes = np.arange(1, _NUM_PARTS, dtype=np.uint8) * (256 // _NUM_PARTS)
         self._bounds = _as_digests(b"".join(bytes([byte]).ljust(_DIGEST_BYTES, b"\0") for byte in first_bytes.tolist()))
 
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that the digests take."""
-        return sum(part.num_bytes for part in self._parts)
-
     def add(self, ids: Sequence[str]) -> BoolArray:
-        """Remember ids; return for each whether it came before, in this call or an earlier one."""
-        digests = _as_digests(b"".join(map(_digest, ids)))
+        """Add ids; return for each id whether it was added before, in this call or an earlier one."""
+        raw = (hashlib.blake2b(each.encode(), digest_size=_DIGEST_BYTES).digest() for each in ids)
+        digests = _as_digests(b"".join(raw))
         unique, first = np.unique(digests, return_index=True)
         cuts = [0, *np.searchsorted(unique, self._bounds).tolist(), len(unique)]
         is_new = np.zeros(len(ids), dtype=np.bool_)
@@ -286,34 +275,23 @@ class SeenIds:
 
 
 class _Part:
-    """A large sorted array and a small one, which is merged into it now and then."""
+    """A large sorted array, and a small one that is merged into the large one from time to time."""
 
     def __init__(self) -> None:
         self._merged = self._pending = _as_digests(b"")
 
-    def __len__(self) -> int:
-        return len(self._merged) + len(self._pending)
-
-    @property
-    def num_bytes(self) -> int:
-        return self._merged.nbytes + self._pending.nbytes
-
     def add(self, digests: Digests) -> BoolArray:
-        """Add sorted digests, no two alike; return which of them were not there."""
+        """Add sorted, distinct digests; return for each digest whether it is new."""
         is_new: BoolArray = ~(_are_in(digests, self._merged) | _are_in(digests, self._pending))
         self._pending = _merge(self._pending, digests[is_new])
-        # Where growing the small array and growing the large one cost the same.
+        # At this size, growing the small array costs as much as growing the large one.
         if len(self._pending) ** 2 > len(self._merged) * len(digests):
             self._merged, self._pending = _merge(self._merged, self._pending), _as_digests(b"")
         return is_new
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
-
-
 def _as_digests(raw: bytes) -> Digests:
-    # Fixed-length byte strings compare byte by byte, and two of the same length are equal only if all bytes are.
+    # NumPy compares fixed-length byte strings byte by byte.
     return np.frombuffer(raw, dtype=f"S{_DIGEST_BYTES}")
 
 

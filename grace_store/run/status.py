@@ -1,8 +1,8 @@
-"""How far a store is, in counts that add up, and what it was made from: from the plan and the commits alone."""
+"""Report the progress and the origin of a store, from its plan and commits alone."""
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from grace_store.store.unit_writer import Totals
 
 
 class SignalStatus(Frozen):
-    """The state of every sample in one signal."""
+    """Counts of a signal's samples by state."""
 
     num_units: int
     num_units_done: int
@@ -32,7 +32,7 @@ class SignalStatus(Frozen):
 
 
 class Status(Frozen):
-    """The state of every record: planned, done, or set aside, in the least finished signal; and the documents."""
+    """Counts of a store's records by state (planned, done, set aside) in one signal, and the store's documents."""
 
     store: str
     num_records: int
@@ -44,29 +44,37 @@ class Status(Frozen):
     num_units_done: int
     num_bytes: int
     flagged: dict[str, int]
-    """How many samples have each flag of the text."""
+    """Number of samples with each text flag."""
     signal: str | None
+    """The signal that the counts are about; None if the store has no signal."""
     signals: dict[str, SignalStatus]
     is_complete: bool
     plan: Plan
-    """What the store was planned from: files, settings, digests."""
+    """The files, settings and digests that the store was planned with."""
     documents: dict[str, Signal]
-    """What each signal was made with: kind, model, settings, digests."""
+    """The kind, model, settings and digests of each signal."""
     sharing: dict[str, Sharing]
-    """Of the signals that keep it: whether samples share prompts and images, and what a probe found of that."""
+    """Whether the samples of a signal share prompts and images, for the signals that record this."""
     damaged_sharing: dict[str, str]
-    """Of the signals where that cannot be read: why, and what to do."""
+    """The error, for each signal with an unreadable record of sharing."""
 
 
 def status(store: Store | str | Path, signal: str | None = None) -> Status:
-    """Return what a store was made from, and its counts: those of the named signal, or else of the least finished."""
+    """Return a store's documents, and its counts in the named signal, or else in the least finished signal."""
     store = store if isinstance(store, Store) else Store.open(store)
     plan = store.plan
     views = {name: store.signal(name) for name in store.signal_names}
     signals = {name: signal_status(view) for name, view in views.items()}
-    sharing, damaged = _sharing(views)
+    sharing: dict[str, Sharing] = {}
+    damaged: dict[str, str] = {}
+    for name, view in views.items():
+        try:
+            if (kept := view.sharing()) is not None:
+                sharing[name] = kept
+        except Corrupt as error:
+            damaged[name] = str(error)
     if signal is not None:
-        store.signal(signal)  # raises if there is none of that name
+        store.signal(signal)  # raises UnknownName if the store has no such signal
     chosen = signal or min(signals, key=lambda name: (signals[name].num_units_done, name), default=None)
     at = signals[chosen] if chosen else None
     aside = Counter(plan.set_aside) + Counter(at.set_aside if at else {})
@@ -91,23 +99,8 @@ def status(store: Store | str | Path, signal: str | None = None) -> Status:
     )
 
 
-def _sharing(views: Mapping[str, SignalView]) -> tuple[dict[str, Sharing], dict[str, str]]:
-    """Return what signals keep about sharing, and why that of others cannot be read."""
-    sharing: dict[str, Sharing] = {}
-    damaged: dict[str, str] = {}
-    for name, view in views.items():
-        try:
-            kept = view.sharing()
-        except Corrupt as error:
-            damaged[name] = str(error)
-            continue
-        if kept is not None:
-            sharing[name] = kept
-    return sharing, damaged
-
-
 def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]:
-    """Yield every record that was set aside, when planning or in a signal: row, place, the reason, the detail."""
+    """Yield row, place, id, reason and detail of every record that the plan or a signal set aside."""
     for row, reason, detail in store.records_set_aside():
         yield {"row": row, "place": record_place(store, row), "sample_id": None, "reason": reason, "detail": detail}
     if signal is None:
@@ -121,7 +114,7 @@ def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]
 
 
 def record_place(store: Store, row: int) -> str:
-    """Return the file and the record's number in it, from 0, of a row of the dataset."""
+    """Return the place of a dataset row as FILE:NUMBER, with numbers from 0."""
     names = name_files([Path(file.path) for file in store.plan.files])
     starts = list(accumulate((file.num_records for file in store.plan.files), initial=0))
     file = bisect_right(starts, row, hi=len(names)) - 1
@@ -129,7 +122,7 @@ def record_place(store: Store, row: int) -> str:
 
 
 def check_planned(store: Store, sample: str) -> None:
-    """Raise UnknownName, saying why, for a "#row" whose record was set aside when the store was planned."""
+    """Raise UnknownName with the reason if a sample is given as "#row" and the plan set that record aside."""
     if not (sample.startswith("#") and sample[1:].isdigit()):
         return
     for row, reason, detail in store.records_set_aside():
@@ -140,7 +133,7 @@ def check_planned(store: Store, sample: str) -> None:
 
 
 def why_set_aside(view: SignalView, sample: int) -> str:
-    """Return the detail with which a signal set a sample aside; empty if it did not."""
+    """Return why a signal set a sample aside; empty if it did not."""
     unit = view.store.plan.unit_of(sample)
     if unit not in view.committed_units():
         return ""
@@ -148,7 +141,7 @@ def why_set_aside(view: SignalView, sample: int) -> str:
 
 
 def signal_status(view: SignalView) -> SignalStatus:
-    """Return the counts of one signal: one small file if it is complete, else its commits added up."""
+    """Return the counts of one signal, from its totals if it is complete, else from its commits."""
     plan = view.store.plan
     units = view.committed_units()
     completion = view.completion() if len(units) == plan.num_units else None

@@ -1,7 +1,7 @@
-"""What to send when a run fails: versions, devices, settings and the logs of a store's runs. No text of any trace.
+"""Collect a report about a failed run: versions, devices, settings and the logs of a store's runs.
 
-Nothing is copied that a trace, a path or a secret could be in: packages and devices are asked, the environment is
-read by a list of names, and of a store only settings, counts and logs are taken, with paths and quotations cut out.
+The report contains no text of a trace, no path and no secret. It takes only listed variables from the environment, and
+only settings, counts and logs from a store. Paths and long quotations are cut out.
 """
 
 import json
@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,15 @@ from grace_store import __version__
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import Frozen
 from grace_store.run.doctor.machine_checks import main_memory
+from grace_store.run.open_signal import installed
 from grace_store.run.status import signal_status
 from grace_store.store.keys import RUNS
 from grace_store.store.opened import SignalView, Store
 
 NUM_RUNS, NUM_LINES = 3, 200
-"""The last runs of a store, and the last lines of each."""
+"""Number of runs to report, the latest ones, and of lines from the end of each run's log."""
 DEVICE_SECONDS = 120.0
-"""How long all devices may take to answer."""
+"""Time limit for all devices to answer."""
 PACKAGES = (
     "torch", "transformers", "tokenizers", "safetensors", "accelerate", "peft", "numpy", "zarr", "numcodecs", "obstore",
     "pyarrow", "pydantic", "pillow", "ray", "faiss-cpu", "triton", "flash-attn",
@@ -36,9 +36,9 @@ VARIABLES = re.compile(
     r"\w+_VISIBLE_DEVICES|ZE_AFFINITY_MASK|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|SLURM_(PROCID|LOCALID|NTASKS)|"
     r"OMP_NUM_THREADS|MKL_NUM_THREADS|PYTORCH_\w*ALLOC_CONF|\w+_WORKSPACE_CONFIG|\w+_LAUNCH_BLOCKING"
 )
-"""Of the environment, those that change how devices are used; their values are numbers and switches."""
+"""Environment variables that change how devices are used; their values are numbers and switches."""
 _INPUTS = ("model", "adapter", "images")
-"""Places that a signal's origin names."""
+"""Keys of a signal's origin that hold paths."""
 _LONGEST_QUOTE = 24
 _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://\S+")
 _FOLDERS = re.compile(r"(?<![\w.…])~?(?:/[^\s/'\"()\[\],:;]+)*/(?=[^\s/'\"()\[\],:;])")
@@ -46,7 +46,7 @@ _QUOTED = re.compile(rf"'[^'\n]{{{_LONGEST_QUOTE},}}'|\"[^\"\n]{{{_LONGEST_QUOTE
 
 
 class SupportReport(Frozen):
-    """All that was collected."""
+    """A report about a failed run, for the people who maintain this package."""
 
     grace_store: str
     versions: dict[str, str]
@@ -58,12 +58,18 @@ class SupportReport(Frozen):
 
 
 def support(store: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> SupportReport:
-    """Return what a report of a failed run needs, of this machine and of the store that the run wrote into."""
+    """Collect a report about this machine and about the store that the failed run wrote to."""
     about, runs, places = (None, [], []) if store is None else _store_and_runs(store)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = dict(zip(("free_bytes", "total_bytes"), main_memory() or (), strict=False))
     found = {
         "grace_store": __version__,
-        "versions": _versions(),
-        "machine": _machine(),
+        "versions": {
+            "Python": platform.python_version(),
+            "system": f"{platform.system()} {platform.release()}",
+            **installed(PACKAGES),
+        },
+        "machine": {"processor": platform.machine(), "cores": cores, **memory},
         "devices": _ask_devices(),
         "environment": {name: value for name, value in sorted(environment.items()) if VARIABLES.fullmatch(name)},
         "store": about,
@@ -72,35 +78,19 @@ def support(store: str | Path | None = None, environment: Mapping[str, str] = os
     return SupportReport(**_Scrubber(places).cleaned(found))
 
 
-# ---------------------------------------------------------------- the machine
-
-
-def _versions() -> dict[str, str]:
-    found = {"Python": platform.python_version(), "system": f"{platform.system()} {platform.release()}"}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _machine() -> dict[str, Any]:
-    room = main_memory()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = {} if room is None else dict(zip(("free_bytes", "total_bytes"), room, strict=True))
-    return {"processor": platform.machine(), "cores": cores, **memory}
-
-
 def _ask_devices() -> dict[str, Any]:
-    """Return what another process tells of the devices: one that hangs must not keep the report."""
+    """Probe the devices in another process, so that a hanging device does not block the report."""
     command = [sys.executable, "-m", "grace_store.model.devices"]
+    failure = ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
-        told, failure = done.stdout, "" if done.returncode == 0 else _last_line(done.stderr)
+        done = subprocess.run(command, capture_output=True, timeout=DEVICE_SECONDS, check=False)
+        answer = done.stdout
+        if done.returncode:
+            lines_of_error = filter(str.strip, reversed(done.stderr.decode(errors="replace").splitlines()))
+            failure = next(lines_of_error, "the process ended without a message").strip()
     except subprocess.TimeoutExpired as late:
-        told, failure = _text(late.stdout), f"no answer within {DEVICE_SECONDS:g} seconds"
-    lines = [json.loads(line) for line in told.splitlines() if line.endswith("}")]
+        answer, failure = late.stdout or b"", f"no answer within {DEVICE_SECONDS:g} seconds"
+    lines = [json.loads(line) for line in answer.decode(errors="replace").splitlines() if line.endswith("}")]
     listed = {line["device"]: line for line in lines if "device" in line}
     begun = [line["begins"] for line in lines if "begins" in line and line["begins"] not in listed]
     silent = [{"device": number, "probe": failure} for number in begun]
@@ -108,39 +98,26 @@ def _ask_devices() -> dict[str, Any]:
     return {**about, "listed": [*listed.values(), *silent], **({"failure": failure} if failure else {})}
 
 
-def _text(told: bytes | str | None) -> str:
-    return told.decode(errors="replace") if isinstance(told, bytes) else told or ""
+def _store_and_runs(place: str | Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]], list[str]]:
+    """Return a store's settings and counts, the logs of its last runs, and all paths that these may contain.
 
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it ended without a word")
-
-
-# ---------------------------------------------------------------- the store
-
-
-def _store_and_runs(store: str | Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]], list[str]]:
-    """Return a store's settings and counts, its last runs' events, and all places that they may name.
-
-    Of a store that cannot be opened, why.
+    For a store that cannot be opened, return the error instead of settings and logs.
     """
     try:
-        opened = Store.open(store)
-        return _about(opened), _runs(opened), [str(store), *_places(opened)]
+        store = Store.open(place)
+        plan = store.plan.model_dump(mode="json", exclude={"files", "samples_sha256"})
+        plan["files"] = [file.model_dump(include={"kind", "num_bytes", "num_records"}) for file in store.plan.files]
+        views = {name: store.signal(name) for name in store.signal_names}
+        about = {"plan": plan, "signals": {name: _signal(view) for name, view in views.items()}}
+        runs = []
+        for name in store.backend.names(RUNS)[-NUM_RUNS:]:
+            lines = (store.backend.read(f"{RUNS}/{name}") or b"").decode(errors="replace").splitlines()
+            # The last line may be incomplete if the run was killed.
+            runs.append([json.loads(line) for line in lines[-NUM_LINES:] if line.endswith("}")])
     except (GraceStoreError, OSError) as error:
-        return {"failure": f"{type(error).__name__}: {error}"}, [], [str(store)]
-
-
-def _places(store: Store) -> list[str]:
-    origins = [store.signal(name).signal.origin for name in store.signal_names]
-    inputs = [origin[what] for origin in origins for what in _INPUTS if what in origin]
-    return [store.location, *(file.path for file in store.plan.files), *inputs]
-
-
-def _about(store: Store) -> dict[str, Any]:
-    plan = store.plan.model_dump(mode="json", exclude={"files", "samples_sha256"})
-    plan["files"] = [file.model_dump(include={"kind", "num_bytes", "num_records"}) for file in store.plan.files]
-    return {"plan": plan, "signals": {name: _signal(store.signal(name)) for name in store.signal_names}}
+        return {"failure": f"{type(error).__name__}: {error}"}, [], [str(place)]
+    inputs = [view.signal.origin[key] for view in views.values() for key in _INPUTS if key in view.signal.origin]
+    return about, runs, [str(place), store.location, *(file.path for file in store.plan.files), *inputs]
 
 
 def _signal(view: SignalView) -> dict[str, Any]:
@@ -157,23 +134,11 @@ def _signal(view: SignalView) -> dict[str, Any]:
     }
 
 
-def _runs(store: Store) -> list[list[dict[str, Any]]]:
-    runs = []
-    for name in store.backend.names(RUNS)[-NUM_RUNS:]:
-        lines = (store.backend.read(f"{RUNS}/{name}") or b"").decode(errors="replace").splitlines()
-        # The last line of a run that was killed may be cut short.
-        runs.append([json.loads(line) for line in lines[-NUM_LINES:] if line.endswith("}")])
-    return runs
-
-
-# ---------------------------------------------------------------- what must not be in it
-
-
 class _Scrubber:
-    """Cuts folders, places and long quotations out of everything that is text."""
+    """Removes folders, URLs, the host's name and long quotations from all texts of a report."""
 
     def __init__(self, places: Sequence[str]) -> None:
-        """Take places whose folders are known, as a space in a folder's name would end it."""
+        # Folders of known paths are removed by name: a pattern would stop at a space in a folder's name.
         known = {folder for place in places for folder in Path(place).absolute().parents}
         folders = {*known, Path.home(), Path.cwd()} - {Path("/")}
         self._folders = sorted(map(str, folders), key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""Is the store what was written, and would the model write it again? If not, mend it: the same call resumes."""
+"""Check that a store is intact and that the model would write the same numbers again; repair a damaged store."""
 
 import random
 import threading
@@ -21,7 +21,7 @@ from grace_store.run.extract import extract
 from grace_store.run.extractor_protocol import model_door
 from grace_store.run.open_signal import check_same, follow_sharing
 from grace_store.run.plan import rewrite_plan_arrays
-from grace_store.store.backend import Backend, open_backend
+from grace_store.store.backend import open_backend
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays, listed_sizes, remedy_of_lost
 from grace_store.store.keys import completion_key, sharing_key
 from grace_store.store.lock import hold, refuse_busy
@@ -33,13 +33,13 @@ from grace_store.store.unit_writer import drop_damaged_sharing, rewrite_signal_m
 
 UNITS_AGAIN = 2
 REEXTRACTION_TOLERANCE = 1e-3
-"""Largest relative difference of a Gram's entries between two machines, batch sizes or kernels."""
+"""Largest relative difference of Gram entries that machines, batch sizes or kernels may cause."""
 REEXTRACTION_VECTOR_TOLERANCE = 5e-2
-"""And of a vector, whose last stored bit may fall to either side; a backward pass in bfloat16 adds to it."""
+"""The same for gradient vectors: the last stored bit may differ, and a backward pass in bfloat16 adds an error."""
 
 
 def verify(store: Store | str | Path, *, deep: bool = False, signals: Sequence[str] | None = None) -> Iterator[Problem]:
-    """Yield what is wrong: with metadata, sizes and counts, and with deep every byte."""
+    """Yield the problems with metadata, sizes and counts; with deep, also check every byte."""
     store = store if isinstance(store, Store) else Store.open(store)
     sizes = listed_sizes(store)
     yield from check_plan(store, deep=deep, sizes=sizes)
@@ -62,30 +62,26 @@ def verify_store(
     num_units: int = UNITS_AGAIN,
     listener: Listener = ignore,
 ) -> tuple[list[Problem], list[Problem]]:
-    """Check a store, or one signal of it; with a job, extract a few units again unless something is found wrong.
+    """Check a store or one of its signals. With a job, also extract a few units again if no problem was found.
 
-    Return the problems, and apart from them the units that a signal lacks only because it is not finished.
+    Return the problems, and separately the units that are missing only because a signal is not finished.
     """
     names = [store.signal(signal).name] if signal else store.signal_names
     problems: list[Problem] = []
     units_to_do: list[Problem] = []
     for problem in verify(store, deep=deep, signals=names):
-        (units_to_do if _is_to_do(store, problem) else problems).append(problem)
+        is_missing_unit = problem.remedy == "extract" and problem.unit is not None and problem.signal is not None
+        # A signal without totals was never finished.
+        is_to_do = is_missing_unit and store.backend.size(completion_key(str(problem.signal))) is None
+        (units_to_do if is_to_do else problems).append(problem)
     if again is not None and not problems:
         for name in names:
             problems.extend(verify_against_model(store.signal(name), again, num_units, listener))
     return problems, units_to_do
 
 
-def _is_to_do(store: Store, problem: Problem) -> bool:
-    """Whether a unit is missing from a signal without totals, which is one that never was finished."""
-    if problem.remedy != "extract" or problem.unit is None or problem.signal is None:
-        return False
-    return store.backend.size(completion_key(problem.signal)) is None
-
-
 def describe_problems(problems: Sequence[Problem]) -> Iterator[str]:
-    """Yield one line for each problem; units that are still to do share one."""
+    """Yield one line for each problem, but only one line for all missing units of a signal."""
     missing: dict[str | None, list[int]] = {}
     for problem in problems:
         if problem.remedy == "extract" and problem.unit is not None:
@@ -100,7 +96,7 @@ def describe_problems(problems: Sequence[Problem]) -> Iterator[str]:
 def verify_against_model(
     view: SignalView, job: ExtractJob, num_units: int = UNITS_AGAIN, listener: Listener = ignore
 ) -> Iterator[Problem]:
-    """Extract a random few committed units again and compare what comes out with what is stored."""
+    """Extract a few random committed units again and compare the new numbers with the stored ones."""
     door, model = model_door(job.door), job.model or view.signal.origin["model"]
     adapter = job.adapter or view.signal.origin.get("adapter")
     check_same(view, model, ExtractSpec(), job.options, door, adapter)
@@ -117,7 +113,7 @@ def verify_against_model(
             with watch.over(f"unit {unit}"):
                 signals = extractor.compute(extractor.prepare(loader.load(unit).samples)).result()
             if signals.images_sha256 != view.commit(unit).images_sha256:
-                text = "its images are not those it was extracted with"
+                text = "its images have changed since it was extracted"
             else:
                 try:
                     text = _difference(view, unit, signals)
@@ -128,18 +124,17 @@ def verify_against_model(
 
 
 def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
-    """Return in words how far a unit extracted again is from what is stored, or nothing if it is near enough."""
+    """Return in words how much new and stored numbers of a unit differ; empty if by no more than is allowed."""
     if isinstance(signals, SampleSignals):
         worst, allowed, what = _largest_turn(view, unit, signals), REEXTRACTION_VECTOR_TOLERANCE, "vectors"
     else:
         assert isinstance(signals, UnitSignals)
         worst, allowed, what = _largest_difference(view, unit, signals.segment_vector), REEXTRACTION_TOLERANCE, "Grams"
-    told = f"extracted again, its {what} differ by {worst:.1e} (at most {allowed:.0e})"
-    return told if worst > allowed else ""
+    return f"extracted again, its {what} differ by {worst:.1e} (at most {allowed:.0e})" if worst > allowed else ""
 
 
 def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
-    """Return the largest distance of a stored vector from a fresh one in the same stored form, relative to its norm."""
+    """Return the largest relative distance between stored vectors and new vectors in the same stored form."""
     stored = view.unit_vectors(unit).astype(np.float64)
     fresh = stored_form(signals.sample_vector, view.signal.spec.storage).astype(np.float64)
     norm = np.maximum(np.linalg.norm(fresh, axis=1), np.linalg.norm(stored, axis=1))
@@ -150,7 +145,7 @@ def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
 
 
 def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> float:
-    """Return the largest difference between stored Grams and those of the vectors, relative to the norms."""
+    """Return the largest difference between stored Grams and the Grams of new vectors, relative to the norms."""
     worst, row = 0.0, 0
     for sample in range(*view.store.plan.unit_range(unit)):
         stored = view.gram(sample)
@@ -162,42 +157,45 @@ def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> f
     return worst
 
 
-# ---------------------------------------------------------------- mending it
-
-
 def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> list[Problem]:
-    """Mend and return all that a deep check finds; the job's model, data and options count before a signal's own."""
+    """Repair all problems that a deep check finds, and return them.
+
+    The job's model, data and options are used instead of those that a signal names.
+    """
     backend = open_backend(job.store)
     if find_plan_copy(backend) is None:
-        Store.open(backend)  # says what is wrong with it, before anything is written
+        Store.open(backend)  # raises with the reason before anything is written
     refuse_busy(backend)
-    mended = _repair_documents(backend)
+    with hold(backend, "plan"):
+        mended = [Problem(name, None, key, text, "repair") for name, key, text in restore_documents(backend)]
     mended += _repair_plan(Store.open(backend), job, listener)
     store = Store.open(backend)
     found = list(verify(store, deep=True))
-    _delete_strays(store)
+    # The check may have taken hours, and other runs may have written meanwhile: list the stray files again.
+    refuse_busy(backend)
+    for problem in check_strays(Store.open(backend)):
+        if problem.signal is None:
+            backend.delete(problem.where)
     for name in sorted({problem.signal for problem in [*mended, *found] if problem.signal}):
         mine = [problem for problem in found if problem.signal == name]
-        units = _units_to_redo(store, name, mine)
+        wrong_units = {problem.unit for problem in mine if problem.unit is not None}
+        if any(problem.where == sharing_key(name) for problem in mine):
+            # Nothing tells any more how the committed units shared prompts, so all are extracted again.
+            wrong_units.update(store.signal(name).committed_units())
+        units = sorted(wrong_units)
         listener(Note(f"{name}: {counted(len(mine), 'problem')}; units to redo: {ranges(units) or 'none'}."))
         _repair_signal(store, name, job, units)
         extract(replace(job, signal=name), listener, stop)
     return mended + found
 
 
-def _repair_documents(backend: Backend) -> list[Problem]:
-    """Bring back the plan's and the signals' documents from their copies."""
-    with hold(backend, "plan"):
-        return [Problem(name, None, key, text, "repair") for name, key, text in restore_documents(backend)]
-
-
 def _repair_plan(store: Store, job: ExtractJob, listener: Listener) -> list[Problem]:
-    """Write again what is wrong with the plan's arrays: metadata from the plan itself, values from the data."""
+    """Write damaged parts of the plan's arrays again: metadata from the plan, values from the data."""
     found = list(check_plan(store, deep=True))
     if hopeless := [problem for problem in found if problem.remedy == "replan"]:
         raise StoreError(
-            f"The plan of {store.location} itself is damaged ({hopeless[0].where}: {hopeless[0].text}), so there is no "
-            "telling which rows are whose. Move the store away and run `grace-store extract` into a new one."
+            f"The plan of {store.location} itself is damaged ({hopeless[0].where}: {hopeless[0].text}), so it is not "
+            "known which rows belong to which sample. Move the store away and run `grace-store extract` into a new one."
         )
     if not found:
         return []
@@ -213,34 +211,18 @@ def _repair_plan(store: Store, job: ExtractJob, listener: Listener) -> list[Prob
     return found
 
 
-def _delete_strays(store: Store) -> None:
-    """Delete what is no part of the format, listed again: the check may have taken hours, and others work meanwhile."""
-    refuse_busy(store.backend)
-    for problem in check_strays(Store.open(store.backend)):
-        if problem.signal is None:
-            store.backend.delete(problem.where)
-
-
-def _units_to_redo(store: Store, name: str, problems: Sequence[Problem]) -> list[int]:
-    """Return the units that are wrong, or all that are done if nothing says any more how these shared prompts."""
-    units = {problem.unit for problem in problems if problem.unit is not None}
-    if any(problem.where == sharing_key(name) for problem in problems):
-        units.update(store.signal(name).committed_units())
-    return sorted(units)
-
-
 def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int]) -> None:
     try:
         view = store.signal(name)
     except StorageError:
-        raise  # nothing is lost, it only cannot be seen now
+        raise  # the signal is not lost, only out of reach at the moment
     except GraceStoreError as error:
         raise StoreError(
-            f"{error} What the signal was made with is lost, so it cannot be redone: delete "
-            f"{store.location}/signals/{name} and extract it again."
+            f"{error} The settings of the signal are lost, so it cannot be repaired. Delete "
+            f"{store.location}/signals/{name} and extract the signal again."
         ) from error
     if units:
-        # Before any commit is withdrawn: what cannot be done again must not be undone.
+        # Before any commit is withdrawn, make sure that the units can be extracted again.
         model = job.model or view.signal.origin["model"]
         adapter = job.adapter or view.signal.origin.get("adapter")
         check_same(view, model, ExtractSpec(), job.options, model_door(job.door), adapter)

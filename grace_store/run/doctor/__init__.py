@@ -1,7 +1,7 @@
-"""Before a long run: will it work with this model, this data and this machine, and are its numbers right?
+"""Check before a long run that this model, data and machine work together and give the right numbers.
 
-Looks and tries, and leaves nothing: neither a plan nor a store, only files beside the store's place and in the
-temporary folder that are gone again at once. Every check ends in ok, warn or fail; a fail says what to change.
+The checks write no plan and no store. Their test files, beside the store's place and in the temporary folder, are
+deleted at once. Every check ends in ok, warn or fail, and a failed check says what to change.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,14 @@ CHECKS: dict[str, Callable[[ExtractJob, Seen], CheckResult | None]] = {
     "speed": machine_checks.examine_speed,
     "memory": machine_checks.examine_memory,
 }
-"""In the order in which they run: some need what others found."""
+"""The checks in the order in which they run: later checks use the results of earlier ones."""
 BEFORE_THE_MODEL = ("data", "images", "place", "vectors")
 
 
 def doctor(job: ExtractJob, listener: Listener = ignore) -> list[CheckResult]:
-    """Run every check that can be run; one that fails ends those that need what it would have found.
+    """Run every possible check. After a failed check, the checks that need its result are skipped.
 
-    Without a usable record no model is loaded: it could be tried on nothing.
+    If no record can be used, the model is not loaded.
     """
     seen = Seen()
     findings: list[CheckResult] = []
@@ -48,10 +48,10 @@ def doctor(job: ExtractJob, listener: Listener = ignore) -> list[CheckResult]:
                 with watch.over(f"the check of {name}"):
                     found = check(job, seen)
             except DeviceLost as error:
-                findings.append(CheckResult(name, "fail", str(error), "No later check could be made."))
+                findings.append(CheckResult(name, "fail", str(error), "The later checks were skipped."))
                 break
             except GraceStoreError as error:
-                found = CheckResult(name, "fail", str(error), "Mend that and run doctor again.")
+                found = CheckResult(name, "fail", str(error), "Fix this and run doctor again.")
             if found is not None:
                 findings.append(found)
     return findings

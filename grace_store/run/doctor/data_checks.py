@@ -1,4 +1,4 @@
-"""Can the records and their images be used?"""
+"""Check that the records and their images can be used."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check found, in a sentence, and what to do about it."""
+    """The result of one check, in a sentence, with a remedy."""
 
     check: str
     verdict: Verdict
@@ -36,22 +36,22 @@ class CheckResult:
     remedy: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     brief: str = ""
-    """What of a warning is repeated beside the verdict; the text unless given."""
+    """A short form of the text for the conclusion; the text itself if empty."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What checks learn and later ones need."""
+    """Results of earlier checks that later checks need."""
 
     samples: list[Sample] = field(default_factory=list)
     num_expected: int = 0
-    """Samples that the whole dataset is likely to hold."""
+    """Estimated number of samples in the whole dataset."""
     spec: ExtractSpec | None = None
     extractor: Extractor | None = None
     few: list[Sample] = field(default_factory=list)
-    """Samples of various lengths that can be extracted."""
+    """A few samples of various lengths that can be extracted."""
     alone: Vectors | None = None
-    """Their vectors, each sample by itself."""
+    """Vectors of these few samples, each extracted in a batch of its own."""
 
 
 def is_go(findings: Sequence[CheckResult]) -> bool:
@@ -60,15 +60,15 @@ def is_go(findings: Sequence[CheckResult]) -> bool:
 
 
 def conclusion(findings: Sequence[CheckResult]) -> str:
-    """Return whether the run may start, in one sentence that repeats every warning."""
+    """Return in one sentence whether the run may start, with every warning."""
     if failed := [finding.check for finding in findings if finding.verdict == "fail"]:
-        return f"Not yet: {', '.join(failed)} must be mended first."
+        return f"Not yet: {', '.join(failed)} must be fixed first."
     warned = [finding.brief or finding.text for finding in findings if finding.verdict == "warn"]
     return f"Go, but: {'; '.join(warned)}." if warned else "Go."
 
 
 def finding_lines(findings: Sequence[CheckResult]) -> Iterator[str]:
-    """Yield one line for each finding, and what to change below it."""
+    """Yield one line for each result, followed by its remedy."""
     for finding in findings:
         yield f"{finding.verdict:<5}{finding.check:<10}{finding.text.removesuffix('.')}."
         if finding.remedy and finding.verdict != "ok":
@@ -81,13 +81,13 @@ def num_chars(sample: Sample) -> int:
 
 
 NUM_RECORDS = 1024
-"""Records looked at. Reading tells how many bytes it read at every multiple of this."""
+"""Number of records to read. Dataset.scan reports the bytes read at every multiple of this number."""
 NUM_IMAGES = 64
-"""Images opened."""
+"""Number of images to open."""
 
 
 def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
-    """How many of the first records can be used, and why the others cannot."""
+    """Count the first records that can be used, and the reasons why the others cannot."""
     read_bytes = 0
 
     def progress(_num_records: int, num_bytes: int) -> None:
@@ -124,35 +124,35 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
     what_to_do = remedy(tally, advise(tally))
     if not seen.samples:
         return CheckResult("data", "fail", text, f"{what_to_do} No model was loaded.", figures)
-    return CheckResult("data", "warn", text, what_to_do, figures, _why_unusable(tally.set_aside, records, spec))
+    return CheckResult("data", "warn", text, what_to_do, figures, _why_unusable(tally))
 
 
-def _why_unusable(reasons: Counter[str], records: Sequence[Record], spec: DataSpec) -> str:
-    """Return how many records cannot be used, and why, with the option that decides where there is one."""
+def _why_unusable(tally: RecordTally) -> str:
+    """Return the number of unusable records, with the reasons and the options that decide."""
     options: dict[str, str] = {
-        Reason.TOO_FEW_STEPS: f" (--min-steps {spec.min_steps})",
-        Reason.TOO_MANY_STEPS: f" (--max-steps {spec.max_steps})",
+        Reason.TOO_FEW_STEPS: f" (--min-steps {tally.settings.min_steps})",
+        Reason.TOO_MANY_STEPS: f" (--max-steps {tally.settings.max_steps})",
     }
     counts = [
-        f"{'' if len(reasons) == 1 else f'{count} '}{reason}{options.get(reason, '')}"
-        for reason, count in reasons.most_common()
+        f"{'' if len(tally.set_aside) == 1 else f'{count} '}{reason}{options.get(reason, '')}"
+        for reason, count in tally.set_aside.most_common()
     ]
-    return f"{reasons.total()} of {counted(len(records), 'record')} cannot be used: {', '.join(counts)}"
+    return f"{tally.num_set_aside} of {counted(tally.num_records, 'record')} cannot be used: {', '.join(counts)}"
 
 
 def _data_spec(job: ExtractJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
-    """Return the settings that a plan would freeze, or that the store's has frozen."""
+    """Return the settings of the store's plan, or the settings that a new plan would have."""
     try:
         planned = open_planned(job.store, job.data_request) if job.store else None
     except StorageError:
-        planned = None  # for the check of its place to report
+        planned = None  # the check of the place reports this
     if planned is not None:
         return planned.plan.spec
     return resolve_data_spec(dataset, records[:RECORDS_TO_DETECT_FORMAT], job.data_request)
 
 
 def _num_records(dataset: Dataset, read_bytes: int) -> int:
-    """Return how many records a dataset is likely to have: tables know, for text it follows from the bytes read."""
+    """Estimate the number of records: tables know it; for text, it follows from the bytes read so far."""
     known = text_bytes = 0
     for file in dataset.files:
         if file.is_table:
@@ -164,11 +164,11 @@ def _num_records(dataset: Dataset, read_bytes: int) -> int:
 
 
 def examine_images(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """Whether the images that the samples name are there and can be decoded."""
+    """Check that the images of the samples exist and can be decoded."""
     refs = [ref for sample in seen.samples for ref in sample.images][:NUM_IMAGES]
     if not refs or job.request.text_only:
         return None
-    from grace_store.data.image_files import ImageFolder  # needs Pillow, which nothing else here does
+    from grace_store.data.image_files import ImageFolder  # this needs Pillow, which the other checks do not
 
     folder = job.images or default_image_folder(job.data)
     images = ImageFolder(folder)
@@ -178,9 +178,9 @@ def examine_images(job: ExtractJob, seen: Seen) -> CheckResult | None:
             images.open(ref)
         except Unusable as why:
             bad.append(why)
-    num_bad, verdicts = len(bad), Counter(why.reason for why in bad)
-    what = "".join(f", {count} {reason}" for reason, count in verdicts.most_common())
-    text = f"{len(refs) - num_bad} of {counted(len(refs), 'image')} can be read from {folder}{what}"
+    num_bad, counts = len(bad), Counter(why.reason for why in bad).most_common()
+    reasons = "".join(f", {count} {reason}" for reason, count in counts)
+    text = f"{len(refs) - num_bad} of {counted(len(refs), 'image')} can be read from {folder}{reasons}"
     figures = {"num_images": len(refs), "num_unusable": num_bad}
     if not num_bad:
         return CheckResult("images", "ok", text, "", figures)

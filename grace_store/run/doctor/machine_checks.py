@@ -1,10 +1,11 @@
-"""Do the store's place and the installed libraries do what stores rely on, does it fit, and how long will it take?"""
+"""Check the store's place, the installed libraries, the space on disk, the memory and the speed."""
 
 import os
 import shutil
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from grace_store.store.unit_writer import UnitWriter, complete_signal, create_si
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 _OTHER_FOLDER = "Choose another place for the store."
-_OTHER_BUCKET = "Mend that, or choose another place for the store."
+_OTHER_BUCKET = "Fix this, or choose another place for the store."
 
 
 def existing_folder(place: Path) -> Path:
@@ -39,9 +40,9 @@ def existing_folder(place: Path) -> Path:
 
 
 def main_memory() -> tuple[int, int] | None:
-    """Return the free and the total bytes of host memory for this process, by the machine and its control group.
+    """Return the free and the total bytes of host memory for this process; None if they are not known.
 
-    None if they are not known.
+    Both the machine and the control group limit the memory.
     """
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
@@ -57,7 +58,7 @@ def main_memory() -> tuple[int, int] | None:
 
 
 def try_storage(url: str) -> CheckResult:
-    """Try in a bucket, by an object that is gone afterwards, what a store does there."""
+    """Check that a bucket supports what a store needs, with a test object that is deleted afterwards."""
     backend = open_backend(url)
     key = f".doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
@@ -74,25 +75,23 @@ def _try_object(backend: Backend, key: str) -> CheckResult:
     is_new, is_new_again = backend.write_new(key, b"1"), backend.write_new(key, b"2")
     found, names = backend.read(key), backend.names("")
     if not is_new or key not in names or found is None:
-        return CheckResult("place", "fail", f"{url} does not give back at once what was put there", _OTHER_BUCKET)
+        text = f"{url} does not return an object right after it was written"
+        return CheckResult("place", "fail", text, _OTHER_BUCKET)
     if is_new_again:
-        text = f"{url} replaces objects that it was told not to, so runs may not see each other"
+        text = f"{url} overwrites objects although it must not, so runs may not notice each other"
         return CheckResult("place", "warn", text, alone)
-    if not _can_renew(backend, key, found):
-        text = f"{url} does not let a lock be renewed, so a long run may be taken for a dead one"
-        return CheckResult("place", "warn", text, alone)
-    return CheckResult("place", "ok", f"{url} takes, lists, gives back and deletes objects, and refuses duplicates")
-
-
-def _can_renew(backend: Backend, key: str, value: bytes) -> bool:
     try:
-        return backend.renew(key, value)
+        can_renew = backend.renew(key, found)
     except StorageError:
-        return False
+        can_renew = False
+    if not can_renew:
+        text = f"{url} does not allow a lock to be renewed, so a long run may look like a dead one"
+        return CheckResult("place", "warn", text, alone)
+    return CheckResult("place", "ok", f"{url} writes, lists, reads and deletes objects, and refuses duplicates")
 
 
 def try_place(place: Path) -> CheckResult:
-    """Try what a store relies on, in files beside its place that are gone again: rename, link and sync."""
+    """Check that a folder can rename, link and sync, with test files beside the store's place that are deleted."""
     folder = existing_folder(place)
     name = f".{place.name}.doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     first, second = folder / f"{name}.a", folder / f"{name}.b"
@@ -105,75 +104,57 @@ def try_place(place: Path) -> CheckResult:
         if second.read_bytes() != b"1":
             return CheckResult("place", "fail", f"{folder} does not replace a file by a rename", _OTHER_FOLDER)
         if not sync_folder(folder):
-            slight.append(f"{folder} cannot sync folders, so a power cut may take what was just written")
-        if weaker := _weaker_links(folder, first, second):
-            slight.append(weaker)
-        elif _can_link(first, second):
-            text = f"{folder} lets two runs make the same file, so they could mix"
-            return CheckResult("place", "fail", text, _OTHER_FOLDER)
+            slight.append(f"{folder} cannot sync folders, so a power cut may delete the newest files")
+        try:
+            first.hardlink_to(second)
+        except OSError as error:
+            slight.append(f"{folder} has no hard links ({error.strerror}), so locks are less safe")
+        else:
+            with suppress(FileExistsError):
+                first.hardlink_to(second)
+                text = f"{folder} lets two runs create the same file, so their results could mix"
+                return CheckResult("place", "fail", text, _OTHER_FOLDER)
     except OSError as error:
-        text = f"{folder} cannot be written to as a store is: {error.strerror or error}"
+        text = f"{folder} does not support what a store needs: {error.strerror or error}"
         return CheckResult("place", "fail", text, _OTHER_FOLDER)
     finally:
         first.unlink(missing_ok=True)
         second.unlink(missing_ok=True)
     if slight:
-        full = "A local or another network file system does it in full."
-        return CheckResult("place", "warn", "; ".join(slight), full)
-    return CheckResult("place", "ok", f"{folder} takes files, links, renames and syncs")
-
-
-def _weaker_links(folder: Path, free: Path, taken: Path) -> str:
-    """Return in words that a folder has no hard links; nothing if it has, after one was made."""
-    try:
-        free.hardlink_to(taken)
-    except OSError as error:
-        return f"{folder} has no hard links ({error.strerror}), so locks are made in a weaker way"
-    return ""
-
-
-def _can_link(name: Path, taken: Path) -> bool:
-    """Return whether a link can be made under a name that is there already."""
-    try:
-        name.hardlink_to(taken)
-    except FileExistsError:
-        return False
-    return True
+        remedy = "A local disk or another network file system supports all of this."
+        return CheckResult("place", "warn", "; ".join(slight), remedy)
+    return CheckResult("place", "ok", f"{folder} supports files, links, renames and syncs")
 
 
 NUM_STEPS, VECTOR_SIZE = 2, 24
-"""Of the sample whose vectors are written and read again."""
+"""Number of steps and length of the vectors of the test sample."""
 
 
 def try_storages(place: Path) -> dict[Storage, str]:
-    """Write a sample's vectors in every storage into a store at a place, read them again; return what went wrong.
+    """Write a test sample's vectors in every storage to a store, read them again, and return the faults.
 
-    OSError if the place cannot be written to.
+    Raise OSError if the place cannot be written to.
     """
     faults: dict[Storage, str] = {}
     for storage in STORAGES:
         try:
-            store = Store.open(place if place.exists() else _plan_one_sample(place))
-            fault = _read_back(store, storage)
+            if not place.exists():
+                writer = PlanWriter(open_backend(place))
+                writer.add(PlannedSample("probe", 0, 0, 0, 1, bytes(16), NUM_STEPS))
+                file = DataFile(path="probe.jsonl", kind="jsonl", num_bytes=1, num_records=1, sha256="0" * 64)
+                writer.finish(DataSpec(format="explicit", min_steps=1), [file], None, "grace-store doctor")
+            fault = _read_back(Store.open(place), storage)
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001 - a library that changed under us raises whatever it stumbles over
+        except Exception as error:  # noqa: BLE001 - an incompatible release of a library may raise anything
             fault = f"{type(error).__name__}: {error}"
         if fault:
             faults[storage] = fault
     return faults
 
 
-def _plan_one_sample(place: Path) -> Path:
-    writer = PlanWriter(open_backend(place))
-    writer.add(PlannedSample("probe", 0, 0, 0, 1, bytes(16), NUM_STEPS))
-    file = DataFile(path="probe.jsonl", kind="jsonl", num_bytes=1, num_records=1, sha256="0" * 64)
-    writer.finish(DataSpec(format="explicit", min_steps=1), [file], None, "grace-store doctor")
-    return place
-
-
 def _read_back(store: Store, storage: Storage) -> str:
-    """Return what is wrong with vectors that were written in a storage and read from the disk again; nothing if not."""
+    """Write vectors in a storage and read them again; return the fault in words, or nothing."""
     num_rows = NUM_STEPS + 1
     vectors = np.random.default_rng(0).standard_normal((num_rows, VECTOR_SIZE)).astype(np.float32)
     model = ModelIdentity(
@@ -194,20 +175,20 @@ def _read_back(store: Store, storage: Storage) -> str:
     complete_signal(view)
     if problem := next(check_signal(view, deep=True), None):
         return problem.text
-    # A sample's vectors are read through zarr, those of a whole unit by this package's own decoder.
+    # zarr reads a sample's vectors, this package's own decoder those of a whole unit.
     found = view.vectors(0), view.unit_vectors(0)[:num_rows]
     is_same = all(np.array_equal(each, stored_form(vectors, storage)) for each in found)
-    return "" if is_same else "other numbers are read than were written"
+    return "" if is_same else "the numbers read differ from the numbers written"
 
 
 def examine_vectors(job: ExtractJob, _: Seen) -> CheckResult:
-    """Whether vectors of every storage are read as they were written, with the installed libraries."""
+    """Check that vectors of every storage are read as they were written, with the installed libraries."""
     try:
         with tempfile.TemporaryDirectory(prefix="grace-store-doctor-") as folder:
             faults = try_storages(Path(folder) / "store.zarr")
     except OSError as error:
-        text = f"no vectors could be written to the temporary folder: {error.strerror or error}"
-        return CheckResult("vectors", "warn", text, "Set TMPDIR to a folder with room.")
+        text = f"the temporary folder cannot be written to: {error.strerror or error}"
+        return CheckResult("vectors", "warn", text, "Set TMPDIR to a folder with free space.")
     by = ", ".join(f"{name} {version(name)}" for name in ("zarr", "numcodecs", "numpy"))
     if not faults:
         return CheckResult("vectors", "ok", f"{', '.join(STORAGES)}: read as they were written, by {by}")
@@ -217,18 +198,18 @@ def examine_vectors(job: ExtractJob, _: Seen) -> CheckResult:
 
 
 SEGMENT_BYTES, SAMPLE_BYTES = 32, 128
-"""What a segment and a sample take beside vectors and Gram: statistics, spans, ids."""
+"""Bytes of a segment and of a sample beside vectors and Gram: statistics, spans, ids."""
 
 
 def examine_place(job: ExtractJob, _: Seen) -> CheckResult:
-    """Whether the file system or bucket at the store's place does what stores rely on."""
+    """Check that the file system or bucket at the store's place supports what a store needs."""
     if not job.store:
-        return CheckResult("place", "warn", "no STORE was given, so its place was not looked at", "Give STORE.")
+        return CheckResult("place", "warn", "no STORE was given, so its place was not checked", "Give STORE.")
     return try_storage(job.store) if is_url(job.store) else try_place(Path(job.store).expanduser().absolute())
 
 
 def examine_disk(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """Whether what the run will write fits on the disk; a bucket has no end."""
+    """Check that the store will fit on the disk; a bucket has no limit."""
     if not job.store or is_url(job.store) or seen.spec is None or not seen.samples:
         return None
     segments = np.array([sample.num_segments for sample in seen.samples], dtype=np.float64)
@@ -240,21 +221,21 @@ def examine_disk(job: ExtractJob, seen: Seen) -> CheckResult | None:
     text = f"about {size(expected)} to write as {seen.spec.storage}, {size(free)} free"
     figures = {"expected_bytes": expected, "free_bytes": free}
     if expected > free:
-        remedy = "Make room, choose another place for the store, or a smaller --storage (int4 takes half of int8)."
+        remedy = "Free some space, or choose another place for the store or a smaller --storage (int4 is half of int8)."
         return CheckResult("disk", "fail", text, remedy, figures)
     if expected > 0.8 * free:
-        return CheckResult("disk", "warn", text, "It will be tight: other files may grow meanwhile.", figures)
+        return CheckResult("disk", "warn", text, "The space may not suffice if other files grow meanwhile.", figures)
     return CheckResult("disk", "ok", text, "", figures)
 
 
 def examine_speed(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """How long the run will take."""
+    """Estimate how long the run will take."""
     if seen.extractor is None or not seen.few:
         return None
     began = time.perf_counter()
     made = seen.extractor.compute(seen.extractor.prepare(seen.few)).result()
     seconds = max(time.perf_counter() - began, 1e-9)
-    # The whole dataset's samples may be longer than these few.
+    # The samples of the whole dataset may be longer than these few.
     chars, few_chars = (np.mean([num_chars(each) for each in some]) for some in (seen.samples, seen.few))
     rate = float(len(seen.few) / seconds * job.num_workers * few_chars / chars)
     total = seen.num_expected / rate
@@ -265,12 +246,12 @@ def examine_speed(job: ExtractJob, seen: Seen) -> CheckResult | None:
 
 
 def examine_memory(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """Whether memory is left beside the loaded model and a batch."""
+    """Check that memory is left beside the loaded model and a batch."""
     if seen.extractor is None:
         return None
     rooms: dict[str, tuple[int, int]] = {}
-    if (main := main_memory()) is not None:
-        rooms["main memory"] = main
+    if (host := main_memory()) is not None:
+        rooms["main memory"] = host
     reference = reference_of(job.door)
     if (device := reference.device_memory(seen.extractor)) is not None:
         rooms[f"the memory of {reference.device_name(seen.extractor)}"] = device
@@ -279,5 +260,6 @@ def examine_memory(job: ExtractJob, seen: Seen) -> CheckResult | None:
     text = ", ".join(f"{size(free)} of {size(total)} of {what} left" for what, (free, total) in rooms.items())
     figures = {what.replace(" ", "_"): free for what, (free, _) in rooms.items()}
     if any(free < 0.1 * total for free, total in rooms.values()):
-        return CheckResult("memory", "warn", text, "Lower --batch-tokens or --max-length, or free some.", figures)
+        remedy = "Lower --batch-tokens or --max-length, or free some memory."
+        return CheckResult("memory", "warn", text, remedy, figures)
     return CheckResult("memory", "ok", text, "", figures)

@@ -1,4 +1,4 @@
-"""Does the model load, take the samples, and give the gradients that it should?"""
+"""Check that the model loads, accepts the samples, and gives the right gradients."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
 
 NUM_FEW, FEW_CHARS = 8, 16_000
-"""Samples run in batches of several sizes, and about how much text they may come to: a minute on a CPU."""
+"""Number of samples to run in batches of several sizes, and their characters in total: a minute on a CPU."""
 NUM_REFERENCE = 3
-"""Samples held against autograd: the shortest of them."""
+"""Number of samples to compare with autograd: the shortest ones."""
 BATCH_LIMITS = {"float32": (1e-4, 1e-3), "bfloat16": (5e-2, 1e-1), "float16": (1e-2, 5e-2)}
-"""Relative difference of a vector between batches from which to warn and to fail, by the model's dtype."""
+"""Relative difference of vectors between batches above which to warn and to fail, by the model's dtype."""
 STORAGE_WARNING = 2e-2
-"""Change of a cosine between stored vectors from which to warn; scores do not depend on it."""
+"""Change of a cosine between stored vectors above which to warn; scores do not depend on it."""
 
 
 def examine_model(job: ExtractJob, seen: Seen) -> CheckResult:
-    """Whether the model loads, with the checks that every loading makes."""
+    """Load the model, with the probes that every loading makes."""
     if job.model is None:
         raise SettingError("Say which --model to check.")
     door = model_door(job.door)
@@ -40,24 +40,22 @@ def examine_model(job: ExtractJob, seen: Seen) -> CheckResult:
     seen.spec = spec
     text = f"{spec.model.architecture}, {spec.dtype}, {spec.attention} attention, vectors of {spec.model.hidden_size}"
     text += f", with {job.adapter}" if job.adapter else ""
-    return CheckResult("model", "ok", text + _sharing_in_words(seen.extractor))
-
-
-def _sharing_in_words(extractor: Extractor) -> str:
-    """Return whether samples share prompts, and if not although they were to, why."""
-    if (found := extractor.sharing) is None:
-        return ""
-    return ", prompts shared" if found.prompts else f"; prompts are not shared: {found.fault}"
+    if (sharing := seen.extractor.sharing) is not None:
+        text += ", prompts shared" if sharing.prompts else f"; prompts are not shared: {sharing.fault}"
+    return CheckResult("model", "ok", text)
 
 
 def examine_samples(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """How many samples have tokens (and images) that the model takes."""
+    """Count the samples with tokens and images that the model accepts."""
     if seen.extractor is None or not seen.samples:
         return None
     looked_at = _spread(seen.samples, 8 * NUM_FEW)
     set_aside = seen.extractor.prepare(looked_at).set_aside
     reasons = Counter(str(why.reason) for why in set_aside.values())
-    seen.few = _few([sample for i, sample in enumerate(looked_at) if i not in set_aside])
+    # Leave the longest samples out until the others take little time; keep at least one.
+    usable = sorted((sample for i, sample in enumerate(looked_at) if i not in set_aside), key=num_chars)
+    choices = (_spread(usable[:stop], NUM_FEW) for stop in range(len(usable), 0, -1))
+    seen.few = next((few for few in choices if sum(map(num_chars, few)) <= FEW_CHARS), usable[:1])
     seen.num_expected = round(seen.num_expected * (1 - len(set_aside) / len(looked_at)))
     what = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
     text = f"{len(looked_at) - len(set_aside)} of {counted(len(looked_at), 'sample')} can be extracted{what}"
@@ -70,47 +68,37 @@ def examine_samples(job: ExtractJob, seen: Seen) -> CheckResult | None:
 
 
 def examine_trainer(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """How many samples' images a trainer would show the model otherwise, or in other numbers of tokens."""
+    """Count the samples with images that a trainer prepares differently, or with another number of tokens."""
     shown = _spread([sample for sample in seen.samples if sample.images], 2 * NUM_FEW)
-    if seen.extractor is None or seen.spec is None or seen.spec.model.processor is None or seen.spec.text_only:
+    if seen.extractor is None or seen.spec is None or not shown:
         return None
-    if not shown:
+    if seen.spec.model.processor is None or seen.spec.text_only:
         return None
     reference = reference_of(job.door)
     own = seen.spec.images_as
     found = reference.shown_otherwise(seen.extractor, shown, own)
     others = "".join(
-        f"; {name} shows {counted(differ, 'sample')} otherwise, {other_tokens} with another number of tokens"
+        f"; {name} prepares {counted(differ, 'sample')} differently, {other_tokens} with another number of tokens"
         for name, (differ, other_tokens) in found.items()
     )
-    others = others or "; what trainers do with images of this model is not known"
+    others = others or "; how trainers prepare images for this model is not known"
     text = f"images of {counted(len(shown), 'sample')} prepared as {own} does{others}"
     figures = {f"differ_from_{name}": differ for name, (differ, _) in found.items()}
     if "images_as" in job.request.model_fields_set or not any(figures.values()):
         return CheckResult("trainer", "ok", text, "", figures)
-    remedy = "Give --images-as with the trainer that the subset is for; processor is also TRL's way."
+    remedy = "Name the trainer that you will use with --images-as; for TRL, that is processor."
     return CheckResult("trainer", "warn", text, remedy, figures)
 
 
 def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """Return some samples, from the shortest to the longest."""
+    """Return some samples of evenly spread lengths, from the shortest to the longest."""
     ordered = sorted(samples, key=num_chars)
     places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
     return [ordered[place] for place in places]
 
 
-def _few(samples: Sequence[Sample]) -> list[Sample]:
-    """Return samples of various lengths, the longest left out until the rest is soon run; at least one."""
-    ordered = sorted(samples, key=num_chars)
-    for stop in range(len(ordered), 0, -1):
-        chosen = _spread(ordered[:stop], NUM_FEW)
-        if sum(map(num_chars, chosen)) <= FEW_CHARS:
-            return chosen
-    return ordered[:1]
-
-
 def examine_gradient(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """Whether vectors are the gradients that autograd finds with the whole model."""
+    """Compare vectors with the gradients that autograd computes through the whole model."""
     if seen.extractor is None or seen.spec is None or not seen.few:
         return None
     reference = reference_of(job.door)
@@ -121,12 +109,12 @@ def examine_gradient(job: ExtractJob, seen: Seen) -> CheckResult | None:
     figures = {"difference": worst, "limit": limit}
     if worst <= limit:
         return CheckResult("gradient", "ok", text, "", figures)
-    remedy = "Try --dtype float32 or --attention eager; if it stays, this model cannot be used."
+    remedy = "Try --dtype float32 or --attention eager. If the check still fails, this model cannot be used."
     return CheckResult("gradient", "fail", text, remedy, figures)
 
 
 def examine_batches(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """Whether a sample's vectors depend on what shares its batch."""
+    """Check that a sample's vectors do not depend on the other samples in its batch."""
     if seen.extractor is None or seen.spec is None or not seen.few:
         return None
     groups = {size: _in_groups(seen.extractor, seen.few, size) for size in sorted({1, 2, len(seen.few)})}
@@ -150,7 +138,7 @@ def examine_batches(job: ExtractJob, seen: Seen) -> CheckResult | None:
 
 
 def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> tuple[Vectors, list[Int32Array]]:
-    """Return the vectors of samples run in groups of this size, in order, and each sample's token counts."""
+    """Run samples in groups of a given size; return all vectors in order, and each sample's token counts."""
     vectors: list[Vectors] = []
     num_tokens: list[Int32Array] = []
     for start in range(0, len(samples), group):
@@ -168,7 +156,7 @@ def _values(samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[In
 
 
 def examine_storage(job: ExtractJob, seen: Seen) -> CheckResult | None:
-    """What the chosen storage does to cosines between the user's own vectors."""
+    """Measure how much the chosen storage changes cosines between the samples' vectors."""
     if seen.alone is None or seen.spec is None:
         return None
     exact, kept = (_cosines(vectors) for vectors in (seen.alone, stored_form(seen.alone, seen.spec.storage)))

@@ -1,4 +1,4 @@
-"""Engines by name: each is a module here with one ``Engine``, imported when it is first used."""
+"""Engines by name. Each engine is a module here with one ``Engine``, imported when it is first used."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ if TYPE_CHECKING:
     from grace_store.run.engines.engine import Engine
 
 LOCAL_ENGINES = ("here", "processes")
-"""Those of this machine. Which of them runs is decided by its devices, see ``choice``."""
+"""Engines of this machine. ``choose_engine`` chooses one by the machine's devices."""
 ENGINES: Registry[Engine] = Registry(__name__, "ENGINE", (*LOCAL_ENGINES, "ray"))

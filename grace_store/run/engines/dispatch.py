@@ -1,4 +1,4 @@
-"""Which worker gets which unit, and what follows when one dies. Decisions only: knows no process and no cluster."""
+"""Decide which worker gets which unit, and what to do when a worker dies. Knows no process and no cluster."""
 
 import threading
 from collections import Counter, deque
@@ -11,28 +11,28 @@ from grace_store.base.events import Listener, Rated, UnitCommitted, Warned
 from grace_store.base.text import counted
 
 DEATHS_PER_UNIT = 2
-"""A unit that was alone on a worker in this number of deaths is given up: it would kill every worker in turn."""
+"""A unit is given up after this number of workers died with no other unit: it might kill every worker."""
 LOSSES_PER_UNIT = 8
-"""A unit is not blamed for a machine that goes away under it; but for this number of machines it is."""
+"""A unit is not suspected when its machine is lost, until this number of machines were lost with it."""
 STARTS_PER_PLACE = 2
-"""Workers that may fail to start at one place, or lose its device, before it is left out."""
+"""A place is left out after this number of its workers did not start, or lost its device."""
 ENDED = "Ended"
-"""The last message of a worker that cannot show its end otherwise, with in_order as in ``Dispatch.lost``."""
+"""The last message of a worker without an exit code, with in_order as in ``Dispatch.lost``."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """What is decided by. How to reach a worker is for its engine to add."""
+    """The state of a worker that decisions depend on. Engines add how to reach the worker."""
 
     name: str
-    """Begins a sentence about it."""
+    """Name of the worker, to begin a sentence with."""
     place: str
-    """Where it runs: what is left out when workers do not start there."""
+    """Device or node of the worker, which is left out if workers do not start there."""
     in_flight: set[int] = field(default_factory=set)
     rate: Rated | None = None
-    """How fast it is; None while it is not ready."""
+    """Speed of the worker; None until it is ready."""
     failure: str | None = None
-    """What it said before it gave up."""
+    """Error message of the worker before it ended."""
     has_lost_device: bool = False
 
 
@@ -41,58 +41,61 @@ WorkerT = TypeVar("WorkerT", bound=Worker)
 
 @dataclass(slots=True)
 class Dispatch:
-    """Hands out units to workers that may die at any time."""
+    """The distribution of units to workers that may die at any time."""
 
     queue_units: int
     """Units that a worker may have beside the one on its device."""
     find_committed: Callable[[int], UnitCommitted | None]
-    """What a unit's commit says, if it is there."""
+    """Function that returns the event of a unit's commit; None if the unit is not committed."""
     confirm: Callable[[], None]
-    """Raises if the run may no longer write: no other worker could either."""
+    """Function that raises if the run may no longer write to the store."""
     listener: Listener
     stop: threading.Event
     waiting: deque[int] = field(default_factory=deque)
     is_place_a_device: bool = False
-    """Whether a place is left out where devices are lost; one of several devices is not."""
+    """Whether a place is one device, which can be left out when it is lost, and not a node with several devices."""
     left_out: set[str] = field(default_factory=set)
     """Places where workers do not start."""
     _suspects: dict[int, int] = field(default_factory=dict)
-    """Units that were under way when a worker died, and how often they were so alone."""
+    """Units in flight when a worker died, with the number of deaths in which a unit was the only one."""
     _losses: Counter[int] = field(default_factory=Counter)
-    """How often a unit was under way on a machine that went away."""
+    """Number of machines that were lost with a unit in flight."""
     _given_up: list[int] = field(default_factory=list)
     _failed_starts: Counter[str] = field(default_factory=Counter)
     _deaths_in_a_row: int = 0
-    _last_words: str = ""
+    _last_failure: str = ""
     _has_told_rate: bool = False
 
     def feed(
         self, workers: Sequence[WorkerT], send: Callable[[WorkerT, int], object], end: Callable[[WorkerT], object]
     ) -> None:
-        """Send every worker the units it has room for, and end those that no work can come to any more."""
+        """Send every worker as many units as it has room for, and end the workers that will get no more units."""
         for worker in workers:
-            while worker.rate and self.waiting and not self.stop.is_set() and self._has_room(worker, self.waiting[0]):
+            while worker.rate and self.waiting and not self.stop.is_set():
+                # A suspect is the only unit of its worker; others queue behind the unit on the device.
+                is_alone = not worker.in_flight.isdisjoint(self._suspects) or self.waiting[0] in self._suspects
+                if len(worker.in_flight) > (0 if is_alone else self.queue_units):
+                    break
                 unit = self.waiting.popleft()
                 worker.in_flight.add(unit)
                 send(worker, unit)
-            # Units under way elsewhere may fail there, and come back.
+            # Units in flight on other workers may come back if those workers die.
             elsewhere = any(other.in_flight for other in workers if other is not worker)
             if self.stop.is_set() or not (worker.in_flight or self.waiting or elsewhere):
                 end(worker)
 
-    def _has_room(self, worker: Worker, unit: int) -> bool:
-        """Return whether a worker may have one more unit: one on the device, some being read ahead, a suspect alone."""
-        if unit in self._suspects or not worker.in_flight.isdisjoint(self._suspects):
-            return not worker.in_flight
-        return len(worker.in_flight) <= self.queue_units
-
     def heard(self, worker: Worker, message: dict[str, Any], workers: Sequence[Worker]) -> None:
-        """Take in what a worker says, as ``worker`` describes it."""
+        """Handle a message from a worker; the module ``worker`` describes messages."""
         fields = {key: value for key, value in message.items() if key != "event"}
         match message["event"]:
             case "Rated":
                 worker.rate = Rated(**fields)
-                self._tell_rate(workers)
+                rates = [each.rate for each in workers if each.rate]
+                samples = sum(rate.samples_per_second for rate in rates)
+                # Report the total once, when all workers are ready. Workers that replace dead ones report a rate of 0.
+                if len(rates) == len(workers) and samples and not self._has_told_rate:
+                    self._has_told_rate = True
+                    self.listener(Rated(samples, sum(rate.tokens_per_second for rate in rates)))
             case "UnitCommitted":
                 worker.in_flight.discard(int(fields["unit"]))
                 self._deaths_in_a_row = 0
@@ -103,63 +106,51 @@ class Dispatch:
                 worker.failure = fields["text"]
                 worker.has_lost_device = fields.get("has_lost_device", False)
 
-    def _tell_rate(self, workers: Sequence[Worker]) -> None:
-        """Once all workers are ready, say how fast they are together; those that replace dead ones do not know."""
-        rates = [worker.rate for worker in workers if worker.rate]
-        is_known = any(rate.samples_per_second for rate in rates)
-        if len(rates) == len(workers) and is_known and not self._has_told_rate:
-            self._has_told_rate = True
-            samples = sum(rate.samples_per_second for rate in rates)
-            self.listener(Rated(samples, sum(rate.tokens_per_second for rate in rates)))
-
     def lost(self, worker: Worker, *, words: str, in_order: bool, num_workers: int) -> bool:
-        """Put back what a worker that ended had under way; return whether there is use for another in its place.
+        """Put the units of a worker that ended back into the queue; return whether to replace the worker.
 
-        in_order: it ended as it was told to. words: how it ended, unless it said so. num_workers: the most there are.
+        in_order: the worker ended because it was told to. words: how it ended, used if it sent no error message.
+        num_workers: the largest number of workers.
         """
         self.confirm()
         units = self._uncommitted(worker)
         if in_order and (self.stop.is_set() or not units):
             return False
-        self._last_words = worker.failure or words
+        self._last_failure = worker.failure or words
         self._suspect(units)
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > 2 * num_workers + 2 * DEATHS_PER_UNIT:
-            raise WorkerDied(f"Workers die one after the other, and no unit gets done. {self._last_words}")
-        is_left_out = self._leave_out(worker, num_workers)
-        what = "died" if worker.rate else "does not start"
-        what += " and is left out" if is_left_out else ""
-        redone = f"; units {units} will be redone" if units else ""
-        self.listener(Warned(f"{worker.name} {what}{redone}. {self._last_words}"))
-        return bool(self.waiting) and not is_left_out and not self.stop.is_set()
-
-    def _leave_out(self, worker: Worker, num_workers: int) -> bool:
-        """Return whether a place gets no more workers: they do not start, or its device is lost again and again."""
+            raise WorkerDied(f"Workers die one after the other, and no unit gets done. {self._last_failure}")
         has_others = num_workers - len(self.left_out) > 1
         is_device_bad = worker.has_lost_device and self.is_place_a_device and has_others
         self._failed_starts[worker.place] += worker.rate is None or is_device_bad
         if self._failed_starts[worker.place] >= STARTS_PER_PLACE:
             self.left_out.add(worker.place)
-        return worker.place in self.left_out
+        is_left_out = worker.place in self.left_out
+        what = "died" if worker.rate else "does not start"
+        what += " and is left out" if is_left_out else ""
+        redone = f"; units {units} will be redone" if units else ""
+        self.listener(Warned(f"{worker.name} {what}{redone}. {self._last_failure}"))
+        return bool(self.waiting) and not is_left_out and not self.stop.is_set()
 
     def lost_with_machine(self, worker: Worker) -> None:
-        """Put back what a worker had under way whose machine went away: to be done next, and not suspected."""
+        """Put the units of a worker whose machine was lost at the front of the queue, without suspecting them."""
         units = self._uncommitted(worker)
         self._losses.update(units)
         self._suspect([unit for unit in units if self._losses[unit] >= LOSSES_PER_UNIT])
         self.waiting.extendleft(unit for unit in reversed(units) if self._losses[unit] < LOSSES_PER_UNIT)
-        self._last_words = f"{worker.name} was lost with its machine."
+        self._last_failure = f"{worker.name} was lost with its machine."
         self.listener(Warned(f"{worker.name} was lost with its machine; units {units} will be redone."))
 
     def _uncommitted(self, worker: Worker) -> list[int]:
-        """Return what a worker that ended had under way, and tell of units that it committed but could not report."""
+        """Return the uncommitted units of a worker that ended; report the units that it committed without a message."""
         committed = {unit: self.find_committed(unit) for unit in sorted(worker.in_flight)}
         for event in filter(None, committed.values()):
             self.listener(event)
         return [unit for unit, event in committed.items() if event is None]
 
     def _suspect(self, units: Sequence[int]) -> None:
-        """Put units that were under way in a death at the end of the queue, to be done alone; or give them up."""
+        """Put the units of a dead worker at the end of the queue, to be run one at a time, or give them up."""
         for unit in units:
             self._suspects[unit] = self._suspects.get(unit, 0) + (len(units) == 1)
             if self._suspects[unit] >= DEATHS_PER_UNIT:
@@ -168,13 +159,13 @@ class Dispatch:
                 self.waiting.append(unit)
 
     def conclude(self) -> None:
-        """Raise WorkerDied, when no worker is left, if there are units that could not be done."""
+        """Raise WorkerDied at the end of a run if units could not be done."""
         if self._given_up:
             raise WorkerDied(
-                f"Workers died whenever they came to units {sorted(self._given_up)}; all other units are committed. "
-                f"{self._last_words} Run the same command to try those units again."
+                f"Workers died every time they ran units {sorted(self._given_up)}; all other units are committed. "
+                f"{self._last_failure} Run the same command to try those units again."
             )
         if self.waiting and not self.stop.is_set():
             raise WorkerDied(
-                f"No worker is left, with {counted(len(self.waiting), 'unit')} still to do. {self._last_words}"
+                f"No worker is left, with {counted(len(self.waiting), 'unit')} still to do. {self._last_failure}"
             )

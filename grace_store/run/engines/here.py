@@ -1,4 +1,4 @@
-"""The engine of this process alone."""
+"""The engine that runs units in this process."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The engine of one process per device: starts workers, passes units to them, replaces dead ones."""
+"""The engine with one process per device: it starts workers, sends them units, and replaces dead workers."""
 
 import contextlib
 import json
@@ -7,6 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,30 +28,31 @@ class _Process(Worker):
 
 
 class _Run:
-    """Worker processes, each with its own environment (which device it sees), and what they have to say."""
+    """Worker processes, each with an environment that shows it one device, and their messages."""
 
     def __init__(self, work: Work) -> None:
-        from grace_store.model.devices import environment_of
-
         self._job = work.job
-        self._units = work.units
         self._devices = work.job.engine.devices
-        self._environments = [environment_of(device) for device in work.job.engine.devices]
         found = partial(find_committed, work.view)
         self._dispatch = Dispatch(
-            QUEUE_UNITS, found, work.lease.confirm, work.listener, work.stop, is_place_a_device=True
+            QUEUE_UNITS, found, work.lease.confirm, work.listener, work.stop, deque(work.units), is_place_a_device=True
         )
         self._messages: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
         self._workers: list[_Process] = []
 
     def finish(self) -> None:
-        """Run the units; raise WorkerDied at the end if some could not be done."""
-        self._dispatch.waiting.extend(self._units)
+        """Run the units; raise WorkerDied at the end if units could not be done."""
         try:
-            for number in range(min(len(self._environments), len(self._units))):
+            for number in range(min(len(self._devices), len(self._dispatch.waiting))):
                 self._start(number, self._job)
             while self._workers:
-                self._take_message()
+                with contextlib.suppress(queue.Empty):
+                    worker, message = self._messages.get(timeout=0.2)
+                    if message is None:
+                        self._bury(worker)
+                    else:
+                        self._dispatch.heard(worker, message, self._workers)
+                self._dispatch.feed(self._workers, lambda worker, unit: self._send(worker, str(unit)), self._end)
         finally:
             for worker in self._workers:
                 worker.process.kill()
@@ -59,12 +61,15 @@ class _Run:
         self._dispatch.conclude()
 
     def _start(self, number: int, job: ExtractJob) -> None:
+        from grace_store.model.devices import environment_of
+
         command = [sys.executable, "-m", "grace_store.run.engines.worker", str(os.getpid())]
         lines: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-        environment = {**os.environ, **self._environments[number]}
-        # Ctrl-C in the terminal is for the parent alone, which lets workers finish their units.
-        process = subprocess.Popen(command, env=environment, start_new_session=True, **lines)
         device = self._devices[number]
+        # In a new session, as only the parent handles Ctrl-C: it lets the workers finish their units.
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment_of(device)}, start_new_session=True, **lines
+        )
         name = f"Worker {number}" if device == "cpu" else f"Worker {number} (device {device})"
         worker = _Process(name, str(number), number=number, process=process)
         self._workers.append(worker)
@@ -78,35 +83,23 @@ class _Run:
             try:
                 self._messages.put((worker, json.loads(line)))
             except ValueError:
-                continue  # the last line of a killed worker may be cut short
+                continue  # the last line may be incomplete if the worker was killed
         worker.process.wait()
         self._messages.put((worker, None))
 
-    def _take_message(self) -> None:
-        try:
-            worker, message = self._messages.get(timeout=0.2)
-        except queue.Empty:
-            pass
-        else:
-            if message is None:
-                self._bury(worker)
-            else:
-                self._dispatch.heard(worker, message, self._workers)
-        self._dispatch.feed(self._workers, lambda worker, unit: self._send(worker, str(unit)), self._end)
-
     def _bury(self, worker: _Process) -> None:
-        """Let go of a worker that has ended, and replace it if there is work."""
+        """Remove a worker that has ended, and replace it if there is work."""
         self._workers.remove(worker)
         self._close(worker)
         code = worker.process.returncode
         words = f"{worker.name} ended with exit code {code}; its log is above."
-        if self._dispatch.lost(worker, words=words, in_order=code == 0, num_workers=len(self._environments)):
-            # Without a probe: it may have been the probe's samples that killed it.
+        if self._dispatch.lost(worker, words=words, in_order=code == 0, num_workers=len(self._devices)):
+            # Do not time samples again: they may have killed the worker.
             self._start(worker.number, replace(self._job, probe_unit=None))
 
     def _send(self, worker: _Process, line: str) -> None:
         assert worker.process.stdin is not None
-        # A pipe that is broken or closed: the worker is dead or ending, and _bury sees to its units.
+        # If the pipe is broken or closed, the worker is dead or ending, and _bury puts its units back.
         with contextlib.suppress(BrokenPipeError, ValueError):
             worker.process.stdin.write(line + "\n")
             worker.process.stdin.flush()
@@ -128,7 +121,7 @@ class _Run:
 class _Processes(Engine):
     def run(self, work: Work) -> None:
         if not (devices := work.job.engine.devices):
-            raise SettingError("The engine of processes needs devices: one process is started for each.")
+            raise SettingError("The engine `processes` needs devices: it starts one process for each.")
         work.listener(Note(f"Starting {counted(len(devices), 'worker')} on {', '.join(devices)}."))
         _Run(work).finish()
 

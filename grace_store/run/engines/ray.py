@@ -1,11 +1,12 @@
-"""The engine of a Ray cluster: an actor for each GPU (or CPU) of its nodes, as they come and go.
+"""The engine of a Ray cluster: an actor for each GPU (or CPU) of its nodes. Nodes may come and go.
 
-Actors open store, dataset and model by themselves and write units themselves; only the numbers of units and small
-messages pass through Ray. A unit written twice has the same bytes, so whatever is in doubt is done again.
+Actors open store, dataset and model and write units themselves. Only unit numbers and small messages pass through Ray.
+A unit that is written twice has the same bytes, so a unit in doubt is run again.
 """
 
 import platform
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,25 +25,21 @@ from grace_store.run.engines.worker import QUEUE_UNITS, find_committed
 
 POLL_SECONDS = 0.5
 NO_ROOM_SECONDS = 15.0
-"""How long a node may take to start a worker before it is said that none has room for one."""
+"""How long to wait for a node to start a worker before reporting that no node has room."""
 UNREACHABLE_SECONDS = 120.0
-"""Ray knows sooner of a node that is dead; one that cannot be reached from here is of no use either."""
+"""How long a worker may be unreachable before it counts as lost. Ray reports a dead node sooner."""
 NOWHERE = "no node"
-"""Where actors are that were not placed yet."""
+"""Place of an actor that Ray has not placed yet."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Actor(Worker):
     handle: Any
     sent: list[int] = field(default_factory=list)
-    """Units that it has under way, in the order in which they are to be done."""
+    """The actor's units, in the order in which it runs them."""
     num_heard: int = 0
     is_told_to_end: bool = False
     unreachable_since: float | None = None
-
-
-_Call = tuple[_Actor, str, tuple[Any, ...]]
-"""An actor, its method and the arguments."""
 
 
 class _Run:
@@ -52,9 +49,10 @@ class _Run:
         self._work = work
         self._job = work.job
         found = partial(find_committed, work.view)
-        self._dispatch = Dispatch(QUEUE_UNITS, found, work.lease.confirm, work.listener, work.stop)
+        self._dispatch = Dispatch(QUEUE_UNITS, found, work.lease.confirm, work.listener, work.stop, deque(work.units))
         self._actors: list[_Actor] = []
-        self._calls: dict[Any, _Call] = {}
+        self._calls: dict[Any, tuple[_Actor, str, tuple[Any, ...]]] = {}
+        """The actor, method and arguments of each call without an answer."""
         self._ray: Any = None
         self._actor_class: Any = None
         self._amounts: dict[str, float] = {}
@@ -63,13 +61,12 @@ class _Run:
         self._has_begun = False
 
     def finish(self) -> None:
-        """Run the units; raise WorkerDied at the end if some could not be done."""
+        """Run the units; raise WorkerDied at the end if units could not be done."""
         from grace_store.model.devices import ANY_ACCELERATOR, count
 
-        self._dispatch.waiting.extend(self._work.units)
         with joined_cluster(self._job.engine.address, count() or None) as self._ray:
             self._actor_class = self._ray.remote(_actor_class())
-            # A cluster may get its GPUs later, one machine not.
+            # A cluster may get GPUs later; a single machine does not.
             has_gpus = bool(self._job.engine.address) or any(each["Resources"].get("GPU") for each in self._alive())
             self._amounts = needed_resources(self._job.options, has_gpus=has_gpus)
             on_cpus = {"device": "cpu", "threads": int(self._amounts.get("CPU", 0))}
@@ -87,14 +84,14 @@ class _Run:
         self._dispatch.conclude()
 
     def _has_hope(self) -> bool:
-        """Return whether workers may start somewhere: not if workers failed to start on every node that is there."""
+        """Return whether workers may start somewhere: False if workers failed to start on every known node."""
         return bool(self._nodes()) or not self._dispatch.left_out
 
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
     def _nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that have what a worker needs, and where workers start."""
+        """Return the nodes that have the resources of a worker and are not left out."""
         return [
             node
             for node in self._alive()
@@ -105,30 +102,27 @@ class _Run:
     # ------------------------------------------------------------ actors come and go
 
     def _start_actors(self) -> None:
-        """Ask for an actor wherever there is room for one; Ray places it, now or when there is."""
+        """Ask for as many actors as the nodes have room for; Ray places an actor as soon as it can."""
         if self._work.stop.is_set() or not self._dispatch.waiting or not self._has_hope():
             return
         room = sum(
             int(min(node["Resources"][name] / amount for name, amount in self._amounts.items()))
             for node in self._nodes()
         )
-        # One too many is asked for where there is no room at all, so that a cluster that can grow does.
+        # Ask for one actor even without any room, so that a cluster that can grow adds a node.
         wanted = max(1, room) if self._job.engine.workers is None else self._job.engine.workers
         num_starting = sum(actor.rate is None for actor in self._actors)
-        for _ in range(min(wanted - len(self._actors), len(self._dispatch.waiting) - num_starting)):
-            self._start()
-
-    def _start(self) -> None:
         options: dict[str, Any] = {"max_concurrency": 4, "max_restarts": 0}
         options |= {f"num_{name.lower()}s": self._amounts.get(name, 0) for name in ("CPU", "GPU")}
         if avoided := self._dispatch.left_out - {NOWHERE}:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}
-        actor = _Actor("A worker", NOWHERE, handle=self._actor_class.options(**options).remote())
-        self._actors.append(actor)
-        self._call(actor, "place")
+        for _ in range(min(wanted - len(self._actors), len(self._dispatch.waiting) - num_starting)):
+            actor = _Actor("A worker", NOWHERE, handle=self._actor_class.options(**options).remote())
+            self._actors.append(actor)
+            self._call(actor, "place")
 
     def _begin(self, actor: _Actor, place: dict[str, str]) -> None:
-        """Have an actor that was placed load the model, if the code there is the code here."""
+        """Let an actor load the model after it was placed, if it has the same versions as this process."""
         actor.place, actor.name = place["node"], f"The worker on {place['host']} (node {place['node'][:8]})"
         ours = {"grace-store": __version__, "Python": platform.python_version()}
         if different := [
@@ -138,17 +132,17 @@ class _Run:
             self._lose(actor, f"It has {' and '.join(different)}: different code must not write into one store.")
             return
         self._work.listener(Note(f"A worker starts on {place['host']}."))
-        # Those that come later go without a probe, as it may have been the probe's samples that killed one.
+        # Later actors do not time samples: the timed samples may have killed an earlier actor.
         probe = None if self._has_begun else self._job.probe_unit
         self._call(actor, "start", replace(self._job, probe_unit=probe).to_json())
 
     def _send(self, actor: _Actor, unit: int) -> None:
-        # All of them each time: calls that are under way together may arrive in any order.
+        # Each call sends all units of the actor, as calls may arrive in any order.
         actor.sent = [*(each for each in actor.sent if each in actor.in_flight), unit]
         self._call(actor, "put", actor.sent)
 
     def _end(self, actor: _Actor) -> None:
-        if actor.place == NOWHERE or actor.rate is None:  # it has no unit yet, and loading a model may take minutes
+        if actor.place == NOWHERE or actor.rate is None:  # the actor has no unit yet; do not wait for it to load
             self._drop(actor)
         elif not actor.is_told_to_end:
             actor.is_told_to_end = True
@@ -161,7 +155,7 @@ class _Run:
         self._ray.kill(actor.handle)
 
     def _lose(self, actor: _Actor, words: str, *, in_order: bool = False) -> None:
-        """See to what an actor that ended, or is of no use, had under way."""
+        """Remove an actor that ended or cannot be used, and put its units back into the queue."""
         is_machine_lost = actor.place != NOWHERE and actor.place not in {node["NodeID"] for node in self._alive()}
         num_workers = len(self._actors)
         self._drop(actor)
@@ -184,11 +178,10 @@ class _Run:
         if ready:
             ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
-            if call := self._calls.pop(ref, None):  # an answer before it may have been the actor's last
-                self._take_answer(call, ref)
+            if call := self._calls.pop(ref, None):  # None if an earlier answer removed the actor
+                self._take_answer(ref, *call)
 
-    def _take_answer(self, call: _Call, ref: Any) -> None:
-        actor, method, arguments = call
+    def _take_answer(self, ref: Any, actor: _Actor, method: str, arguments: tuple[Any, ...]) -> None:
         errors = self._ray.exceptions
         try:
             answer = self._ray.get(ref)
@@ -225,7 +218,7 @@ class _Run:
             self._call(actor, "messages", actor.num_heard)
 
     def _wait_for_nodes(self) -> None:
-        """Say that no node has room for a worker, once that has lasted; give up when it has lasted too long."""
+        """Report when no node has had room for a worker for a while; raise WorkerDied after the time limit."""
         if (
             self._work.stop.is_set()
             or not self._dispatch.waiting
@@ -245,12 +238,12 @@ class _Run:
         if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
             self._has_told_alone = True
             hint = "" if what == "CPU" or has_nodes else " (--device cpu does without)"
-            told = f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} still to do."
-            self._work.listener(Note(told))
+            text = f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} still to do."
+            self._work.listener(Note(text))
 
 
 def needed_resources(options: RunOptions, *, has_gpus: bool) -> dict[str, float]:
-    """Return what of a node a worker takes: a GPU, or as many CPUs as it has threads."""
+    """Return the resources of a node that a worker takes: a GPU, or one CPU for each of its threads."""
     if ":" in options.device:
         raise SettingError(f"--device {options.device}: Ray hands out the devices itself; leave the number out.")
     if options.device not in ("auto", "cpu") or (options.device == "auto" and has_gpus):
@@ -263,7 +256,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _actor_class() -> type:
-    """Return what is sent to nodes: defined here to be sent as it is, so that it also answers where our code is not."""
+    """Return the class of actors. It is local, so Ray sends its code to nodes where grace-store is not installed."""
 
     class GraceStoreWorker:
         def place(self) -> dict[str, str]:

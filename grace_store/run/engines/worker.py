@@ -1,12 +1,12 @@
 """One worker: it gets unit numbers, runs the units on one device and reports each commit.
 
-As a process, it speaks on stdin and stdout, line by line:
+A worker process uses stdin and stdout, one message per line:
 
-    parent -> worker   first the ExtractJob, then a unit number a line; end of file: finish the unit under way
-    worker -> parent   {"event": "Rated", ...} once it is ready, {"event": "UnitCommitted", ...} for each unit,
-                       {"event": "Failed", "text": ...} before it gives up
+    parent -> worker   first the ExtractJob, then one unit number per line; end of file: finish the unit under way
+    worker -> parent   {"event": "Rated", ...} when the worker is ready, {"event": "UnitCommitted", ...} for each unit,
+                       {"event": "Failed", "text": ...} before it ends with an error
 
-Run as ``python -m grace_store.run.engines.worker`` by the process engine, never by people.
+The engine `processes` runs it as ``python -m grace_store.run.engines.worker``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from grace_store.base.errors import DeviceLost, GraceStoreError, NotAStore
 from grace_store.base.events import Listener, Rated, UnitCommitted
@@ -41,15 +41,15 @@ from grace_store.store.opened import SignalView, Store, is_committed
 from grace_store.store.unit_writer import UnitWriter
 
 QUEUE_UNITS = 2
-"""Units that may wait before the device, and behind it."""
+"""Units that may wait in front of the device, and the same number behind it."""
 PROBE_SAMPLES = 8
 VISIBLE_SECONDS = 60.0
-"""By when a network file system shows on one machine what was written on another."""
+"""How long a network file system may take to show a file that another machine wrote."""
 
 
 def run_on_pipes(parent: int) -> int:
-    """Be a worker process of a parent process; return the exit code."""
-    # Whatever a library prints must not end up in the protocol.
+    """Run as a worker process of a parent process; return the exit code."""
+    # Send everything that libraries print to stderr, so that stdout holds messages only.
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -63,7 +63,7 @@ def run_on_pipes(parent: int) -> int:
         feed.end()
 
     threading.Thread(target=read_units, daemon=True).start()
-    lock = threading.Lock()  # of the output, as more than one thread says something
+    lock = threading.Lock()  # several threads write messages
 
     def say(message: dict[str, Any]) -> None:
         with lock:
@@ -74,9 +74,13 @@ def run_on_pipes(parent: int) -> int:
 
 
 def run_worker(job: ExtractJob, feed: Feed, say: Callable[[dict[str, Any]], None]) -> bool:
-    """Run a feed's units, saying what is ready and committed, from several threads; False if it failed and said why."""
+    """Run the units of a feed and send messages, from several threads; return False after a message of failure."""
     try:
-        view = _open_view(job)
+        store = Store.open(job.store)
+        if isinstance(store.backend, LocalBackend):
+            store.backend.tmp_label = PurePosixPath(job.lock[0]).stem
+        _check_same_store(store, *job.lock)
+        view = store.signal(job.signal)
         with Dataset.open(list(job.data)) as dataset:
             run_units(job, view, dataset, feed, lambda event: say(event.to_json()))
     except GraceStoreError as error:
@@ -88,24 +92,22 @@ def run_worker(job: ExtractJob, feed: Feed, say: Callable[[dict[str, Any]], None
     return True
 
 
-def _open_view(job: ExtractJob) -> SignalView:
-    store = Store.open(job.store)
-    if isinstance(store.backend, LocalBackend):
-        store.backend.tmp_label = PurePosixPath(job.lock[0]).stem
-    _check_same_store(store, *job.lock)
-    return store.signal(job.signal)
-
-
 def run_units(job: ExtractJob, view: SignalView, dataset: Dataset, feed: Feed, listener: Listener) -> None:
-    """Load the model, time it on a few samples, and run the units of a feed. Several threads call the listener."""
+    """Load the model, time a few samples, and run the units of a feed. Several threads call the listener."""
     assert job.model is not None
     door, spec = model_door(job.door), view.signal.spec
     loader = UnitLoader(view.store, dataset)
     with Watch(job.options.patience, listener) as watch, watch.over("loading the model and its first probes"):
         extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=job.images)
         begin_sharing(view, extractor)
-        unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
-        rate = unknown if job.probe_unit is None else probe_rate(view, loader, extractor, job.probe_unit)
+        rate = Rated(samples_per_second=0.0, tokens_per_second=0.0)
+        if job.probe_unit is not None:
+            start, _ = view.store.plan.unit_range(job.probe_unit)
+            samples = loader.read(start, min(start + PROBE_SAMPLES, view.store.plan.num_samples))
+            began = time.perf_counter()
+            signals = extractor.compute(extractor.prepare(samples)).result()
+            seconds = max(time.perf_counter() - began, 1e-9)
+            rate = Rated(len(samples) / seconds, signals.num_tokens / seconds)
     listener(rate)
     key, content = job.lock
     lease = Lease(view.store.backend, key, content.encode())
@@ -113,44 +115,23 @@ def run_units(job: ExtractJob, view: SignalView, dataset: Dataset, feed: Feed, l
 
 
 def _check_same_store(store: Store, key: str, content: str) -> None:
-    """Raise NotAStore unless this is the store in which a run has its lock."""
+    """Raise NotAStore if the store does not contain the run's lock."""
     deadline = time.monotonic() + VISIBLE_SECONDS
     while store.backend.read(key) != content.encode():
         if time.monotonic() > deadline:
             raise NotAStore(
                 f"{store.location} on {socket.gethostname()} is not the store of this run: its lock ({key}) is "
-                "not there. Put the store where every node sees it, on a shared disk or an object store."
+                "not there. Put the store on a shared disk or an object store, where every node sees it."
             )
         time.sleep(1.0)
 
 
-def probe_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:
-    """Time the first few samples of a unit."""
-    start, _ = view.store.plan.unit_range(unit)
-    samples = loader.read(start, min(start + PROBE_SAMPLES, view.store.plan.num_samples))
-    began = time.perf_counter()
-    signals = extractor.compute(extractor.prepare(samples)).result()
-    seconds = max(time.perf_counter() - began, 1e-9)
-    return Rated(samples_per_second=len(samples) / seconds, tokens_per_second=signals.num_tokens / seconds)
-
-
 # ---------------------------------------------------------------- units on one device
-# Read and tokenise units ahead of the device, compress and write them behind it. Knows no model library.
-
-
-class Feed(Protocol):
-    """Where the numbers of the units to run come from."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether to end after the unit under way, whatever else was taken."""
-
-    def take(self, *, wait: bool) -> int | None:
-        """Return the next unit, or None if there is none (with wait: none will ever come)."""
+# The pipeline reads and tokenises units ahead of the device, and compresses and writes them behind it.
 
 
 class ListFeed:
-    """Units known beforehand; stops early when asked to."""
+    """Units that are known beforehand, with an event that stops them early."""
 
     def __init__(self, units: Iterable[int], stop: threading.Event) -> None:
         self._units = iter(units)
@@ -158,14 +139,16 @@ class ListFeed:
 
     @property
     def is_stopped(self) -> bool:
+        """Whether to end after the unit under way, even if more units were taken."""
         return self._stop.is_set()
 
     def take(self, *, wait: bool) -> int | None:
+        """Return the next unit; None if there is none at the moment or, with wait, none any more."""
         return None if self.is_stopped else next(self._units, None)
 
 
 class QueueFeed:
-    """Units that arrive while the pipeline runs, until somebody ends them."""
+    """Units that arrive while the pipeline runs, until end is called."""
 
     def __init__(self) -> None:
         self._units: queue.Queue[int | None] = queue.Queue()
@@ -175,7 +158,7 @@ class QueueFeed:
         self._units.put(unit)
 
     def end(self) -> None:
-        """Say that no unit will come, and that those which are not under way are not wanted."""
+        """End the feed; units that are not under way yet are not run."""
         self.is_stopped = True
         self._units.put(None)
 
@@ -186,12 +169,15 @@ class QueueFeed:
             return None
 
 
+Feed = ListFeed | QueueFeed
+
+
 class _Writer:
-    """A thread that turns pending units into committed ones, in order. The first failure ends the pipeline."""
+    """A thread that writes and commits computed units, in order. The first failure ends the pipeline."""
 
     def __init__(self, writer: UnitWriter, queue_units: int, listener: Listener, watch: Watch) -> None:
         self._watch = watch
-        self._queue: queue.Queue[tuple[LoadedUnit, UnitUnderWay] | None] = queue.Queue(queue_units)
+        self.queue: queue.Queue[tuple[LoadedUnit, UnitUnderWay] | None] = queue.Queue(queue_units)
         self._writer = writer
         self._listener = listener
         self.failure: BaseException | None = None
@@ -201,17 +187,14 @@ class _Writer:
         self._thread.start()
         return self
 
-    def put(self, loaded: LoadedUnit, pending: UnitUnderWay) -> None:
-        self._queue.put((loaded, pending))
-
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._queue.put(None)
+        self.queue.put(None)
         self._thread.join()
         if self.failure is not None and error is None:
             raise self.failure
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self.queue.get()) is not None:
             loaded, pending = item
             if self.failure is None:
                 try:
@@ -219,12 +202,12 @@ class _Writer:
                         signals = pending.result()
                     commit = self._writer.write(loaded.unit, signals, loaded.spans)
                     self._listener(_event_of(commit))
-                except BaseException as error:  # noqa: BLE001 - carried to the thread that waits for this one
+                except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for this one
                     self.failure = error
 
 
 def find_committed(view: SignalView, unit: int) -> UnitCommitted | None:
-    """Return what was told when a unit was committed, or would have been; None if it is not."""
+    """Return the event of a unit's commit; None if the unit is not committed."""
     return _event_of(view.commit(unit)) if is_committed(view, unit) else None
 
 
@@ -242,7 +225,7 @@ def run_pipeline(
     listener: Listener,
     queue_units: int = QUEUE_UNITS,
 ) -> None:
-    """Run every unit of the feed; the listener is called from the writer's thread, after each commit."""
+    """Run every unit of the feed; the writer's thread calls the listener after each commit."""
 
     def load(unit: int) -> tuple[LoadedUnit, Any]:
         loaded = loader.load(unit)
@@ -260,10 +243,10 @@ def run_pipeline(
                 if not waiting or feed.is_stopped:
                     break
                 loaded, prepared = waiting.popleft().result()
-                to.confirm()  # a unit that could not be written is not computed
+                to.confirm()  # do not compute a unit that could not be written
                 with watch.over(f"unit {loaded.unit}"):
                     pending = extractor.compute(prepared)
-                writer.put(loaded, pending)
+                writer.queue.put((loaded, pending))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
