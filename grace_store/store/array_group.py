@@ -205,9 +205,9 @@ class ChunkReader:
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
         """Return the chunks of each unit's commit, after a check of its digest and owner; verify checks more."""
         backend = self._group.backend
-        keys = [keys.commit_key(self._signal, unit) for unit in units]
+        commits = [keys.commit_key(self._signal, unit) for unit in units]
         found: dict[int, Digests] = {}
-        for unit, key, raw in zip(units, keys, backend.read_all(keys), strict=True):
+        for unit, key, raw in zip(units, commits, backend.read_all(commits), strict=True):
             try:
                 commit = from_bytes(raw, key)
                 sealed_body(commit, key)
