@@ -47,7 +47,7 @@ from grace_store.pool.pool import Pool
 from grace_store.pool.walk import Threads
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.study import STUDIES
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 # ---------------------------------------------------------------- stores, data, models, results
 

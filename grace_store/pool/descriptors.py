@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray, Positions, Rows
+from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray, Positions, Rows, offsets_of
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
@@ -18,7 +18,6 @@ from grace_store.likeness.points import Described, Descriptor
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import SignalReader, Threads, UnitVectors, map_ordered
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.gram import offsets_of
 
 VectorType = Literal["float32", "float16"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray
+from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, offsets_of
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
@@ -24,8 +24,8 @@ from grace_store.scoring.score_table import GROUP_COLUMNS
 from grace_store.store.opened import Store
 from grace_store.values.alignment import ROUGH
 from grace_store.values.directions import unit_vectors
-from grace_store.values.gram import RESOLUTION, offsets_of
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.gram import RESOLUTION
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.within_groups import Within, compare_within
 
 

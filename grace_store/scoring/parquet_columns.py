@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import Array, BoolArray, IntArray, Numbers
+from grace_store.base.arrays import Array, BoolArray, IntArray, Numbers, offsets_of
 from grace_store.base.documents import Document, document_metadata, metadata_document
 from grace_store.base.errors import DataError
 from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.states import flag_names
-from grace_store.values.gram import offsets_of
 
 NoteT = TypeVar("NoteT", bound=Document)
 

@@ -47,11 +47,18 @@ from grace_store.scoring.score_table import (
 )
 from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
+from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, combine_scores, combine_signals, placed, score_ragged
-from grace_store.values.methods.method import Heuristic, InfluenceMethod, InfluenceSpec, MethodSpec, Responses
-from grace_store.values.score_spec import History, ScoreSpec
+from grace_store.values.methods.method import (
+    Heuristic,
+    InfluenceMethod,
+    InfluenceSpec,
+    MethodSpec,
+    Responses,
+    ScoreSpec,
+)
 from grace_store.values.within_groups import Within
 
 

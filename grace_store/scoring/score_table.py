@@ -24,6 +24,8 @@ from grace_store.base.arrays import (
     IntArray,
     ascend,
     find_rows,
+    offsets_of,
+    sum_by_sample,
 )
 from grace_store.base.documents import document_metadata
 from grace_store.base.errors import SettingError
@@ -45,7 +47,6 @@ from grace_store.scoring.parquet_columns import (
     write_blocks,
 )
 from grace_store.store.opened import Store
-from grace_store.values.gram import offsets_of, sum_by_sample
 from grace_store.values.length_bias import lengths_of
 from grace_store.values.ranking import Length, balanced_order, rank
 

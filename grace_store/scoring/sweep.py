@@ -50,8 +50,8 @@ from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import OrderStatistics, budget, top_mask
-from grace_store.values.score_spec import ScoreSpec
 
 MAX_RANKED = 1 << 17
 """Rank correlations are taken over at most this many samples, evenly spread; the sweep says how many."""

@@ -25,8 +25,8 @@ from grace_store.values.alignment import Target
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import share_interval
 from grace_store.values.methods.grace import AlignmentMeans, alignment_means, combine_signals, placed, score_ragged
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget
-from grace_store.values.score_spec import ScoreSpec
 
 MAX_SETTINGS = 2000
 

@@ -6,6 +6,7 @@ the reference counts as the zero vector. A cosine with a zero vector is 0, and t
 cancel, below ROUGH of it, most digits of r.r are lost, and the sample is flagged too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -16,8 +17,10 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.values.gram import RESOLUTION, TINY, GramColumns
-from grace_store.values.score_spec import History, history_weights, parse_history
+from grace_store.values.methods.method import NamedHistory, parse_history
 
+History = str | FloatArray | Callable[[int], FloatArray]
+"""A name ("uniform", "window:W", "ema:B"), weights (K, K) or larger, or a function from K to weights (K, K)."""
 Target = Literal["answer", "trace", "suffix", "group"]
 
 ROUGH = 2.0**-10
@@ -120,6 +123,49 @@ def history_cosines(gram: GramColumns, history: History) -> Cosines:
     decay = parse_history(history).decay if isinstance(history, str) else None
     reference = _weighted_references(gram, history) if decay is None else _decaying_references(gram, decay)
     return _cosines(gram, 1, reference)
+
+
+def history_weights(history: History, num_steps: int) -> FloatArray:
+    """Return the weights (K, K), row k those of the steps before step k: row 0 is 0, all others add up to 1.
+
+    Weights given from Python need not add up to 1, only be at least 0; of larger ones the leading part is used.
+
+    >>> history_weights("ema:0.5", 3)
+    array([[0.        , 0.        , 0.        ],
+           [1.        , 0.        , 0.        ],
+           [0.33333333, 0.66666667, 0.        ]])
+    """
+    if isinstance(history, str):
+        weights = _named_weights(parse_history(history), num_steps)
+    else:
+        weights = _given_weights(history(num_steps) if callable(history) else history, num_steps)
+    weights[1:] /= weights[1:].sum(axis=1, keepdims=True)
+    return weights
+
+
+def _named_weights(history: NamedHistory, num_steps: int) -> FloatArray:
+    step = np.arange(num_steps)
+    age = step[:, None] - 1 - step[None, :]
+    if history.kind == "window":
+        return ((age >= 0) & (age < history.parameter)).astype(np.float64)
+    # 0.0 ** 0 is 1, so that ema:0 is the previous step alone; the future's powers are thrown away.
+    powers: FloatArray = np.power(1.0 if history.kind == "uniform" else history.parameter, np.maximum(age, 0))
+    return np.where(age >= 0, powers, 0.0)
+
+
+def _given_weights(given: FloatArray, num_steps: int) -> FloatArray:
+    weights = np.array(given, dtype=np.float64)
+    if weights.ndim != 2 or min(weights.shape) < num_steps:
+        raise SettingError(f"history weights of shape {weights.shape} do not reach {num_steps} steps")
+    weights = weights[:num_steps, :num_steps].copy()
+    if np.triu(weights).any():
+        raise SettingError("history weights give weight to a step itself or to later ones: keep row k below column k")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise SettingError("history weights must be finite and at least 0")
+    if not (weights[1:] > 0).any(axis=1).all():
+        step = 1 + int(np.flatnonzero(~(weights[1:] > 0).any(axis=1))[0])
+        raise SettingError(f"history weights leave step {step + 1} without a history: its row is all 0")
+    return weights
 
 
 def point_one_way(gram: GramColumns) -> BoolArray:

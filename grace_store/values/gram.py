@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Numbers
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Numbers, offsets_of
 
 
 def num_entries(num_segments: int) -> int:
@@ -66,17 +66,6 @@ def unpack(packed: Numbers) -> FloatArray:
     return gram
 
 
-def offsets_of(counts: Numbers) -> IntArray:
-    """Return where each of consecutive runs starts, and where the last one ends.
-
-    >>> offsets_of(np.array([3, 1, 2]))
-    array([0, 3, 4, 6])
-    """
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
-
-
 def is_step(num_steps: Numbers) -> BoolArray:
     """Return which of the samples' segments, flat, are steps; the last segment of each sample is its answer.
 
@@ -86,21 +75,6 @@ def is_step(num_steps: Numbers) -> BoolArray:
     found = np.ones(int((num_steps + 1).sum()), dtype=np.bool_)
     found[np.cumsum(num_steps + 1) - 1] = False
     return found
-
-
-def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
-    """Return the sum of each sample's parts, which lie flat.
-
-    >>> sum_by_sample(np.array([2, 1]), np.array([3, 4, 5]))
-    array([7., 5.])
-    """
-    offsets = offsets_of(num_parts)
-    if part.shape != (offsets[-1],):
-        raise ValueError(f"{len(num_parts)} samples have {offsets[-1]} parts, not {part.shape}")
-    if not len(num_parts):
-        return np.zeros(0)
-    sums: FloatArray = np.add.reduceat(part.astype(np.float64), offsets[:-1])
-    return sums
 
 
 TINY = float(np.finfo(np.float32).tiny)

@@ -9,7 +9,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Frozen, Settings
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 MAX_ALPHAS = 1001
 

@@ -13,9 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, ascend
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, ascend, offsets_of
 from grace_store.base.errors import SettingError
-from grace_store.values.gram import offsets_of
 
 # ---------------------------------------------------------------- order statistics
 

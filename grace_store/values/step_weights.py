@@ -11,9 +11,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers
+from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers, offsets_of
 from grace_store.base.states import Flag
-from grace_store.values.gram import Block, offsets_of
+from grace_store.values.gram import Block
 from grace_store.values.weightings import WEIGHTINGS
 from grace_store.values.weightings.weighting import Pulls, Steps, WeightsSpec
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from grace_store.base.arrays import FloatArray, IntArray, Numbers
-from grace_store.values.gram import offsets_of, sum_by_sample
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.base.arrays import FloatArray, IntArray, Numbers, offsets_of, sum_by_sample
+from grace_store.values.methods.method import ScoreSpec
 
 ADDED_UP = ("mean", "last", "length_weighted")
 """Aggregations that weigh steps by what is known before their scores; min and quantiles look at the scores."""

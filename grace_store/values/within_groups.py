@@ -8,9 +8,8 @@ from typing import Literal, Self
 
 import numpy as np
 
-from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray, offsets_of
 from grace_store.base.errors import SettingError
-from grace_store.values.gram import offsets_of
 from grace_store.values.ranking import Ratio, budget
 
 Within = Literal["centred", "standardised"]

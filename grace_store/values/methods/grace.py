@@ -11,13 +11,12 @@ from typing import Self
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers
+from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers, offsets_of
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
-from grace_store.values.alignment import Cosines, Target, history_cosines, point_one_way, target_cosines
-from grace_store.values.gram import Block, GramColumns, offsets_of, pack
-from grace_store.values.methods.method import Method
-from grace_store.values.score_spec import History, ScoreSpec, aggregate, check_alpha, parse_aggregation
+from grace_store.values.alignment import Cosines, History, Target, history_cosines, point_one_way, target_cosines
+from grace_store.values.gram import Block, GramColumns, pack
+from grace_store.values.methods.method import Aggregation, Method, ScoreSpec, check_alpha, parse_aggregation
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +192,52 @@ def _values(gram: GramColumns, answer: Cosines, past: Cosines, step_score: Float
         return _balance(*_answer_means(gram, answer), _history_mean(gram, past), spec.alpha)
     first = 1 if spec.without_answer else 0
     return aggregate(step_score[first:], gram.num_steps - first, gram.step_tokens[first:], aggregation)
+
+
+def aggregate(
+    step_score: FloatArray, num_steps: IntArray, num_tokens: FloatArray, aggregation: Aggregation
+) -> FloatArray:
+    """Return one value a sample, (n,), from its step scores and the steps' token counts, both (steps, n).
+
+    A sample's first num_steps rows count, and the others must be 0. A quantile between two steps' scores is
+    interpolated. A sample without steps, or by length without tokens, has no value: NaN.
+
+    >>> by_length = parse_aggregation("length_weighted")
+    >>> aggregate(np.array([[1.0], [4.0]]), np.array([2]), np.array([[2.0], [1.0]]), by_length)
+    array([2.])
+    """
+    if len(step_score) == 0:
+        return np.full(len(num_steps), np.nan)
+    if aggregation.kind == "mean":
+        return _ratio(step_score.sum(axis=0), num_steps.astype(np.float64))
+    if aggregation.kind == "length_weighted":
+        return _ratio((step_score * num_tokens).sum(axis=0), num_tokens.sum(axis=0))
+    if aggregation.kind == "last":
+        value = _pick(step_score, num_steps - 1)
+    else:
+        # min is the quantile 0. Steps a sample has not are sorted behind those it has.
+        present = np.arange(len(step_score))[:, None] < np.maximum(num_steps, 1)
+        ordered = np.sort(np.where(present, step_score, np.inf), axis=0)
+        value = _quantile(ordered, num_steps, aggregation.quantile)
+    value[num_steps == 0] = np.nan
+    return value
+
+
+def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
+    return np.divide(total, weight, out=np.full_like(total, np.nan), where=weight > 0)
+
+
+def _pick(rows: FloatArray, row: IntArray) -> FloatArray:
+    picked: FloatArray = np.take_along_axis(rows, np.maximum(row, 0)[None], axis=0)[0]
+    return picked
+
+
+def _quantile(ordered: FloatArray, num_steps: IntArray, quantile: float) -> FloatArray:
+    last = np.maximum(num_steps - 1, 0)
+    place = quantile * last
+    below = place.astype(np.int64)
+    low, high = _pick(ordered, below), _pick(ordered, np.minimum(below + 1, last))
+    return low + (place - below) * (high - low)
 
 
 # ---------------------------------------------------------------- several signals as one

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.gram import sum_by_sample
+from grace_store.base.arrays import FloatArray, Numbers, sum_by_sample
 from grace_store.values.methods.method import Heuristic
 
 

@@ -4,9 +4,11 @@ A new method is a module with one ``Method`` called METHOD, and its name in ``me
 vectors is a ``Heuristic``, one that looks at a target set an ``InfluenceMethod``: for both, scoring itself is there.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -64,6 +66,124 @@ class InfluenceSpec(MethodSpec):
     """With the method cadc, join subtasks whose gradients' trajectories have at least this cosine."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of the methods random (its values) and cadc (its clustering)."""
+
+
+# ---------------------------------------------------------------- the settings of GRACE
+
+
+class NamedHistory(NamedTuple):
+    """A history understood; parameter is W, B, or nothing (0)."""
+
+    kind: Literal["uniform", "window", "ema"]
+    parameter: float = 0.0
+
+    @property
+    def decay(self) -> float | None:
+        """How much a step's history keeps of the one before it, or None where it is no such recursion."""
+        return {"uniform": 1.0, "ema": self.parameter}.get(self.kind)
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "uniform" else f"{self.kind}:{self.parameter!r}".removesuffix(".0")
+
+
+@lru_cache(maxsize=256)
+def parse_history(text: str) -> NamedHistory:
+    """Understand a history's name.
+
+    >>> parse_history("ema:0.8")
+    NamedHistory(kind='ema', parameter=0.8)
+    """
+    kind, colon, parameter = text.strip().partition(":")
+    if kind == "uniform" and not colon:
+        return NamedHistory("uniform")
+    if kind == "window" and colon:
+        if not (parameter.isascii() and parameter.isdigit() and int(parameter) >= 1):
+            raise SettingError(f"history {text!r}: a window is a whole number of steps, at least 1, as in window:3")
+        return NamedHistory("window", int(parameter))
+    if kind == "ema" and colon:
+        try:
+            decay = float(parameter)
+        except ValueError:
+            decay = math.nan
+        if not 0 <= decay < 1:
+            raise SettingError(f"history {text!r}: an ema's decay is at least 0 and below 1, as in ema:0.8")
+        return NamedHistory("ema", decay)
+    raise SettingError(f"history {text!r} is none of uniform, window:W, ema:B")
+
+
+Kind = Literal["mean", "min", "last", "length_weighted", "quantile"]
+
+
+class Aggregation(NamedTuple):
+    """An aggregation understood; quantile is Q, or nothing (0)."""
+
+    kind: Kind
+    quantile: float = 0.0
+
+    def __str__(self) -> str:
+        return f"quantile:{self.quantile!r}".removesuffix(".0") if self.kind == "quantile" else self.kind
+
+
+_PLAIN: dict[str, Aggregation] = {kind: Aggregation(kind) for kind in get_args(Kind) if kind != "quantile"}
+
+
+def parse_aggregation(text: str) -> Aggregation:
+    """Understand an aggregation's name.
+
+    >>> parse_aggregation("quantile:0.25")
+    Aggregation(kind='quantile', quantile=0.25)
+    """
+    kind, colon, parameter = text.strip().partition(":")
+    if not colon and kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind != "quantile" or not colon:
+        raise SettingError(f"aggregation {text!r} is none of {', '.join(_PLAIN)}, quantile:Q")
+    try:
+        quantile = float(parameter)
+    except ValueError:
+        quantile = math.nan
+    if not 0 <= quantile <= 1:
+        raise SettingError(f"aggregation {text!r}: a quantile lies between 0 and 1, as in quantile:0.25")
+    return Aggregation("quantile", quantile)
+
+
+def check_alpha(alpha: float) -> float:
+    """Return alpha if it is a balance, refuse it otherwise."""
+    if not (math.isfinite(alpha) and 0 <= alpha <= 1):
+        raise SettingError(f"alpha {alpha:g} is not between 0 (history alone) and 1 (answer alone)")
+    return alpha
+
+
+class ScoreSpec(MethodSpec):
+    """How Grams become values. GRACE without history is alpha = 1.
+
+    >>> ScoreSpec(history="ema:.80").history
+    'ema:0.8'
+    """
+
+    method: Literal["grace"] = "grace"
+    alpha: Annotated[float, AfterValidator(check_alpha)] = 0.7
+    """Weight of the alignment with the answer, 0 to 1; the alignment with the history has the rest."""
+    history: Annotated[str, AfterValidator(lambda text: str(parse_history(text)))] = "uniform"
+    """Weights of the earlier steps: uniform, window:W (the last W steps) or ema:B (decaying by B a step)."""
+    target: Literal["answer", "trace", "suffix", "group"] = "answer"
+    """What steps are aligned with: the answer, all tokens of steps and answer (trace), the tokens after the step
+    (suffix), or the mean direction of the answers of the question's other traces (group, with `score` alone)."""
+    without_answer: bool = False
+    """Score by the alignment with history alone; a sample with one step has no value then."""
+    aggregation: Annotated[str, AfterValidator(lambda text: str(parse_aggregation(text)))] = "mean"
+    """How step scores become a value: mean, min, last, length_weighted (by tokens) or quantile:Q."""
+
+    @model_validator(mode="after")
+    def _answer_left_out(self) -> Self:
+        for name in ("alpha", "target") if self.without_answer else ():
+            given = getattr(self, name)
+            if given != type(self).model_fields[name].default:
+                raise SettingError(f"without_answer scores by history alone, so {name} {given} would be ignored")
+        return self
+
+
+# ---------------------------------------------------------------- methods
 
 
 def parse_spec(settings: dict[str, Any]) -> MethodSpec:

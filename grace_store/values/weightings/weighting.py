@@ -14,7 +14,7 @@ from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
 from grace_store.values.gram import RESOLUTION, TINY, GramColumns, num_entries
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 
 @dataclass(frozen=True, slots=True)
