@@ -197,15 +197,20 @@ class Rules:
                 "out, or take a table of another method"
             )
         control = _controls(selection.control, table)
-        excluded = exclude(table, selection.exclude_flagged, selection.exclude_contaminated)
         resolved: dict[str, Any] = {"where": kept, "control": control}
-        if excluded is not None:
+        excluded = None
+        if selection.exclude_flagged or selection.exclude_contaminated is not None:
+            excluded = exclude(table, selection.exclude_flagged, selection.exclude_contaminated)
             resolved |= {"exclude_flagged": excluded.flags, "exclude_contaminated": excluded.against}
         rules = cls(selection, table, excluded, store=store, data=data)
         if not rules.is_possible.any():
             place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
             raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
-        question, resolved["group_by"] = questions_of(table, selection, rules._questions)
+        question = None
+        if selection.is_in_questions:
+            question, resolved["group_by"] = questions_of(table, selection, rules._questions)
+        elif selection.group_by is not None:
+            raise SettingError("--group-by says what a question is: give --per-group, or choose pairs, with it")
         groups = None if by is None else groups_of(table, by, store, data)
         return replace(rules, selection=selection.model_copy(update=resolved), groups=groups, question=question)
 

@@ -17,24 +17,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Int32Array, IntArray, find_rows
+from grace_store.base.arrays import Array, Int32Array, IntArray, find_rows
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.base.files import file_sha256
 from grace_store.base.states import Unusable
 from grace_store.base.text import first_few, one_line
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder, name_files
-from grace_store.data.parse_records import parse_record
 from grace_store.data.record import Record, fields_in, value_of
 from grace_store.data.sample import Sample
 from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest, response_digest, wording_digest
-from grace_store.store.opened import SignalView, Store
-from grace_store.store.sample_rows import PositionsLike, SampleRows, locators_at, order_of_records, rows_at
+from grace_store.store.layout import SAMPLES_PER_CHUNK
+from grace_store.store.opened import SampleRows, SignalView, Store
 
 CHANGES_SHOWN = 3
 FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
 RECORDS_LOOKED_AT = 1000
 """Records that are read to say which fields there are."""
+GATHERED_AT_ONCE = 1 << 18
+"""Samples that are looked up together where neighbours in the dataset are far apart in the plan."""
+
+PositionsLike = IntArray | Sequence[int]
+"""Of samples in a plan."""
 
 
 def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True) -> Dataset:
@@ -122,6 +126,53 @@ def _planned_digests(store: Store, first: int, last: int) -> Iterator[tuple[int,
         yield from zip(some.row.tolist(), map(bytes, some.digest), strict=True)
 
 
+# ---------------------------------------------------------------- where records lie
+
+
+def rows_at(store: Store, positions: PositionsLike) -> Iterator[SampleRows]:
+    """Yield the plan's columns for samples at some positions, a piece at a time."""
+    names = [f"sample_{name}" for name in SampleRows.COLUMNS]
+    for piece in _pieces(store, positions):
+        ids, *columns = _columns_at(store, names, piece)
+        yield SampleRows(ids.tolist(), *columns)
+
+
+def locators_at(store: Store, positions: PositionsLike) -> Iterator[tuple[int, int, int]]:
+    """Yield where the records of samples at some positions lie: file, offset and length."""
+    for piece in _pieces(store, positions):
+        columns = _columns_at(store, ["sample_file", "sample_offset", "sample_length"], piece)
+        yield from zip(*(column.tolist() for column in columns), strict=True)
+
+
+def order_of_records(store: Store, positions: IntArray) -> IntArray:
+    """Return the order in which the records of samples at some positions stand in the dataset."""
+    return np.argsort(_columns_at(store, ["sample_row"], positions)[0] if store.plan.spec.gather else positions)
+
+
+def _pieces(store: Store, positions: PositionsLike) -> Iterator[IntArray]:
+    # Of a plan that gathers, any piece may need every chunk: large pieces read all of it a few times only.
+    length = GATHERED_AT_ONCE if store.plan.spec.gather else SAMPLES_PER_CHUNK
+    for start in range(0, len(positions), length):
+        yield np.asarray(positions[start : start + length], dtype=np.int64)
+
+
+def _columns_at(store: Store, names: Sequence[str], positions: IntArray) -> list[Array]:
+    """Return arrays of the plan at some positions; each of their chunks is read once."""
+    chunk = positions // SAMPLES_PER_CHUNK
+    order = np.argsort(chunk, kind="stable")
+    parts = np.split(positions[order], np.flatnonzero(np.diff(chunk[order])) + 1)
+    back = np.argsort(order)
+    return [np.concatenate([_within_chunk(store, name, part) for part in parts])[back] for name in names]
+
+
+def _within_chunk(store: Store, name: str, positions: IntArray) -> Array:
+    first, last = (int(positions.min()), int(positions.max())) if len(positions) else (0, -1)
+    return store.column(name, first, last + 1)[positions - first]
+
+
+# ---------------------------------------------------------------- records as samples
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedUnit:
     """The samples of a unit and their segments' character spans, shape (rows, 2)."""
@@ -164,6 +215,8 @@ class UnitLoader:
             yield from self._understand(rows)
 
     def _understand(self, rows: SampleRows) -> Iterator[Sample]:
+        from grace_store.data.parse_records import parse_record  # all formats, which no copy of records needs
+
         locators = list(zip(rows.file.tolist(), rows.offset.tolist(), rows.length.tolist(), strict=True))
         for i, raw in enumerate(self._dataset.read_many(locators)):
             record = Record(int(rows.row[i]), *locators[i], raw)

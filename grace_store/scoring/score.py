@@ -18,7 +18,6 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.states import ABOUT, Flag, flag_counts
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads
-from grace_store.scoring.conclusions import conclude_scores
 from grace_store.scoring.grouped_scoring import (
     GroupAlignment,
     Scoring,
@@ -40,6 +39,7 @@ from grace_store.scoring.provenance import (
 from grace_store.scoring.score_table import (
     ScoreRows,
     ScoreTable,
+    conclude_scores,
     read_scores,
     read_scores_note,
     scores_schema,

@@ -29,7 +29,7 @@ from grace_store.base.arrays import (
 )
 from grace_store.base.documents import document_metadata
 from grace_store.base.errors import SettingError
-from grace_store.base.states import ABOUT
+from grace_store.base.states import ABOUT, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.parquet_columns import (
@@ -47,8 +47,8 @@ from grace_store.scoring.parquet_columns import (
     write_blocks,
 )
 from grace_store.store.opened import Store
-from grace_store.values.length_bias import lengths_of
-from grace_store.values.ranking import Length, balanced_order, rank
+from grace_store.values.length_bias import MUCH, explained_by_lengths, explained_text, is_vague, lengths_of
+from grace_store.values.ranking import Length, balanced_order, budget, rank
 
 if TYPE_CHECKING:
     from grace_store.pool.walk import SampleBlock, SignalReader
@@ -135,6 +135,17 @@ class ScoreTable(NotedTable[ScoresNote]):
         return tuple(name for name in ABOUT if name != "same_direction" or self.note.method.reads == "grams")
 
     @property
+    def known_trace_flags(self) -> list[str]:
+        """The flags of traces that were looked for."""
+        return [name for name in HYGIENE_FLAGS if name in self.known_flags]
+
+    @property
+    def exclude_option(self) -> str:
+        """The option of `select` that leaves flagged traces out; the option takes only flags that were looked for."""
+        known = self.known_trace_flags
+        return "--exclude-flagged" + ("" if len(known) == len(HYGIENE_FLAGS) else f" {','.join(known)}")
+
+    @property
     def flag_counts(self) -> dict[str, int]:
         """How many samples have each flag, of those that any sample has."""
         counts = Counter(self.table["flags"].combine_chunks().flatten().to_pylist())
@@ -147,6 +158,10 @@ class ScoreTable(NotedTable[ScoresNote]):
         found = np.zeros(len(self), dtype=np.bool_)
         found[numpy_numbers(pa.chunked_array([pc.list_parent_indices(lists).filter(hits)]))] = True
         return found
+
+    def num_flagged(self, rows: IntArray) -> int:
+        """Return how many of some rows of the table have a flag of the trace."""
+        return int(self.is_flagged(self.known_trace_flags)[rows].sum())
 
     @property
     def method(self) -> str:
@@ -227,6 +242,39 @@ class ScoreTable(NotedTable[ScoresNote]):
         frame = NotedTable.to_pandas(self)
         more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
         return frame.assign(**more)
+
+
+BEST = "0.2"
+"""The share of a table that is looked at before anything is selected."""
+
+
+def conclude_scores(table: ScoreTable) -> str:
+    """Return how far values follow length, whether the best traces are flagged, and what to do next."""
+    ranked = table.ranked()
+    if not len(ranked):
+        flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
+        why = f": the flags say why ({flags})" if flags else ""
+        return f"None of {counted(len(table), 'sample')} has a value{why}."
+    explained, pearson = explained_by_lengths(table.value, table.lengths)
+    of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
+    follows_length = explained.high > MUCH and not is_vague(explained)
+    return f"{explained_text(explained, pearson, of_all)} {_next_step(table, ranked, follows_length=follows_length)}"
+
+
+def _next_step(table: ScoreTable, ranked: IntArray, *, follows_length: bool) -> str:
+    """Return what the user should do before or while selecting."""
+    best = ranked[: budget(BEST, len(ranked))]
+    if num_flagged := table.num_flagged(best):
+        known = table.known_trace_flags
+        first = [name for name in table.table["flags"][int(ranked[0])].as_py() if name in known]
+        top = f"The highest value belongs to a trace flagged {', '.join(first)}, and " if first else ""
+        of_best = f"{num_flagged} of the best {len(best)} {'are' if num_flagged > 1 else 'is'} flagged"
+        of_all = f"{table.num_flagged(ranked)} of all {len(ranked)}"
+        return f"{top}{of_best} ({of_all}): `select {table.exclude_option}` leaves flagged traces out."
+    clean = f"None of the best {len(best)} is flagged; "
+    if follows_length:
+        return f"{clean}`audit` shows more of length, and `select --control length` ranks without it."
+    return f"{clean}next, `select` keeps the best."
 
 
 # ---------------------------------------------------------------- writing

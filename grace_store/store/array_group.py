@@ -21,9 +21,8 @@ from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt, UnknownName
-from grace_store.store import layout
 from grace_store.store.digested_json import BODY, from_bytes, sealed_body
-from grace_store.store.layout import ArraySpec
+from grace_store.store.layout import ArraySpec, chunk_key, commit_key
 
 if TYPE_CHECKING:
     from grace_store.store.backend import Backend
@@ -32,9 +31,7 @@ if TYPE_CHECKING:
 class ArrayGroup:
     """Arrays of a Zarr group, opened when first asked for; keep_chunks keeps the chunk of each that was read last."""
 
-    def __init__(
-        self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec], *, keep_chunks: bool = False
-    ) -> None:
+    def __init__(self, backend: Backend, path: str, arrays: Sequence[ArraySpec], *, keep_chunks: bool = False) -> None:
         self.backend = backend
         self.path = path
         self.specs = {spec.name: spec for spec in arrays}
@@ -95,7 +92,7 @@ class ArrayGroup:
     def _whole(self, name: str, number: int) -> Array:
         """Return a chunk by its number, padding included."""
         spec = self.specs[name]
-        key = f"{self.path}/{layout.chunk_key(name, len(spec.dims), number)}"
+        key = f"{self.path}/{chunk_key(name, len(spec.dims), number)}"
         if (raw := self.backend.read(key)) is None:
             raise missing_chunk(self.backend, key)
         try:
@@ -110,7 +107,7 @@ class ArrayGroup:
         )
 
 
-def _has_codecs(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
+def _has_codecs(array: zarr.Array[Any], spec: ArraySpec) -> bool:
     """Return whether an array is encoded as FORMAT.md says: others' codecs may do anything, such as unpack objects.
 
     Codecs are compared as JSON, as they are on disk: the types of their settings differ between releases of zarr.
@@ -212,11 +209,11 @@ class ChunkReader:
 
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
         """Return what the commits of units say of their chunks. Seals and owners are checked; verify does more."""
-        raws = self._group.backend.read_all(layout.commit_key(self._signal, unit) for unit in units)
+        raws = self._group.backend.read_all(commit_key(self._signal, unit) for unit in units)
         return {unit: self._digests(unit, raw) for unit, raw in zip(units, raws, strict=True)}
 
     def _digests(self, unit: int, raw: bytes | None) -> Digests:
-        key = layout.commit_key(self._signal, unit)
+        key = commit_key(self._signal, unit)
         try:
             commit = from_bytes(raw, key)
             sealed_body(commit, key)
@@ -231,14 +228,12 @@ class ChunkReader:
         """Yield the chunk of each (array, unit), padding included; several are read at a time where that helps."""
         specs = [self._group.specs[name] for name, _ in wanted]
         both = zip(specs, wanted, strict=True)
-        chunks = [layout.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
+        chunks = [chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
         raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
         for spec, (_, unit), key, raw in zip(specs, wanted, chunks, raws, strict=True):
             yield self._chunk(spec, unit, key, raw, digests[unit].get(key, {}))
 
-    def _chunk(
-        self, spec: layout.ArraySpec, unit: int, key: str, raw: bytes | None, committed: Mapping[str, Any]
-    ) -> Array:
+    def _chunk(self, spec: ArraySpec, unit: int, key: str, raw: bytes | None, committed: Mapping[str, Any]) -> Array:
         where = f"{self._group.path}/{key}"
         if raw is None:
             raise self._broken(where, "is missing")
@@ -253,7 +248,7 @@ class ChunkReader:
         try:
             chunk = decode_chunk(raw, spec)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            where = f"{self._group.path}/{layout.chunk_key(name, len(spec.dims), unit)}"
+            where = f"{self._group.path}/{chunk_key(name, len(spec.dims), unit)}"
             raise self._broken(where, f"cannot be decoded ({error})") from error
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
 

@@ -8,11 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import MissingExtra, SettingError
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import STATE_CODES, TEXT_FLAGS, text_mask
 from grace_store.store.storages import storage_of
+
+LOWEST_ZARR = (3, 1, 3)
+
+
+def check_zarr(installed: str) -> None:
+    """Raise MissingExtra for a zarr that would call a sound store broken, or not start."""
+    if tuple(map(int, re.findall(r"\d+", installed)[:3])) < LOWEST_ZARR:
+        lowest = ".".join(map(str, LOWEST_ZARR))
+        raise MissingExtra(f"zarr {installed} is too old for grace-store. Run `pip install 'zarr>={lowest}'`.")
+
 
 # ---------------------------------------------------------------- keys
 # Where everything lies in a store: the keys of groups, chunks and documents.

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import zarr
 
-from grace_store.base.arrays import Array, Float32Array, FloatArray, IntArray, Positions, find_rows
+from grace_store.base.arrays import (
+    Array,
+    ByteArray,
+    Float32Array,
+    FloatArray,
+    Int32Array,
+    IntArray,
+    Positions,
+    find_rows,
+)
 from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinished, UnknownName
 from grace_store.base.metadata import (
     Commit,
@@ -28,12 +38,29 @@ from grace_store.store.array_group import ArrayGroup, ChunkReader
 from grace_store.store.backend import Backend, LocalBackend, open_backend
 from grace_store.store.digested_json import from_bytes, group_document, unseal
 from grace_store.store.layout import SAMPLES_GROUP, SIGNALS_GROUP
-from grace_store.store.sample_rows import SampleRows
 from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64
 """Of a plan with more chunks of samples than this it is checked that they are there."""
 _REDO_ALL = "Nothing else says how the signal's units share: `grace-store verify --repair` does all of them again."
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """The plan's columns for some samples."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("id", "row", "file", "offset", "length", "digest", "num_steps")
+
+    sample_id: list[str]
+    row: IntArray
+    file: Int32Array
+    offset: IntArray
+    length: IntArray
+    digest: ByteArray
+    num_steps: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.sample_id)
 
 
 class Store:

@@ -12,6 +12,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, Numbers
 from grace_store.base.finding import Estimate
+from grace_store.base.text import about, percent, percent_between
 from grace_store.values.ranking import Length, stable_order
 
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
@@ -301,3 +302,64 @@ def explained_interval(share: float, num_samples: int, num_columns: int) -> Inte
 def _moved(share: float, by: float) -> float:
     """Return an R squared whose R is moved on Fisher's scale, not below 0."""
     return 1.0 if share >= 1 else math.tanh(max(0.0, math.atanh(math.sqrt(share)) + by)) ** 2
+
+
+# ---------------------------------------------------------------- length in words
+
+
+LENGTH_WORDS: dict[Length, str] = {
+    "step_length": "the length of steps",
+    "response_length": "the length of responses",
+    "num_steps": "the number of steps",
+}
+MORE: dict[Length, tuple[str, str]] = {
+    "step_length": ("longer steps", "shorter steps"),
+    "response_length": ("longer responses", "shorter responses"),
+    "num_steps": ("more steps", "fewer steps"),
+}
+MUCH = 0.1
+"""Share of the variance from which on length explains enough to be looked at."""
+WIDE = 0.1
+"""Half-width from which on the interval of that share is too wide for a conclusion."""
+VAGUE = 0.2
+"""Deviation of random subsets above which a preference for length cannot be seen."""
+
+
+def is_vague(explained: Estimate) -> bool:
+    """Return whether the samples are too few to say how much length explains."""
+    return explained.num < MIN_AUDITED or (explained.low < MUCH and explained.half_width > WIDE)
+
+
+def explained_text(explained: Estimate, pearson: Mapping[Length, float], of_all: str = "") -> str:
+    """Return how many samples have a value, and how far values follow length."""
+    have = "samples have" if explained.num > 1 or of_all else "sample has"
+    return f"{explained.num}{of_all} {have} a value{_by_length(explained, pearson)}."
+
+
+def _by_length(explained: Estimate, pearson: Mapping[Length, float]) -> str:
+    # Samples that narrow the interval to WIDE, at the share in the interval that needs most of them.
+    widest = min(max(explained.low, 1 / 3), explained.high)
+    enough = about(max(float((2 * z_for() / WIDE) ** 2 * widest * (1 - widest) ** 2), explained.num + 1))
+    if explained.num < MIN_AUDITED:
+        return f", too few to say how far values follow length; about {enough} would do"
+    varying = {name: each for name, each in pearson.items() if each == each}
+    if not varying:
+        return "; all values or all lengths are the same, so that values cannot follow length"
+    share = f"{percent(max(explained.value, 0.0))} of how values differ (95 % interval "
+    share += f"{percent_between(explained.low, explained.high)})"
+    if is_vague(explained):
+        told = f"length explains {share}, and about {enough} samples would do"
+        return f", too few to say how far values follow length: {told}"
+    if explained.high <= MUCH:
+        return f"; length explains little, {share}"
+    name = max(varying, key=lambda each: abs(varying[each]))
+    more = MORE[name][0 if varying[name] > 0 else 1]
+    return f"; length explains {share}, above all {LENGTH_WORDS[name]} (higher values go with {more})"
+
+
+def chance_text(by_chance: float) -> str:
+    return f"random choices differ by less than {math.ceil(100 * by_chance)} %"
+
+
+def beyond_chance(ratio: float, chance: float) -> float:
+    return abs(ratio - 1) / chance
