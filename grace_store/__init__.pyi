@@ -87,6 +87,6 @@ from grace_store.values.grid import SweepSpec as SweepSpec
 from grace_store.values.methods.method import HeuristicSpec as HeuristicSpec
 from grace_store.values.methods.method import InfluenceSpec as InfluenceSpec
 from grace_store.values.methods.method import ScoreSpec as ScoreSpec
-from grace_store.values.weightings.weighting import WeightsSpec as WeightsSpec
+from grace_store.values.weightings import WeightsSpec as WeightsSpec
 
 __version__: str

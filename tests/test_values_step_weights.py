@@ -13,7 +13,7 @@ from grace_store.values.gram import pack
 from grace_store.values.methods.grace import score_grams
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.step_weights import SignalGrams, weigh_ragged
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WeightsSpec
 from tests.test_values_nnls import best_by_trying_all
 
 FIT = WeightsSpec()

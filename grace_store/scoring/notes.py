@@ -13,7 +13,7 @@ from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import InfluenceMethod, Method, MethodSpec, parse_spec
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WeightsSpec
 from grace_store.values.within_groups import Within
 
 if TYPE_CHECKING:

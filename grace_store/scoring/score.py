@@ -22,7 +22,6 @@ from grace_store.scoring.grouped_scoring import (
     GroupAlignment,
     Scoring,
     align_with_groups,
-    planned_groups,
     score_in_groups,
 )
 from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
@@ -64,27 +63,28 @@ from grace_store.values.within_groups import Within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """What is scored, and by what."""
+    """The settings of a scoring: the method, its signals, and the samples."""
 
     spec: MethodSpec = field(default_factory=ScoreSpec)
     signals: Signals = None
-    """A name, several, or {name: weight}; None for the only one."""
+    """The name of a signal, several names, or {name: weight}; None for the only signal."""
     targets: Targets | None = None
-    """What the methods that look at a target set, and only they, score by."""
+    """The target set, for the influence methods alone."""
     custom_history: History | None = None
-    """In place of the spec's: weights (K, K), row k those of the steps before step k, or a function from K to such."""
+    """Replaces the history of the spec: weights (K, K), row k for the steps before step k, or a function from K to
+    such weights."""
     partial: bool = False
-    """Score what is there of unfinished signals."""
+    """Accept unfinished signals, and score their finished units."""
     where: str | None = None
-    """Score only what this keeps: a condition in SQL over fields of the records, id, row and num_steps."""
+    """Score only the samples that meet a condition in SQL over fields of the records, id, row and num_steps."""
     within: Within | None = None
-    """Compare values within their question: less the mean of its traces (centred), or also divided by their standard
-    deviation (standardised)."""
+    """Compare values within their question: subtract the mean of its traces (centred), and also divide by their
+    standard deviation (standardised)."""
     group_by: str | None = None
     """The field of the records that names the question, for within and the target group; None for the same prompt and
     images."""
     data: Sequence[str] | None = None
-    """Where the dataset is now, if it moved; where, within and the target group read it."""
+    """New paths of the dataset, if it moved; where, within and the target group read the dataset."""
 
     @property
     def has_groups(self) -> bool:
@@ -94,7 +94,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRun:
-    """What was written."""
+    """A table of scores that was written."""
 
     out: Path
     num_samples: int
@@ -105,7 +105,7 @@ class ScoreRun:
 
     @property
     def conclusion(self) -> str:
-        """What the values mean, in a sentence or two; the table is read for it."""
+        """The conclusion from the values, in a sentence or two; reads the table."""
         return conclude_scores(read_scores(self.out, steps=False, ids=False))
 
 
@@ -132,7 +132,7 @@ def score(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreTable | ScoreRun:
-    """Return the scores of all done samples, or write them to out; a spec alone is its method on the only signal."""
+    """Return the scores of all done samples, or write them to out; a spec alone scores the only signal."""
     if not isinstance(request, ScoreRequest):
         request = ScoreRequest() if request is None else ScoreRequest(spec=request)
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -159,28 +159,27 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
 
 
 def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
-    """Return the scoring that a request needs, or say why it cannot be."""
+    """Return the scoring that a request asks for; raise SettingError if the request is impossible."""
     pool = Pool(store, request.signals, request.where, request.group_by, request.partial, request.data, threads)
     if not request.has_groups:
         if request.group_by is not None:
             raise SettingError("--group-by says what a question is: give --within group or --target group with it")
         return _prepare_method(pool, request, None, listener)
-    group = planned_groups(pool)
+    group = np.full(store.plan.num_samples, -1)
+    group[pool.positions] = pool.questions()
     scoring = _prepare_method(pool, request, group, listener)
     return score_in_groups(scoring, store, group, request.group_by, request.within, threads)
 
 
 def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, listener: Listener) -> Scoring:
-    """Return the scoring that a method needs, or say why it cannot be."""
+    """Return the scoring by the method of a request; raise SettingError if the request is impossible."""
     spec, method = request.spec, METHODS[request.spec.method]
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
         raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
     if isinstance(method, InfluenceMethod):
-        from grace_store.scoring.influence import (
-            prepare_influence,
-        )  # the reading of targets, which no other method needs
+        from grace_store.scoring.influence import prepare_influence  # no other method reads targets
 
-        pool.kept  # noqa: B018  a filter that keeps nothing is refused before the targets are read
+        pool.kept  # noqa: B018  a filter that keeps no sample is refused before the targets are read
         return prepare_influence(pool, cast(InfluenceSpec, spec), request.targets, listener)
     if request.targets is not None:
         takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
@@ -198,10 +197,10 @@ def replay(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreRun:
-    """Score again exactly as a table was scored, from the store it was made from or a copy of it elsewhere.
+    """Score again exactly as a table was scored, from the same store or a copy of that store.
 
-    targets says where the target set and its data are now; what else it may say is taken from the table. data says
-    where the dataset is now, which a table with a filter needs.
+    targets gives the new paths of the target set and its data; all its other fields come from the table. data gives
+    the new paths of the dataset, which a table with a filter needs.
     """
     note = read_scores_note(table)
     what = f"table of scores {table}"
@@ -216,12 +215,12 @@ def replay(
 
 
 def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
-    """Return the request that a table answers; moved says where its target set is now."""
+    """Return the request that made a table; moved gives the new paths of its target set."""
     weights = {name: note.signals[name].weight for name in note.checkpoints or note.signals}
     custom = None if note.custom_history is None else note.custom_history.weights
     return ScoreRequest(
         spec=note.spec,
-        # Weights that were not given are found again, so that the table says the same of where they come from.
+        # Weights that the user did not give are found again, so that the new table has the same weights_from.
         signals=weights if note.weights_from in (None, "given") else list(weights),
         targets=None if note.targets is None else targets_of(note, moved),
         custom_history=None if custom is None else np.array(custom),
@@ -233,7 +232,7 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
 
 
 def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
-    """Return the target set that a table was made from, at its old place or a new one, if it still is the same."""
+    """Return the target set of a table, at its old path or a new one; raise if the target set has changed."""
     then = note.targets
     assert then is not None
     assert note.checkpoints is not None
@@ -246,7 +245,7 @@ def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
 
 
 READS: dict[str, tuple[Reads, ...]] = {"grams": ("gram",), "losses": ("loss", "responses")}
-"""What is read of signals for methods that look at Grams or at losses; the others look at token counts alone."""
+"""Arrays that methods on Grams and methods on losses read; all other methods read token counts alone."""
 
 
 def _score_blocks(
@@ -281,7 +280,7 @@ def _block_rows(
     history: History | None,
     others: Sequence[GroupAlignment] | None,
 ) -> ScoreRows:
-    """Return the rows of a block; others say, for each signal, how steps are aligned with other traces' answers."""
+    """Return the rows of a block; others has, for each signal, the cosines of steps with other traces' answers."""
     steps, method = None, note.method
     if isinstance(method, Heuristic):
         value, flags = _heuristic(block, method, note.spec, weights)
@@ -301,7 +300,7 @@ def score_signals(
     history: History | None = None,
     others: Sequence[GroupAlignment] | None = None,
 ) -> RaggedScores:
-    """Return the scores of a block's samples, of all its signals together."""
+    """Return the scores of a block's samples, combined over all signals of the block."""
     parts = []
     alignments: Sequence[GroupAlignment | None] = others or [None] * len(block.signals)
     for found, other in zip(block.signals, alignments, strict=True):
@@ -320,7 +319,7 @@ def _heuristic(
     missing = np.zeros(len(block), dtype=np.bool_)
     for found, place in zip(block.signals, block.places, strict=True):
         row = block.row if place is None else block.row[place]
-        # Only methods that look at losses have them.
+        # Only methods on losses read losses.
         loss = found.statistic.get("loss", np.zeros(len(found.num_tokens), np.float32))
         is_whole = len(found.num_tokens) == len(found.num_steps)
         num_parts = np.ones_like(found.num_steps) if is_whole else found.num_steps + 1
@@ -336,7 +335,7 @@ def _heuristic(
 
 
 def _check_one_kind(store: Store, weights: SignalWeights) -> None:
-    """Raise if some signals have one vector per sample and others one per segment."""
+    """Raise SettingError if some signals have one vector per sample and others one per segment."""
     whole = [name for name in weights.names if store.signal(name).per_sample]
     if whole and len(whole) < len(weights.names):
         others = ", ".join(name for name in weights.names if name not in whole)
