@@ -1,8 +1,8 @@
-"""GRACE: Grams to step scores to values. Knows Grams and settings, no files.
+"""GRACE: from Grams to step scores to values. Knows Grams and settings, no files.
 
 V is affine in alpha, so one pass over the Grams gives the values for every alpha: the mean over all K steps is
 ``first + alpha * answer + (1 - alpha) * history``, where first is a_1 / K and the others are sums over k > 1
-of a_k / K and h_k / K. Scoring goes the same way, so that a score and a sweep agree to the last bit.
+of a_k / K and h_k / K. Scoring uses the same formula, so that a score and a sweep agree to the last bit.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from grace_store.values.methods.method import Aggregation, Method, ScoreSpec, ch
 
 @dataclass(frozen=True, slots=True)
 class RaggedScores:
-    """The scores of n samples; steps lie flat, sample i owning offsets[i]..offsets[i + 1]."""
+    """The scores of n samples; steps are flat, and sample i owns offsets[i]..offsets[i + 1]."""
 
     step_score: FloatArray
     answer_alignment: FloatArray
@@ -36,7 +36,7 @@ class RaggedScores:
 
     @classmethod
     def empty(cls, num_steps: Numbers) -> Self:
-        """Make room for scores, all still to be written."""
+        """Return arrays that are still to be filled."""
         offsets = offsets_of(num_steps)
         steps = (np.empty(int(offsets[-1])) for _ in range(3))
         flags = np.empty(len(num_steps), dtype=np.uint8)
@@ -45,7 +45,7 @@ class RaggedScores:
 
 @dataclass(frozen=True, slots=True)
 class AlignmentMeans:
-    """What the values of n samples are made of, for several histories and any alpha."""
+    """The mean alignments of n samples, which give the values for several histories and any alpha."""
 
     first: FloatArray
     """a_1 / K, (n,)."""
@@ -56,14 +56,8 @@ class AlignmentMeans:
     flags: FlagArray
     """(histories, n), bits of Flag."""
 
-    @classmethod
-    def empty(cls, num_samples: int, num_histories: int) -> Self:
-        """Make room for means, all still to be written."""
-        shape = (num_histories, num_samples)
-        return cls(np.empty(num_samples), np.empty(num_samples), np.empty(shape), np.empty(shape, dtype=np.uint8))
-
     def value(self, history: int, alpha: float) -> FloatArray:
-        """Return the values (n,) for the history with that index and one alpha."""
+        """Return the values (n,) for the history with this index and one alpha."""
         return _balance(self.first, self.answer, self.history[history], check_alpha(alpha))
 
 
@@ -78,12 +72,13 @@ def alignment_means(
     histories: Sequence[History],
     target: Target = "answer",
 ) -> AlignmentMeans:
-    """Return what the values for these histories and any alpha are made of, in one pass.
+    """Return the mean alignments for these histories in one pass.
 
     num_steps is (n,); the packed Grams and token counts of consecutive samples are concatenated, answers last.
     """
     block = Block(num_steps, packed, num_tokens, tokens=target != "answer")
-    means = AlignmentMeans.empty(len(num_steps), len(histories))
+    num, shape = len(num_steps), (len(histories), len(num_steps))
+    means = AlignmentMeans(np.empty(num), np.empty(num), np.empty(shape), np.empty(shape, dtype=np.uint8))
     for chunk in block.chunks():
         answer = target_cosines(chunk.gram, target)
         first, rest = _answer_means(chunk.gram, answer)
@@ -109,8 +104,8 @@ def score_ragged(
     """Score consecutive samples with any numbers of steps.
 
     num_steps is (n,); the packed Grams and token counts are concatenated, answers last. custom_history, which only
-    Python can give, takes the place of the spec's history; target_cosine, one number a step, that of cosines with the
-    spec's target, where that is none of the sample's own vectors.
+    Python can give, replaces the history of the spec. target_cosine, one number for each step, replaces the cosines
+    with the target, if the target is outside the sample.
 
     >>> scores = score_ragged(np.array([1]), np.array([4.0, 3.0, 9.0]), np.array([5, 2]), ScoreSpec())
     >>> scores.value, scores.offsets
@@ -126,7 +121,10 @@ def score_ragged(
             met_none = np.zeros(len(gram.num_steps), dtype=np.bool_)
             answer = Cosines(chunk.columns_of(target_cosine, scores.offsets), met_none)
         past = history_cosines(gram, spec.history if custom_history is None else custom_history)
-        step_score = _step_scores(answer, past, spec)
+        step_score, later_answer = answer.value.copy(), answer.value[1:]
+        step_score[1:] = past.value
+        if not spec.without_answer:
+            step_score[1:] = spec.alpha * later_answer + (1.0 - spec.alpha) * past.value
         value = _values(gram, answer, past, step_score, spec)[1:]
         scores.value[sample] = value
         scores.flags[sample] = _flags(answer, past) | np.isnan(value) * np.uint8(Flag.NO_VALUE)
@@ -180,12 +178,6 @@ def _history_mean(gram: GramColumns, past: Cosines) -> FloatArray:
     return mean
 
 
-def _step_scores(answer: Cosines, past: Cosines, spec: ScoreSpec) -> FloatArray:
-    scores = answer.value.copy()
-    scores[1:] = past.value if spec.without_answer else spec.alpha * answer.value[1:] + (1.0 - spec.alpha) * past.value
-    return scores
-
-
 def _values(gram: GramColumns, answer: Cosines, past: Cosines, step_score: FloatArray, spec: ScoreSpec) -> FloatArray:
     aggregation = parse_aggregation(spec.aggregation)
     if aggregation.kind == "mean" and not spec.without_answer:
@@ -197,10 +189,10 @@ def _values(gram: GramColumns, answer: Cosines, past: Cosines, step_score: Float
 def aggregate(
     step_score: FloatArray, num_steps: IntArray, num_tokens: FloatArray, aggregation: Aggregation
 ) -> FloatArray:
-    """Return one value a sample, (n,), from its step scores and the steps' token counts, both (steps, n).
+    """Return one value for each sample, (n,), from its step scores and the steps' token counts, both (steps, n).
 
-    A sample's first num_steps rows count, and the others must be 0. A quantile between two steps' scores is
-    interpolated. A sample without steps, or by length without tokens, has no value: NaN.
+    A sample's first num_steps rows count, and the others must be 0. A quantile between two scores is interpolated.
+    A sample without steps, or without tokens if tokens are the weights, has no value: NaN.
 
     >>> by_length = parse_aggregation("length_weighted")
     >>> aggregate(np.array([[1.0], [4.0]]), np.array([2]), np.array([[2.0], [1.0]]), by_length)
@@ -215,10 +207,14 @@ def aggregate(
     if aggregation.kind == "last":
         value = _pick(step_score, num_steps - 1)
     else:
-        # min is the quantile 0. Steps a sample has not are sorted behind those it has.
+        # min is the quantile 0. Steps that a sample does not have are sorted to the end.
         present = np.arange(len(step_score))[:, None] < np.maximum(num_steps, 1)
         ordered = np.sort(np.where(present, step_score, np.inf), axis=0)
-        value = _quantile(ordered, num_steps, aggregation.quantile)
+        last = np.maximum(num_steps - 1, 0)
+        place = aggregation.quantile * last
+        below = place.astype(np.int64)
+        low, high = _pick(ordered, below), _pick(ordered, np.minimum(below + 1, last))
+        value = low + (place - below) * (high - low)
     value[num_steps == 0] = np.nan
     return value
 
@@ -230,14 +226,6 @@ def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
 def _pick(rows: FloatArray, row: IntArray) -> FloatArray:
     picked: FloatArray = np.take_along_axis(rows, np.maximum(row, 0)[None], axis=0)[0]
     return picked
-
-
-def _quantile(ordered: FloatArray, num_steps: IntArray, quantile: float) -> FloatArray:
-    last = np.maximum(num_steps - 1, 0)
-    place = quantile * last
-    below = place.astype(np.int64)
-    low, high = _pick(ordered, below), _pick(ordered, np.minimum(below + 1, last))
-    return low + (place - below) * (high - low)
 
 
 # ---------------------------------------------------------------- several signals as one
@@ -263,7 +251,7 @@ def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) 
 
 
 def placed(values: FloatArray, place: IntArray | None, num_samples: int) -> FloatArray:
-    """Return values with samples on the last axis put in their places among all; NaN elsewhere. None: they are all.
+    """Return an array of num_samples on the last axis with values at these places, NaN elsewhere; None for all places.
 
     >>> placed(np.array([1.0, 2.0]), np.array([0, 2]), 3)
     array([ 1., nan,  2.])
@@ -278,7 +266,7 @@ def placed(values: FloatArray, place: IntArray | None, num_samples: int) -> Floa
 def combine_scores(
     num_steps: Numbers, parts: Sequence[RaggedScores], places: Sequence[IntArray | None], weights: Sequence[float]
 ) -> RaggedScores:
-    """Return the weighted mean of signals' scores; a sample that one of them lacks is flagged, and NaN throughout."""
+    """Return the weighted mean of signals' scores; a sample that a signal lacks has a flag, and NaN for all scores."""
     if len(parts) == 1 and places[0] is None:
         return parts[0]
     scores = RaggedScores.empty(num_steps)

@@ -1,7 +1,7 @@
-"""What a way of scoring is: its settings, what it reads of a store, and what its table has besides. numpy only.
+"""Scoring methods: their settings, what they read of a store, and the columns that they add to a table. numpy only.
 
-A new method is a module with one ``Method`` called METHOD, and its name in ``methods/__init__``. One that needs no
-vectors is a ``Heuristic``, one that looks at a target set an ``InfluenceMethod``: for both, scoring itself is there.
+A new method is a module with one ``Method`` called METHOD, and its name in ``methods/__init__``. A method without
+vectors is a ``Heuristic``, a method with a target set is an ``InfluenceMethod``; both need only a function for values.
 """
 
 import math
@@ -18,7 +18,7 @@ from grace_store.base.settings import Settings
 
 
 class MethodSpec(Settings):
-    """The settings of a method. Those that it has no use for are refused: nobody should believe that they counted."""
+    """The settings of a method. A setting that the method does not use is refused, not ignored."""
 
     method: str
 
@@ -72,14 +72,14 @@ class InfluenceSpec(MethodSpec):
 
 
 class NamedHistory(NamedTuple):
-    """A history understood; parameter is W, B, or nothing (0)."""
+    """A parsed history; parameter is W or B, 0 for uniform."""
 
     kind: Literal["uniform", "window", "ema"]
     parameter: float = 0.0
 
     @property
     def decay(self) -> float | None:
-        """How much a step's history keeps of the one before it, or None where it is no such recursion."""
+        """Factor from the history of a step to that of the next; None for a history that is no such recursion."""
         return {"uniform": 1.0, "ema": self.parameter}.get(self.kind)
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class NamedHistory(NamedTuple):
 
 @lru_cache(maxsize=256)
 def parse_history(text: str) -> NamedHistory:
-    """Understand a history's name.
+    """Parse the name of a history.
 
     >>> parse_history("ema:0.8")
     NamedHistory(kind='ema', parameter=0.8)
@@ -115,7 +115,7 @@ Kind = Literal["mean", "min", "last", "length_weighted", "quantile"]
 
 
 class Aggregation(NamedTuple):
-    """An aggregation understood; quantile is Q, or nothing (0)."""
+    """A parsed aggregation; quantile is Q, 0 for all other kinds."""
 
     kind: Kind
     quantile: float = 0.0
@@ -128,7 +128,7 @@ _PLAIN: dict[str, Aggregation] = {kind: Aggregation(kind) for kind in get_args(K
 
 
 def parse_aggregation(text: str) -> Aggregation:
-    """Understand an aggregation's name.
+    """Parse the name of an aggregation.
 
     >>> parse_aggregation("quantile:0.25")
     Aggregation(kind='quantile', quantile=0.25)
@@ -148,7 +148,7 @@ def parse_aggregation(text: str) -> Aggregation:
 
 
 def check_alpha(alpha: float) -> float:
-    """Return alpha if it is a balance, refuse it otherwise."""
+    """Return alpha; raise SettingError if it is not between 0 and 1."""
     if not (math.isfinite(alpha) and 0 <= alpha <= 1):
         raise SettingError(f"alpha {alpha:g} is not between 0 (history alone) and 1 (answer alone)")
     return alpha
@@ -187,7 +187,7 @@ class ScoreSpec(MethodSpec):
 
 
 def parse_spec(settings: dict[str, Any]) -> MethodSpec:
-    """Return the spec of the method that settings name, refusing those that it would ignore."""
+    """Return the spec of the method that settings name; raise SettingError for settings that it does not use."""
     from grace_store.values.methods import METHODS
 
     name = settings.get("method", "grace")
@@ -203,41 +203,41 @@ def parse_spec(settings: dict[str, Any]) -> MethodSpec:
 
 
 Reads = Literal["plan", "tokens", "losses", "grams", "gradients"]
-"""What of a store a method looks at. Plan and tokens take no model to make."""
+"""The part of a store that a method reads. Plan and tokens need no model."""
 ColumnType = Literal["int32", "float64", "list<float32>"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One way of scoring."""
+    """A scoring method."""
 
     name: str
     about: str
-    """What it keeps, in a line; shown in --help."""
+    """Which samples the method prefers, in a line for --help."""
     spec: type[MethodSpec]
     settings: tuple[str, ...] = ()
-    """Those of the spec's settings that it uses. The others are refused, not ignored."""
+    """Settings of the spec that the method uses. A value for any other setting is refused."""
     reads: Reads
     columns: Mapping[str, ColumnType] = field(default_factory=dict)
-    """What its tables have besides what all have."""
+    """Columns that only tables of this method have."""
     is_reconstruction: bool = False
-    """Published without code: what is here is our reading of its text, and says so wherever it is shown."""
+    """Whether the method was published without code, so that this code follows its text; shown with its results."""
 
     @property
     def title(self) -> str:
-        """The name, with what must be said of it."""
+        """The name, marked if the method is a reconstruction."""
         return f"{self.name} (reconstruction)" if self.is_reconstruction else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Responses:
-    """What heuristics know of n samples. Token counts and losses lie flat, num_parts of them to a sample.
+    """The input of heuristics for n samples. Token counts and losses are flat, num_parts for each sample.
 
-    They are those of K + 1 segments, as in the store, or one for the whole response.
+    A part is one of K + 1 segments, or the whole response.
     """
 
     row: Numbers
-    """Where each sample's record stands in the dataset."""
+    """Row of each sample's record in the dataset."""
     num_steps: Numbers
     num_parts: Numbers
     num_tokens: Numbers
@@ -250,18 +250,18 @@ class Heuristic(Method):
 
     spec: type[MethodSpec] = HeuristicSpec
     values: Callable[[Any, Responses], FloatArray]
-    """From its spec and samples to their values, (n,)."""
+    """Function from the spec and samples to values, (n,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Valued:
-    """What a method makes of influences."""
+    """Values and columns that a method computes from influences."""
 
     value: FloatArray
     columns: Mapping[str, Array] = field(default_factory=dict)
-    """Its own columns besides the influences; what a sample without a value has there does not count."""
+    """Columns of the method besides the influences; entries of a sample without a value have no meaning."""
     thresholds: FloatArray | None = None
-    """Of each subtask, if there are such."""
+    """Threshold of each subtask, for methods that have thresholds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,14 +271,14 @@ class InfluenceMethod(Method):
     spec: type[MethodSpec] = InfluenceSpec
     reads: Reads = "gradients"
     values: Callable[[Any, Numbers, FloatArray], Valued]
-    """From its spec, the influences of n samples on J subtasks or capabilities, (n, J), NaN for a sample without a
-    value, and the slope of each sample's squared gradient length across the checkpoints."""
+    """Function from the spec, the influences of n samples on J subtasks or capabilities, (n, J), NaN for a sample
+    without a value, and the slope of each sample's squared gradient length across the checkpoints."""
     needs_whole_pool: bool = False
-    """Whether a value depends on the influences of all samples, which are held in memory then."""
+    """Whether a value depends on the influences of all samples, which are then in memory."""
     restores_length: bool = False
-    """Whether gradients count as long as they are; otherwise by their directions alone."""
+    """Whether gradients keep their length; otherwise only their directions count."""
     joins_subtasks: bool = False
-    """Whether subtasks are joined to capabilities, which are influenced in their place."""
+    """Whether subtasks are joined to capabilities, and influences are on capabilities."""
     max_checkpoints: int | None = None
     takes_preconditioned: bool = True
     """Whether the pool's gradients may be Adam's steps."""
