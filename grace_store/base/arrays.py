@@ -1,4 +1,4 @@
-"""Names for the kinds of arrays in signatures, and the index of dataset rows in another array of rows."""
+"""Types of arrays for signatures, the index of dataset rows in another array, and sums over flat arrays."""
 
 from typing import Any, NewType
 
@@ -46,7 +46,7 @@ def find_rows(known: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
 
 
 def offsets_of(counts: Numbers) -> IntArray:
-    """Return where each of consecutive runs starts, and where the last one ends.
+    """Return the start of each consecutive run of these lengths, and the end of the last run.
 
     >>> offsets_of(np.array([3, 1, 2]))
     array([0, 3, 4, 6])
@@ -57,7 +57,7 @@ def offsets_of(counts: Numbers) -> IntArray:
 
 
 def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
-    """Return the sum of each sample's parts, which lie flat.
+    """Return the sum over the parts of each sample; parts are flat.
 
     >>> sum_by_sample(np.array([2, 1]), np.array([3, 4, 5]))
     array([7., 5.])

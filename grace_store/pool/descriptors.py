@@ -130,7 +130,16 @@ class DescriptionReader:
         chosen = _resolved(view, descriptor, dimension, scores)
         wanted = _wanted(pool, samples)
         vectors = SignalReader(pool.store, (view.name,), reads=("vectors",))
-        units, made_by = _units(vectors, wanted, partial=pool.partial), _made_by(vectors, chosen)
+        units, plan = _units(vectors, wanted, partial=pool.partial), pool.store.plan
+        num_units = len(vectors.committed[0])
+        made_by: dict[str, Any] = {  # fields of a PointsNote
+            "store": pool.store.location,
+            "plan_sha256": plan.digest(),
+            "num_units": plan.num_units,
+            "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
+            "partial": num_units < plan.num_units,
+            "descriptor": chosen or "sample",
+        }
         projection = None
         if chosen == "projected":
             projection = points.projection_for(view.vector_size, dimension, seed)
@@ -297,19 +306,6 @@ def _units(vectors: SignalReader, wanted: BoolArray | None, *, partial: bool) ->
             "needed. Run the same `grace-store extract` to finish it, or give --partial to use what is there."
         )
     return units
-
-
-def _made_by(vectors: SignalReader, descriptor: Descriptor | None) -> dict[str, Any]:
-    """Return the fields of a PointsNote."""
-    view, num_units = vectors.views[0], len(vectors.committed[0])
-    return {
-        "store": view.store.location,
-        "plan_sha256": view.store.plan.digest(),
-        "num_units": view.store.plan.num_units,
-        "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
-        "partial": num_units < view.store.plan.num_units,
-        "descriptor": descriptor or "sample",
-    }
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:

@@ -101,7 +101,7 @@ class FilterExpression:
                         engine.places([], condition)
                         self._read = engine.watch.read
             except _NoColumn as missing:
-                return missing.name
+                return str(missing)
         return None
 
     def _check_spelling(self) -> None:
@@ -144,11 +144,7 @@ class FilterExpression:
 
 
 class _NoColumn(Exception):
-    """The expression names a column that does not exist yet."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    """The expression names a column that does not exist yet; the text is its name."""
 
 
 @dataclass(slots=True)

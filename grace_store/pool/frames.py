@@ -74,7 +74,11 @@ def to_xarray(
         "sample_num_steps": ("sample", num_steps),
     }
     if not view.per_sample:
-        coords |= _segment_coordinates(num_steps)
+        num_segments = num_steps + 1
+        number = np.arange(num_segments.sum()) - np.repeat(np.cumsum(num_segments) - num_segments, num_segments)
+        kind = np.where(number == np.repeat(num_steps, num_segments), "answer", "step").astype(object)
+        coords["segment_sample"] = ("segment", np.repeat(np.arange(len(num_steps)), num_segments))
+        coords |= {"segment_number": ("segment", number), "segment_kind": ("segment", kind)}
     variables = {name: (view.array_spec(name).dims, values) for name, values in arrays.items()}
     attributes = {"store": opened.location, "plan_sha256": opened.plan.digest(), "signal": view.name}
     attributes |= {"signal_sha256": view.identity, "kind": spec.kind, "storage": spec.storage}
@@ -111,17 +115,6 @@ def _unit_columns(reader: SignalReader, unit: int, asked: IntArray) -> tuple[Int
     rows = np.flatnonzero(np.repeat(chosen, num_rows))
     columns = {f"{view.vectors_of}_vector": found.decoded(rows)}
     return start + np.flatnonzero(chosen), columns | {name: found.arrays[name][rows] for name in names}
-
-
-def _segment_coordinates(num_steps: IntArray) -> dict[str, Any]:
-    num_segments = num_steps + 1
-    number = np.arange(num_segments.sum()) - np.repeat(np.cumsum(num_segments) - num_segments, num_segments)
-    kind = np.where(number == np.repeat(num_steps, num_segments), "answer", "step")
-    return {
-        "segment_sample": ("segment", np.repeat(np.arange(len(num_steps)), num_segments)),
-        "segment_number": ("segment", number),
-        "segment_kind": ("segment", kind.astype(object)),
-    }
 
 
 def _imported(package: str, what: str) -> Any:

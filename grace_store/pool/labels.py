@@ -91,13 +91,19 @@ def read_labels(
     labels = [each for each in steps if each is not None]
     is_right = np.array([RIGHT if first < 0 else WRONG for _, first in labels])
     kinds = found[note.kind] if note.kind else [None] * len(steps)
+    if note.question is None:
+        question = question_groups(store, None, data, positions[kept])
+    else:  # a record without a question in this field has a question of its own
+        asked, numbers = found[note.question], dict[object, int]()
+        names = ((number,) if asked[number] is None else asked[number] for number in kept)
+        question = np.array([numbers.setdefault(name, len(numbers)) for name in names])
     return Labels(
         position=positions[kept],
         is_right=is_right,
         steps=None if note.says == "traces" else [each for each, _ in labels],
         first_wrong=np.array([first for _, first in labels]),
         kind=["" if kinds[number] is None else one_line(kinds[number]) for number in kept],
-        question=_questions(store, note, found, positions, kept, data),
+        question=question,
         num_left_out=len(steps) - len(kept),
     )
 
@@ -115,17 +121,11 @@ class _Reader:
         self.trouble = "it is empty"
 
     def read(self, value: object, num_steps: int) -> Label | None:
-        if value is None:
-            return None
-        match self._note.says:
-            case "traces":
-                return self._trace(value)
-            case "first_wrong":
-                return self._first_wrong(value, num_steps)
-            case "wrong_steps":
-                return self._wrong_steps(value, num_steps)
+        """Return the label of a sample; None if it has none that can be used."""
+        kinds = {"traces": self._trace, "first_wrong": self._first_wrong, "wrong_steps": self._wrong_steps}
+        return None if value is None else kinds[self._note.says](value, num_steps)
 
-    def _trace(self, value: object) -> Label | None:
+    def _trace(self, value: object, _: int) -> Label | None:
         if (number := _number(value)) is None:
             return self._refused(value, "true, false or a number is wanted")
         return np.zeros(0, np.int64), -1 if number >= self._right_from else 0
@@ -180,20 +180,3 @@ def _number(value: object) -> float | None:
     except OverflowError:
         return None
     return found if math.isfinite(found) else None
-
-
-def _questions(
-    store: Store,
-    note: LabelsNote,
-    found: dict[str, list[object]],
-    positions: IntArray,
-    kept: Sequence[int],
-    data: Sequence[str | Path] | None,
-) -> IntArray:
-    if note.question is None:
-        return question_groups(store, None, data, positions[kept])
-    # A record without a question in this field has a question of its own.
-    asked = found[note.question]
-    names = [(number,) if asked[number] is None else asked[number] for number in kept]
-    numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names])

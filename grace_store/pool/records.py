@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import accumulate
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from grace_store.base.arrays import Array, Int32Array, IntArray, find_rows
+from grace_store.base.arrays import Array, BitArray, Int32Array, IntArray, find_rows
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.base.files import file_sha256
 from grace_store.base.states import Unusable
@@ -26,7 +25,7 @@ from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record, fields_in, value_of
 from grace_store.data.sample import Sample
-from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest, response_digest, wording_digest
+from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SampleRows, SignalView, Store
 
@@ -325,35 +324,24 @@ def question_groups(
     return _numbered(question_digests(store, by, data, known))[place]
 
 
-def question_digests(
-    store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray
-) -> npt.NDArray[np.uint64]:
-    """Return a digest of each sample's question, which is the same in all stores; positions ascend."""
-    return _as_numbers(
-        _of_samples(store, data, positions, prompt_digest) if by is None else _of_field(store, by, data, positions)
-    )
+def question_digests(store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray) -> BitArray:
+    """Return 64 bits of a digest of each sample's question, the same in all stores; positions ascend."""
+    if by is None:
+        return sample_digests(store, data, positions, prompt_digest)
+    return _as_numbers(_of_field(store, by, data, positions))
 
 
-def wording_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
-    """Return a digest of the words and images of each sample's user turns, which is the same in all stores."""
-    return _as_numbers(_of_samples(store, data, positions, wording_digest))
-
-
-def response_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
-    """Return a digest of each sample's response, which does not depend on spaces; positions ascend."""
-    return _as_numbers(_of_samples(store, data, positions, response_digest))
-
-
-def _as_numbers(digests: Iterator[bytes]) -> npt.NDArray[np.uint64]:
-    return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
-
-
-def _of_samples(
+def sample_digests(
     store: Store, data: Sequence[str | Path] | None, positions: IntArray, digest: Callable[[Sample], bytes]
-) -> Iterator[bytes]:
+) -> BitArray:
+    """Return 64 bits of a digest of each sample; positions ascend."""
     # Each record is checked against its digest in the plan, so the files are not checked as a whole.
     with open_dataset(store, data, by_content=False) as dataset:
-        yield from map(digest, UnitLoader(store, dataset).each(positions))
+        return _as_numbers(map(digest, UnitLoader(store, dataset).each(positions)))
+
+
+def _as_numbers(digests: Iterable[bytes]) -> BitArray:
+    return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
 
 
 def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, positions: IntArray) -> Iterator[bytes]:
@@ -366,7 +354,7 @@ def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, position
         raise records.unknown(by)
 
 
-def _numbered(digests: npt.NDArray[np.uint64]) -> IntArray:
+def _numbered(digests: BitArray) -> IntArray:
     """Return the number of each digest, from 0 in the order of first occurrence.
 
     >>> _numbered(np.array([9, 4, 9, 1], dtype=np.uint64))

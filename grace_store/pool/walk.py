@@ -246,7 +246,7 @@ class SignalReader:
             return wanted
         plan = self.store.plan
         rows = plan.samples_per_unit if self.views[0].per_sample else plan.rows_per_unit
-        return max(1, min(wanted or default_threads(), MAX_BYTES_AT_ONCE // (rows * self.dimension * 8)))
+        return max(1, min(wanted or default_threads(), MAX_BYTES_AT_ONCE // (rows * self.views[0].vector_size * 8)))
 
     # ------------------------------------------------------------ blocks
 
@@ -305,10 +305,6 @@ class SignalReader:
         return SignalSamples(Positions(sample[done]), steps[done], num_tokens, gram, statistic)
 
     # ------------------------------------------------------------ vectors
-
-    @property
-    def dimension(self) -> int:
-        return self.views[0].vector_size
 
     def done(self, signal: int, unit: int) -> BoolArray:
         """Return whether each sample of a unit is done in the signal with this number."""

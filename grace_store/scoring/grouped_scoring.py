@@ -48,7 +48,10 @@ def score_in_groups(
     group has the question of every sample of the plan, -1 for samples that are not scored. Samples are scored once
     for the values alone. Raise SettingError if no question has two traces.
     """
-    row, value, flags = _values(scoring, threads)
+    found = [(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.uint32))]
+    for table, bits in scoring.tables(threads):
+        found.append((numpy_numbers(table["row"]), numpy_numbers(table["value"]), bits.astype(np.uint32)))
+    row, value, flags = (np.concatenate(each) for each in zip(*found, strict=True))
     group = group[store.positions_of(row)]
     # With the target group, a sample without another trace has this flag, and no value.
     is_alone = np.asarray((flags & Flag.ONLY_TRACE) > 0)
@@ -109,18 +112,6 @@ def groups_in_words(note: ScoresNote) -> str:
     verb, own, value = ("is", "its", "has") if groups.num_alone == 1 else ("are", "their", "have")
     only = f"{counted(groups.num_alone, 'sample')} {verb} the only trace of {own} question"
     return f"{said} {only}, flagged only_trace, and {value} {'no value' if by_answers else 'the value 0'}."
-
-
-def _values(scoring: Scoring, threads: Threads) -> tuple[IntArray, FloatArray, Array]:
-    """Return the row, value and flags of every sample."""
-    found = [
-        (numpy_numbers(table["row"]), numpy_numbers(table["value"]), flags.astype(np.uint32))
-        for table, flags in scoring.tables(threads)
-    ]
-    if not found:
-        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.uint32)
-    row, value, flags = (np.concatenate(each) for each in zip(*found, strict=True))
-    return row, value, flags
 
 
 # ---------------------------------------------------------------- the answers of a question's other traces as target

@@ -18,16 +18,10 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.states import ABOUT, Flag, flag_counts
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads
-from grace_store.scoring.grouped_scoring import (
-    GroupAlignment,
-    Scoring,
-    align_with_groups,
-    score_in_groups,
-)
+from grace_store.scoring.grouped_scoring import GroupAlignment, Scoring, align_with_groups, score_in_groups
 from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
 from grace_store.scoring.parquet_columns import numpy_numbers
 from grace_store.scoring.provenance import (
-    check_made_from,
     check_outputs,
     check_signals_of,
     open_made_from,
@@ -85,11 +79,6 @@ class ScoreRequest:
     images."""
     data: Sequence[str] | None = None
     """New paths of the dataset, if it moved; where, within and the target group read the dataset."""
-
-    @property
-    def has_groups(self) -> bool:
-        """Whether values depend on the other traces of a question."""
-        return self.within is not None or (isinstance(self.spec, ScoreSpec) and self.spec.target == "group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +150,8 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
 def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
     """Return the scoring that a request asks for; raise SettingError if the request is impossible."""
     pool = Pool(store, request.signals, request.where, request.group_by, request.partial, request.data, threads)
-    if not request.has_groups:
+    has_group_target = isinstance(request.spec, ScoreSpec) and request.spec.target == "group"
+    if request.within is None and not has_group_target:
         if request.group_by is not None:
             raise SettingError("--group-by says what a question is: give --within group or --target group with it")
         return _prepare_method(pool, request, None, listener)
@@ -205,7 +195,8 @@ def replay(
     note = read_scores_note(table)
     what = f"table of scores {table}"
     opened = open_made_from(note, store or None, what, "STORE (`grace-store score STORE --replay ...`)")
-    check_made_from(note, opened, what)
+    check_plan_of(note, opened, what)
+    check_signals_of(note.signals, opened)
     if note.targets is None and targets is not None:
         raise SettingError(f"{table} was scored without a target set: leave --targets and --target-data out")
     if note.custom_history is not None and note.custom_history.weights is None:
@@ -215,33 +206,29 @@ def replay(
 
 
 def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
-    """Return the request that made a table; moved gives the new paths of its target set."""
+    """Return the request that made a table; moved gives the new paths of its target set. Raise if that has changed."""
     weights = {name: note.signals[name].weight for name in note.checkpoints or note.signals}
     custom = None if note.custom_history is None else note.custom_history.weights
+    targets = None
+    if (then := note.targets) is not None:
+        what = "target set of the table"
+        store = open_made_from(then, None if moved is None else moved.open(), what, "--targets")
+        check_plan_of(then, store, what)
+        check_signals_of(then.signals, store)
+        names = tuple(then.signals[name].name for name in note.checkpoints or ())
+        data = moved.data if moved is not None and moved.data else then.data
+        targets = Targets(store, names, then.subtasks_by, data)
     return ScoreRequest(
         spec=note.spec,
         # Weights that the user did not give are found again, so that the new table has the same weights_from.
         signals=weights if note.weights_from in (None, "given") else list(weights),
-        targets=None if note.targets is None else targets_of(note, moved),
+        targets=targets,
         custom_history=None if custom is None else np.array(custom),
         partial=note.partial,
         where=None if note.where is None else note.where.sql,
         within=None if note.groups is None else note.groups.within,
         group_by=None if note.groups is None else note.groups.by,
     )
-
-
-def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
-    """Return the target set of a table, at its old path or a new one; raise if the target set has changed."""
-    then = note.targets
-    assert then is not None
-    assert note.checkpoints is not None
-    store = open_made_from(then, None if moved is None else moved.open(), "target set of the table", "--targets")
-    check_plan_of(then, store, "target set of the table")
-    check_signals_of(then.signals, store)
-    names = tuple(then.signals[name].name for name in note.checkpoints)
-    data = moved.data if moved is not None and moved.data else then.data
-    return Targets(store, names, then.subtasks_by, data)
 
 
 READS: dict[str, tuple[Reads, ...]] = {"grams": ("gram",), "losses": ("loss", "responses")}
@@ -254,19 +241,29 @@ def _score_blocks(
     """Return a scoring from Grams, or from the token counts and losses of segments or of whole responses."""
     weights = pool.weights
     reads = READS.get(METHODS[spec.method].reads, ("responses",))
-    if "responses" in reads:
-        _check_one_kind(pool.store, weights)
+    whole = [name for name in weights.names if pool.store.signal(name).per_sample] if "responses" in reads else []
+    if whole and len(whole) < len(weights.names):
+        others = ", ".join(name for name in weights.names if name not in whole)
+        raise SettingError(
+            f"signal {', '.join(whole)} has one vector a sample and {others} one a segment: score either kind alone"
+        )
     reader = SignalReader(pool.store, weights.names, pool.wanted, reads)
     reader.check_complete(partial=pool.partial)
-    described = None if history is None else _described(history)
+    described = None
+    if callable(history):
+        described = CustomHistory(function=getattr(history, "__qualname__", type(history).__name__))
+    elif history is not None:
+        given = np.asarray(history, dtype=np.float64)
+        digest = hashlib.sha256(given.tobytes()).hexdigest()
+        described = CustomHistory(sha256=digest, weights=tuple(map(tuple, given.tolist())))
     note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept))
-    others = None
+    alignments = None
     if group is not None and isinstance(spec, ScoreSpec) and spec.target == "group":
         vectors = SignalReader(pool.store, weights.names, reads=("vectors",))
-        others = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
+        alignments = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
-        rows = _block_rows(reader, block, note, weights, history, others)
+        rows = _block_rows(reader, block, note, weights, history, alignments)
         return rows.to_table(note), rows.all_flags
 
     return Scoring(note, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
@@ -332,22 +329,3 @@ def _heuristic(
     value = combine_signals(np.stack(values), list(weights.weights.values()))
     flags = missing * np.uint8(Flag.MISSING_SIGNAL) | (~missing & np.isnan(value)) * np.uint8(Flag.NO_VALUE)
     return value, flags.astype(np.uint8)
-
-
-def _check_one_kind(store: Store, weights: SignalWeights) -> None:
-    """Raise SettingError if some signals have one vector per sample and others one per segment."""
-    whole = [name for name in weights.names if store.signal(name).per_sample]
-    if whole and len(whole) < len(weights.names):
-        others = ", ".join(name for name in weights.names if name not in whole)
-        raise SettingError(
-            f"signal {', '.join(whole)} has one vector a sample and {others} one a segment: score either kind alone"
-        )
-
-
-def _described(history: History) -> CustomHistory:
-    if callable(history):
-        return CustomHistory(function=getattr(history, "__qualname__", type(history).__name__))
-    weights = np.asarray(history, dtype=np.float64)
-    return CustomHistory(
-        sha256=hashlib.sha256(weights.tobytes()).hexdigest(), weights=tuple(map(tuple, weights.tolist()))
-    )

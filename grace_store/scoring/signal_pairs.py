@@ -18,17 +18,8 @@ PROJECTION = ("projection", "dimension", "seed", "parameters")
 """Settings that two projected gradients must share."""
 TREATMENT = (*PROJECTION, "preconditioner", "bias_correction")
 """Settings that the checkpoints of one pool must share."""
-CONDITIONS = (
-    "rendering",
-    "system",
-    "include_eos",
-    "text_only",
-    "images_as",
-    "min_pixels",
-    "max_pixels",
-    "dtype",
-    "attention",
-)
+READING = ("rendering", "system", "include_eos", "text_only", "images_as", "min_pixels", "max_pixels")
+CONDITIONS = (*READING, "dtype", "attention")
 """Settings that may differ between pool and targets; a difference is noted."""
 
 

@@ -43,7 +43,6 @@ from grace_store.scoring.sweep_table import (
     is_sweep,
     read_sweep_table,
     samples_table,
-    summary_table,
     write_sweep,
 )
 from grace_store.store.opened import Store
@@ -370,7 +369,12 @@ def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
 
 def _write_comparison(folder: Path, sweep: Sweep) -> None:
     metadata = document_metadata(sweep.note)
-    pq.write_table(summary_table(sweep.summary).replace_schema_metadata(metadata), folder / SUMMARY)
+    arrays = []
+    for name, kind in zip(SUMMARY_SCHEMA.names, SUMMARY_SCHEMA.types, strict=True):
+        column = [row[name] for row in sweep.summary]
+        arrays.append(arrow_texts(column) if kind == pa.string() else arrow_numbers(np.array(column), kind))
+    summary = pa.Table.from_arrays(arrays, schema=SUMMARY_SCHEMA)
+    pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
     num = len(sweep.settings)
     names = [one for one in sweep.settings for _ in sweep.settings], sweep.settings * num
     numbers = [*sweep.jaccard.reshape(-1, num**2), sweep.rank_correlation.ravel()]

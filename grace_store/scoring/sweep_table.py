@@ -1,6 +1,6 @@
 """The tables of a sweep: values with a row for each sample and a column for each setting, samples, and the summary."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -125,16 +125,6 @@ def samples_table(ids: Sequence[str], row: IntArray, num_steps: IntArray, num_to
     kinds = SAMPLES_SCHEMA.types[1:]
     numbers = map(arrow_numbers, (row, num_steps, num_tokens), kinds)
     return pa.Table.from_arrays([arrow_texts(ids), *numbers], schema=SAMPLES_SCHEMA)
-
-
-def summary_table(summary: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the summary of settings as a table, one row for each setting."""
-    columns = [[row[name] for row in summary] for name in SUMMARY_SCHEMA.names]
-    arrays = [
-        arrow_texts(column) if kind == pa.string() else arrow_numbers(np.array(column), kind)
-        for column, kind in zip(columns, SUMMARY_SCHEMA.types, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=SUMMARY_SCHEMA)
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
         )
     means, num_zero = [], 0
     for number in signals_of:
-        sums = SubtaskMeans(len(subtasks.names), reader.dimension)
+        sums = SubtaskMeans(len(subtasks.names), reader.views[0].vector_size)
         for unit, mine in enumerate(counted):
             of_sample = np.where(mine, subtasks.of_sample[slice(*store.plan.unit_range(unit))], -1)
             num_zero += _add_unit(reader, number, unit, of_sample, sums, restore_length=restore_length)

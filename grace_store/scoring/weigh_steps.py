@@ -12,7 +12,6 @@ from typing import overload
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import FloatArray
 from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
 from grace_store.base.states import Flag, flag_counts
@@ -105,26 +104,6 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
 # ---------------------------------------------------------------- the summary of weights
 
 
-class RunningMean:
-    """A mean over samples with its 95 % interval, from sums alone."""
-
-    def __init__(self) -> None:
-        self._num, self._total, self._squares = 0, 0.0, 0.0
-
-    def add(self, values: FloatArray) -> None:
-        self._num += len(values)
-        self._total += float(values.sum())
-        self._squares += float((values**2).sum())
-
-    def estimate(self) -> Estimate:
-        """Return the mean of all values that were added."""
-        mean = self._total / self._num if self._num else math.nan
-        if self._num < 2:
-            return Estimate(value=mean, num=self._num)
-        half_width = z_for() * math.sqrt(max(0.0, self._squares / self._num - mean**2) / (self._num - 1))
-        return Estimate(value=mean, low=mean - half_width, high=mean + half_width, num=self._num)
-
-
 MEANS = {
     "cosine": "cosine of the weighted sum of the steps with the answer",
     "equal_cosine": "the same with equal weights",
@@ -147,7 +126,8 @@ class WeightSummary:
         self.counts: Counter[str] = Counter(dict.fromkeys(names, 0))
         self.flags: Counter[str] = Counter()
         self.largest = 0.0
-        self._means = {name: RunningMean() for name in MEANS}
+        self._sums = dict.fromkeys(MEANS, (0.0, 0.0))
+        """Sum and sum of squares over samples."""
 
     def add(self, found: RaggedWeights) -> None:
         """Count the samples of a block."""
@@ -164,12 +144,23 @@ class WeightSummary:
         # The best multiple of a sum leaves this share of the answer's squared length uncovered.
         left, equal_left = (1.0 - np.maximum(each, 0.0) ** 2 for each in (cosine, equal))
         values = (cosine, equal, cosine - equal, left, equal_left)
-        for mean, each in zip(self._means.values(), values, strict=True):
-            mean.add(each)
+        for (name, (total, squares)), each in zip(self._sums.items(), values, strict=True):
+            self._sums[name] = total + float(each.sum()), squares + float((each**2).sum())
+
+    def means(self) -> dict[str, Estimate]:
+        """Return the means over samples with their 95 % intervals."""
+        num, found = self.counts["num_weighed"], {}
+        for name, (total, squares) in self._sums.items():
+            mean = total / num if num else math.nan
+            found[name] = Estimate(value=mean, num=num)
+            if num > 1:
+                half_width = z_for() * math.sqrt(max(0.0, squares / num - mean**2) / (num - 1))
+                found[name] = Estimate(value=mean, low=mean - half_width, high=mean + half_width, num=num)
+        return found
 
     def finding(self, pool: PoolNote | None, note: WeightsNote, out: Path) -> Finding:
         """Return the summary as a finding; out is the file that was written."""
-        means = {name: mean.estimate() for name, mean in self._means.items()}
+        means = self.means()
         rows: list[dict[str, Cell]] = [{"name": MEANS[name], "mean": each} for name, each in means.items()]
         columns = {"name": Column(heading="mean over samples"), "mean": Column(heading="95 %")}
         notes = [f"{out}: weights of {counted(self.counts['num_weighed'], 'sample')}, the largest {self.largest:.3g}."]
@@ -199,10 +190,16 @@ class WeightSummary:
             flagged = ", ".join(f"{count} {name}" for name, count in self.flags.items() if count)
             why = f": the flags say why ({flagged})" if flagged else ""
             return f"None of {counted(self.counts['num_samples'], 'sample')} has weights{why}."
-        return f"{self._closer()} {self._zeros()}"
+        counts = self.counts
+        zeros = percent(counts["num_zero"] / counts["num_steps"])
+        told = f"{zeros} of {counted(counts['num_steps'], 'step')} get weight 0"
+        if num_all := counts["num_all_zero"]:
+            told += f"; in {counted(num_all, 'sample')} all do, since no step points the way of the answer"
+        without = counts["num_samples"] - counts["num_weighed"]
+        return f"{self._closer()} {told}.{f' {without} have no weights.' if without else ''}"
 
     def _closer(self) -> str:
-        cosine, equal, gain, left, equal_left = (mean.estimate() for mean in self._means.values())
+        cosine, equal, gain, left, equal_left = self.means().values()
         between = ""
         if gain.is_known:
             between = f" ({gain.value:+.3f} a sample, 95 % interval {gain.low:.3f} to {gain.high:.3f})"
@@ -217,12 +214,3 @@ class WeightSummary:
             f"the sum leaves {percent(left.value)} of the answer's direction uncovered, "
             f"{percent(equal_left.value)} with equal weights."
         )
-
-    def _zeros(self) -> str:
-        counts = self.counts
-        zeros = percent(counts["num_zero"] / counts["num_steps"])
-        told = f"{zeros} of {counted(counts['num_steps'], 'step')} get weight 0"
-        if num_all := counts["num_all_zero"]:
-            told += f"; in {counted(num_all, 'sample')} all do, since no step points the way of the answer"
-        without = counts["num_samples"] - counts["num_weighed"]
-        return f"{told}.{f' {without} have no weights.' if without else ''}"

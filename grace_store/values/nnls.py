@@ -6,7 +6,7 @@ which ends after finitely many rounds (Murty's rule). Problems are columns, and 
 the columns, so the bits of a result do not depend on the other problems.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -71,10 +71,6 @@ class _Problems:
         fewest = np.full(num, num_variables + 1)
         return cls(matrix, dot, dot > 0, fewest, np.full(num, FULL_EXCHANGES))
 
-    def taken(self, chosen: BoolArray) -> "_Problems":
-        matrix, dot, is_free = self.matrix[..., chosen], self.dot[:, chosen], self.is_free[:, chosen]
-        return _Problems(matrix, dot, is_free, self.fewest_wrong[chosen], self.patience[chosen])
-
     def solve(self) -> FloatArray:
         """Return the optimum of each problem; NaN if its matrix is not positive definite."""
         problems, place = self, np.arange(self.dot.shape[1])
@@ -89,7 +85,8 @@ class _Problems:
                 break
             problems._exchange(is_wrong)
             if not go_on.all():
-                problems, place = problems.taken(go_on), place[go_on]
+                arrays = (getattr(problems, each.name)[..., go_on] for each in fields(problems))
+                problems, place = _Problems(*arrays), place[go_on]
         return solution
 
     def _solve_free(self) -> tuple[FloatArray, BoolArray]:

@@ -88,15 +88,12 @@ def weigh_ragged(
         found.cosine[first.sample] = pulls.cosines_of(weight)[1:]
         found.flags[first.sample] = (pulls.met_zero * np.uint8(Flag.ZERO_VECTOR))[1:]
         first.write_steps(weight, found.weight, found.offsets)
-    _blot_out(found, np.logical_or.reduce([block.not_finite for block in blocks]))
+    not_finite = np.logical_or.reduce([block.not_finite for block in blocks]).astype(np.bool_)
+    has_none = not_finite
+    if len(not_finite):
+        has_none = not_finite | np.logical_or.reduceat(np.isnan(found.weight), found.offsets[:-1])
+    found.weight[np.repeat(has_none, np.diff(found.offsets))] = np.nan
+    found.cosine[has_none] = found.equal_cosine[has_none] = np.nan
+    found.flags[has_none] |= np.uint8(Flag.NO_VALUE)
+    found.flags[not_finite] = Flag.NOT_FINITE
     return found
-
-
-def _blot_out(found: RaggedWeights, not_finite: Numbers) -> None:
-    """Flag the samples that have no weights, and set all their numbers to NaN."""
-    has_none = np.logical_or.reduceat(np.isnan(found.weight), found.offsets[:-1]) if len(not_finite) else not_finite
-    none = has_none.astype(np.bool_) | not_finite.astype(np.bool_)
-    found.weight[np.repeat(none, np.diff(found.offsets))] = np.nan
-    found.cosine[none] = found.equal_cosine[none] = np.nan
-    found.flags[none] |= np.uint8(Flag.NO_VALUE)
-    found.flags[not_finite.astype(np.bool_)] = Flag.NOT_FINITE

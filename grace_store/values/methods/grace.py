@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers, offsets_of
+from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers, offsets_of, sum_by_sample
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.values.alignment import Cosines, History, Target, history_cosines, point_one_way, target_cosines
@@ -139,8 +139,11 @@ def score_ragged(
     scores.history_alignment[scores.offsets[:-1]] = np.nan
     if spec.without_answer:
         scores.step_score[scores.offsets[:-1]] = np.nan
-    if block.not_finite.any():
-        _blot_out(scores, block.not_finite)
+    if (bad := block.not_finite).any():
+        for found in (scores.step_score, scores.answer_alignment, scores.history_alignment):
+            found[np.repeat(bad, np.diff(scores.offsets))] = np.nan
+        scores.value[bad] = np.nan
+        scores.flags[bad] = Flag.NOT_FINITE
     return scores
 
 
@@ -153,14 +156,6 @@ def score_grams(grams: Sequence[FloatArray], num_tokens: Sequence[Numbers], spec
     num_steps = np.array([len(gram) - 1 for gram in grams], dtype=np.int64)
     packed = np.concatenate([pack(gram[None])[0] for gram in grams])
     return score_ragged(num_steps, packed, np.concatenate(list(num_tokens)), spec)
-
-
-def _blot_out(scores: RaggedScores, sample: BoolArray) -> None:
-    step = np.repeat(sample, np.diff(scores.offsets))
-    for found in (scores.step_score, scores.answer_alignment, scores.history_alignment):
-        found[step] = np.nan
-    scores.value[sample] = np.nan
-    scores.flags[sample] = Flag.NOT_FINITE
 
 
 def _flags(answer: Cosines, past: Cosines) -> FlagArray:
@@ -226,6 +221,46 @@ def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
 def _pick(rows: FloatArray, row: IntArray) -> FloatArray:
     picked: FloatArray = np.take_along_axis(rows, np.maximum(row, 0)[None], axis=0)[0]
     return picked
+
+
+# ---------------------------------------------------------------- values as sums of two parts
+
+
+ADDED_UP = ("mean", "last", "length_weighted")
+"""Aggregations with weights of steps that do not depend on scores; those of min and quantiles do."""
+
+
+def value_parts(
+    spec: ScoreSpec, num_steps: IntArray, step_tokens: Numbers | None, answer: FloatArray, history: FloatArray
+) -> FloatArray | None:
+    """Return (2, n): the parts of each value from the answer and from history; None if values are not such a sum.
+
+    Alignments and tokens of steps are flat. A first step has no history, so its score is alignment with the answer.
+
+    >>> parts = value_parts(ScoreSpec(), np.array([2]), None, np.array([0.5, 1.0]), np.array([np.nan, 0.5]))
+    >>> parts.round(3).tolist()
+    [[0.6], [0.075]]
+    """
+    if spec.aggregation not in ADDED_UP or (spec.aggregation == "length_weighted" and step_tokens is None):
+        return None
+    starts = np.repeat(offsets_of(num_steps)[:-1], num_steps)
+    place = np.arange(len(starts)) - starts  # number of every step in its sample, from 0
+    is_first = place == 0
+    counts = ~is_first if spec.without_answer else np.ones(len(place), dtype=np.bool_)
+    if spec.aggregation == "last":
+        counts &= place == np.repeat(num_steps, num_steps) - 1
+    weight = counts.astype(np.float64)
+    if step_tokens is not None and spec.aggregation == "length_weighted":
+        weight *= step_tokens.astype(np.float64)
+    weight = _ratio(weight, np.repeat(sum_by_sample(num_steps, weight), num_steps))
+    alpha = 0.0 if spec.without_answer else spec.alpha
+    of_answer = np.where(is_first, 0.0 if spec.without_answer else 1.0, alpha)
+    return np.stack(
+        [
+            sum_by_sample(num_steps, weight * of_answer * answer),
+            sum_by_sample(num_steps, np.where(is_first, 0.0, weight * (1 - alpha) * history)),
+        ]
+    )
 
 
 # ---------------------------------------------------------------- several signals as one
