@@ -22,7 +22,7 @@ from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
 from grace_store.data.sample_digests import response_digest
 from grace_store.pool.pool import Pool
-from grace_store.pool.records import question_groups, sample_digests
+from grace_store.pool.records import digest_samples, question_groups
 from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.provenance import filter_scores, groups_of, open_store_of
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
@@ -277,7 +277,7 @@ class Rules:
         store = open_store_of(self.scores, self.store)
         positions, place = np.unique(store.positions_of(row[rows]), return_inverse=True)
         said = np.zeros(len(row), dtype=np.uint64)
-        said[rows] = sample_digests(store, self.data, positions, response_digest)[place]
+        said[rows] = digest_samples(store, self.data, positions, response_digest)[place]
         return said
 
     def random_like(self, seed: int, among: IntArray | None = None) -> IntArray:

@@ -327,11 +327,11 @@ def question_groups(
 def question_digests(store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray) -> BitArray:
     """Return 64 bits of a digest of each sample's question, the same in all stores; positions ascend."""
     if by is None:
-        return sample_digests(store, data, positions, prompt_digest)
+        return digest_samples(store, data, positions, prompt_digest)
     return _as_numbers(_of_field(store, by, data, positions))
 
 
-def sample_digests(
+def digest_samples(
     store: Store, data: Sequence[str | Path] | None, positions: IntArray, digest: Callable[[Sample], bytes]
 ) -> BitArray:
     """Return 64 bits of a digest of each sample; positions ascend."""
