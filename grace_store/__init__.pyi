@@ -86,7 +86,7 @@ from grace_store.values.grid import Grid as Grid
 from grace_store.values.grid import SweepSpec as SweepSpec
 from grace_store.values.methods.method import HeuristicSpec as HeuristicSpec
 from grace_store.values.methods.method import InfluenceSpec as InfluenceSpec
-from grace_store.values.score_spec import ScoreSpec as ScoreSpec
-from grace_store.values.weightings.weighting import WeightsSpec as WeightsSpec
+from grace_store.values.methods.method import ScoreSpec as ScoreSpec
+from grace_store.values.weightings import WeightsSpec as WeightsSpec
 
 __version__: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import assume
 
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 HISTORIES = ["uniform", "window:1", "window:3", "window:100", "ema:0", "ema:0.5", "ema:0.99"]
 TARGETS = ["answer", "trace", "suffix"]

@@ -38,9 +38,8 @@ from grace_store.study.trial_documents import (
 from grace_store.train.recipe import LeftOut, Recipe, WarmupDone, WarmupSubset
 from grace_store.values.diverse_orders import DiversitySpec
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, ScoreSpec
+from grace_store.values.weightings import WeightsSpec
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
 WHERE = WhereNote(sql="is_correct and \"meta.level\" in ('a', 'b')", num_samples=10, num_kept=4)

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from grace_store.scoring.notes import ScoredSignal, ScoresNote
 from grace_store.scoring.score_table import ScoreTable, scores_schema
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 NOTE = ScoresNote(
     spec=ScoreSpec(),

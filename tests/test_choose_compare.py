@@ -11,7 +11,7 @@ from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import read_scores
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.grouped_stores import grouped_store
 from tests.scored_stores import known_store
 

@@ -29,7 +29,7 @@ from grace_store.scoring.score_table import read_scores
 from grace_store.scoring.weigh_steps import weights
 from grace_store.scoring.weight_table import read_weights
 from grace_store.values.methods.method import HeuristicSpec
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WeightsSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
 from tests.grouped_stores import grouped_store
 from tests.jobs import make_job

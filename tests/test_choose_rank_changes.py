@@ -12,10 +12,8 @@ from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.scoring.score_table import ScoreRows, read_scores, write_scores
-from grace_store.values.methods.grace import score_grams
-from grace_store.values.methods.method import HeuristicSpec
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.value_parts import value_parts
+from grace_store.values.methods.grace import score_grams, value_parts
+from grace_store.values.methods.method import HeuristicSpec, ScoreSpec
 from tests.score_tables import NOTE
 
 NUM, STEPS, KEPT = 60, 4, 12

@@ -14,7 +14,7 @@ import pytest
 
 from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.brute_force import brute_force
 from tests.commands import refuses, run
 from tests.grouped_stores import grouped_store

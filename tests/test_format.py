@@ -21,7 +21,8 @@ import zarr
 from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Sharing, SharingDocument, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, Per, Storage
 from grace_store.base.states import STATE_CODES, Reason
-from grace_store.store import keys, layout
+from grace_store.store import layout
+from grace_store.store.backend import commit_key
 from grace_store.store.opened import Store
 from grace_store.store.storages import Rotation
 from grace_store.store.unit_writer import UnitWriter, complete_signal, keep_sharing
@@ -354,7 +355,7 @@ def test_the_script_refuses_what_is_not_done(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     result = run_script(tmp_path, store, TOO_LONG)
     assert (result.returncode, result.stderr.strip()) == (1, f"sample {TOO_LONG} is not done")
-    store.backend.delete(keys.commit_key(SIGNAL, 0))
+    store.backend.delete(commit_key(SIGNAL, 0))
     assert run_script(tmp_path, store, 0).stderr.strip() == "sample 0 is not done"
 
 

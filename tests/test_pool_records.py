@@ -11,7 +11,7 @@ import pytest
 
 from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.settings import DataSpec
-from grace_store.pool.records import UnitLoader, columns_of_rows, open_dataset, read_field, read_fields
+from grace_store.pool.records import SampleRecords, UnitLoader, columns_of_rows, open_dataset, read_field
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
 from tests.jobs import NUM_UNITS, NUM_USABLE, record, write_dataset
@@ -134,7 +134,7 @@ def with_fields(tmp_path: Path) -> Store:
 
 
 def test_fields_come_from_inside_records_and_are_none_where_there_are_none(with_fields: Store) -> None:
-    found = read_fields(with_fields, ["about.subject", "about.level", "tags", "answer"])
+    found = SampleRecords(with_fields).fields(["about.subject", "about.level", "tags", "answer"])
     assert found == {
         "about.subject": ["maths", None],
         "about.level": [2, None],

@@ -25,7 +25,7 @@ from grace_store.run.plan import plan
 from grace_store.run.status import status
 from grace_store.run.verify import verify
 from grace_store.store import lock
-from grace_store.store.keys import LOCKS
+from grace_store.store.backend import LOCKS
 from grace_store.store.opened import Store
 from tests.fake_model import CALLS_FILE, GATE, Gate, make_fake_model
 from tests.jobs import HELD, NUM_RECORDS, NUM_USABLE, content, make_job, processes

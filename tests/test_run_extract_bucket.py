@@ -27,8 +27,7 @@ from grace_store.run.plan import plan
 from grace_store.run.verify import repair, verify
 from grace_store.scoring.score import score
 from grace_store.scoring.score_table import read_scores
-from grace_store.store import keys
-from grace_store.store.backend import open_backend
+from grace_store.store.backend import COMPLETIONS, LOCKS, RUNS, commit_key, open_backend
 from grace_store.store.lock import hold
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import PlanWriter
@@ -93,7 +92,7 @@ def use(patch: pytest.MonkeyPatch, port: int) -> None:
 def objects(url: str) -> dict[str, str]:
     """Return {key: digest} of everything in a bucket's store but the logs of its runs."""
     place = open_backend(url)
-    kept = [key for key in place.walk() if not key.startswith(keys.RUNS)]
+    kept = [key for key in place.walk() if not key.startswith(RUNS)]
     values = place.read_all(kept)
     return {key: hashlib.sha256(value or b"").hexdigest() for key, value in zip(kept, values, strict=True)}
 
@@ -109,7 +108,7 @@ def test_a_store_in_a_bucket_is_that_of_a_folder_key_by_key(
     stored: str, finished: dict[str, str], direct: None
 ) -> None:  # fmt: skip
     assert objects(stored) == finished
-    assert len(open_backend(stored).names(keys.RUNS)) == 1
+    assert len(open_backend(stored).names(RUNS)) == 1
 
 
 def test_a_plan_is_made_anew_with_the_bytes_of_one_in_a_folder(tmp_path: Path, job: ExtractJob, direct: None) -> None:
@@ -132,7 +131,7 @@ def test_a_run_that_was_taken_over_stops_before_its_next_unit(job: ExtractJob, d
     def take_over(event: Event) -> None:
         if isinstance(event, UnitCommitted):
             theirs = {"host": "another-machine", "pid": 7, "since": "today"}
-            open_backend(job.store).write(f"{keys.LOCKS}/base.0-of-1.json", json.dumps(theirs).encode())
+            open_backend(job.store).write(f"{LOCKS}/base.0-of-1.json", json.dumps(theirs).encode())
 
     with pytest.raises(StoreBusy, match="taken over by process 7 on another-machine"):
         extract(job, take_over)
@@ -162,15 +161,15 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(
     assert processes[0].wait(120) == -signal.SIGKILL
     proxy.fault = lambda *_: None
     left = objects(job.store)
-    assert f"{keys.LOCKS}/base.0-of-1.json" in left
-    assert f"{keys.COMPLETIONS}/base.json" not in left
+    assert f"{LOCKS}/base.0-of-1.json" in left
+    assert f"{COMPLETIONS}/base.json" not in left
     extract(job)
     assert objects(job.store) == finished
 
 
 def test_of_two_runs_at_once_one_is_refused(job: ExtractJob, stored: str, direct: None) -> None:
     place = open_backend(stored)
-    withdrawn = keys.commit_key("base", 2)
+    withdrawn = commit_key("base", 2)
     before = place.read(withdrawn)
     place.delete(withdrawn)
     with hold(place, "base"), pytest.raises(StoreBusy, match=rf"{stored} is being written by process {os.getpid()}"):
@@ -300,7 +299,7 @@ def test_a_planner_that_was_taken_over_does_not_write_its_plan(
     discard = PlanWriter.discard
 
     def be_slow(writer: PlanWriter) -> None:
-        place.write(f"{keys.LOCKS}/plan.0-of-1.json", b'{"host": "another-machine", "pid": 7}')
+        place.write(f"{LOCKS}/plan.0-of-1.json", b'{"host": "another-machine", "pid": 7}')
         discard(writer)
 
     monkeypatch.setattr(PlanWriter, "discard", be_slow)

@@ -23,8 +23,8 @@ from grace_store.run.open_signal import choose_signals, name_signals
 from grace_store.run.status import status
 from grace_store.run.verify import repair, verify, verify_against_model
 from grace_store.scoring.score import score
+from grace_store.store.backend import commit_key
 from grace_store.store.digested_json import seal, to_bytes
-from grace_store.store.keys import commit_key
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, digest_of
 from grace_store.train.warmup import warmup

@@ -21,7 +21,7 @@ from grace_store.run.extract import extract
 from grace_store.run.open_signal import begin_sharing, follow_sharing
 from grace_store.run.status import status
 from grace_store.run.verify import repair, verify, verify_against_model
-from grace_store.store.keys import sharing_key
+from grace_store.store.backend import sharing_key
 from grace_store.store.opened import SignalView
 from grace_store.store.unit_writer import keep_sharing, withdraw_units
 from tests.autograd import relative

@@ -14,14 +14,13 @@ import pytest
 from grace_store.base.errors import DatasetChanged, ResumeMismatch, SettingError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.settings import DataSpec
-from grace_store.pool.records import UnitLoader, open_dataset
+from grace_store.pool.records import UnitLoader, locators_at, open_dataset, rows_at
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.run.preview import preview, preview_lines
 from grace_store.run.scan import gathered_order
 from grace_store.run.verify import repair, verify
 from grace_store.store.opened import Store
-from grace_store.store.sample_rows import locators_at, rows_at
 from grace_store.store.unit_writer import withdraw_units
 from tests.grouped_stores import NUM_QUESTIONS, TRACES, grouped_job, grouped_records
 from tests.jobs import content

@@ -121,7 +121,7 @@ def test_only_what_a_filter_keeps_is_compared(store: Store) -> None:
 def test_questions_with_one_trace_each_cannot_be_compared(store: Store) -> None:
     with pytest.raises(SettingError, match=r"no question of .* has two traces \(with the same 'id'\) to compare"):
         gs.score(store, gs.ScoreRequest(within="centred", group_by="id"))
-    with pytest.raises(SettingError, match="name the records' field that says the question: --group-by"):
+    with pytest.raises(SettingError, match="name the field of the records that says the question: --group-by"):
         gs.score(store, gs.ScoreRequest(spec=GROUP, where="row < 9"))
     with pytest.raises(SettingError, match="--group-by says what a question is: give --within group or --target group"):
         gs.score(store, gs.ScoreRequest(group_by="id"))

@@ -13,8 +13,7 @@ from grace_store.base.documents import Document, parse_document
 from grace_store.base.errors import DataError
 from grace_store.choose.selection import Selection
 from grace_store.scoring.notes import ScoresNote
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, ScoreSpec
 from tests.example_notes import EXAMPLES, INFLUENCE, SCORES, SUBSET
 
 WRONG = [None, "text", 7, -1, 1.5, True, [], [None], {}, {"a": 1}, 10**30, "\0"]

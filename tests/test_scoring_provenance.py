@@ -8,7 +8,7 @@ import pytest
 
 from grace_store.base.errors import NotAStore, ResumeMismatch
 from grace_store.scoring.notes import check_plan_of
-from grace_store.scoring.provenance import check_made_from, open_made_from, open_store_of
+from grace_store.scoring.provenance import check_signals_of, open_made_from, open_store_of
 from grace_store.scoring.score import ScoreRequest, score
 from tests.scored_stores import known_store
 
@@ -17,7 +17,7 @@ def test_a_result_of_the_store_as_it_is_passes(tmp_path):
     store = known_store(tmp_path).store
     table = score(store)
     check_plan_of(table.note, store)
-    check_made_from(table.note, store)
+    check_signals_of(table.note.signals, store)
     assert open_store_of(table).location == store.location
 
 
@@ -27,7 +27,7 @@ def test_another_plan_is_refused_with_what_belongs_where(tmp_path):
     with pytest.raises(ResumeMismatch, match=rf"The table of scores .*another plan.*{other.location}.* belongs to"):
         check_plan_of(table.note, other)
     with pytest.raises(ResumeMismatch, match="The thing was made from another plan"):
-        check_made_from(table.note, other, "thing")
+        check_plan_of(table.note, other, "thing")
     with pytest.raises(ResumeMismatch, match="another plan"):
         open_store_of(table, other.location)
 
@@ -37,7 +37,7 @@ def test_another_signal_of_the_same_name_is_refused(tmp_path):
     note = score(store).note
     other = note.signals["base"].model_copy(update={"sha256": "0" * 64})
     with pytest.raises(ResumeMismatch, match=r"Signal 'base' .* is another one than the scores were made from"):
-        check_made_from(note.model_copy(update={"signals": {"base": other}}), store)
+        check_signals_of({"base": other}, store)
 
 
 def test_a_signal_that_went_on_is_refused_with_both_numbers(tmp_path):
@@ -45,7 +45,7 @@ def test_a_signal_that_went_on_is_refused_with_both_numbers(tmp_path):
     note = score(store, ScoreRequest(partial=True)).note
     fewer = note.signals["base"].model_copy(update={"num_units": 1})
     with pytest.raises(ResumeMismatch, match=r"had 1 .*has 2 now"):
-        check_made_from(note.model_copy(update={"signals": {"base": fewer}}), store)
+        check_signals_of({"base": fewer}, store)
 
 
 def test_a_store_that_moved_is_asked_for(tmp_path):

@@ -28,8 +28,7 @@ from grace_store.scoring.score_table import (
     write_scores,
 )
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.method import InfluenceSpec
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
 
 SIGNAL = ScoredSignal(sha256="1", num_units=2, weight=1.0)
 NOTE = ScoresNote(

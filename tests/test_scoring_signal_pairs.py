@@ -12,7 +12,7 @@ from grace_store.base.errors import (
 )
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.targets import Targets
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.gradient_stores import (
     DIMENSION,
     add_gradients,

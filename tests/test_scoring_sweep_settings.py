@@ -8,7 +8,7 @@ from grace_store.base.errors import SettingError
 from grace_store.scoring.sweep import sweep
 from grace_store.scoring.sweep_settings import load_grid, resolve_settings, short_labels
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.scored_stores import known_store
 
 

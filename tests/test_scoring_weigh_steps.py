@@ -20,7 +20,7 @@ from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.weigh_steps import WeightSummary, weights
 from grace_store.scoring.weight_table import read_weights
 from grace_store.values.step_weights import RaggedWeights
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WeightsSpec
 from tests.scored_stores import known_store
 from tests.test_values_nnls import best_by_trying_all
 

@@ -15,8 +15,7 @@ from zarr.buffer import default_buffer_prototype
 
 from grace_store.base.errors import Corrupt, SettingError
 from grace_store.store.array_group import ZarrView
-from grace_store.store.backend import Backend, LocalBackend, open_backend, open_run_log, run_logs
-from grace_store.store.keys import RUNS, TMP
+from grace_store.store.backend import RUNS, TMP, Backend, LocalBackend, open_backend, open_run_log, run_logs
 from tests.s3_server import environment, new_bucket, s3_server
 
 

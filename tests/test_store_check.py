@@ -22,10 +22,9 @@ from grace_store.base.states import Reason
 from grace_store.run.verify import verify
 from grace_store.store import array_group, check, layout
 from grace_store.store.array_group import ArrayEncoder
-from grace_store.store.backend import LocalBackend
+from grace_store.store.backend import COMMITS, COMPLETIONS, LEDGER_GROUP, LOCKS, RUNS, TMP, LocalBackend
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays
 from grace_store.store.digested_json import group_bytes, seal, to_bytes
-from grace_store.store.keys import COMMITS, COMPLETIONS, LEDGER_GROUP, LOCKS, RUNS, TMP
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import (
     UnitWriter,

@@ -14,8 +14,8 @@ from numcodecs import zstd
 
 from grace_store.base.errors import Corrupt, UnknownName
 from grace_store.base.settings import Storage
-from grace_store.store import keys
 from grace_store.store.array_group import decode_chunk
+from grace_store.store.backend import commit_key
 from grace_store.store.digested_json import seal, to_bytes
 from grace_store.store.layout import sample_arrays
 from grace_store.store.opened import SignalView, Store
@@ -126,7 +126,7 @@ def put_chunk(view: SignalView, key: str, raw: bytes) -> None:
     view.store.backend.write(f"{view.key}/{key}", raw)
     commit = view.commit(unit)
     commit = commit.model_copy(update={"chunks": {**commit.chunks, key: digest_of(raw)}})
-    view.store.backend.write(keys.commit_key(view.name, unit), to_bytes(seal(commit)))
+    view.store.backend.write(commit_key(view.name, unit), to_bytes(seal(commit)))
     complete_signal(view)
 
 
@@ -201,7 +201,7 @@ def test_missing_chunks_and_damaged_commits_are_said_by_name(tmp_path: Path) -> 
     backend.write(f"{view.key}/segment_loss/c/3", backend.read(f"{view.key}/segment_loss/c/1") or b"")
     with pytest.raises(Corrupt, match="segment_loss/c/3 is not the chunk that was committed"):
         view.unit_array("segment_loss", 3)
-    key = keys.commit_key("base", 2)
+    key = commit_key("base", 2)
     for raw in (None, b"{", b"{}", (backend.read(key) or b"")[:-30]):
         backend.delete(key) if raw is None else backend.write(key, raw)
         with pytest.raises(Corrupt, match=r"00000002.json cannot be read\. Run `grace-store verify --repair`"):

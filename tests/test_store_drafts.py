@@ -9,7 +9,7 @@ import pytest
 
 from grace_store.base.errors import StoreError
 from grace_store.cli.main import COMMANDS
-from grace_store.store.keys import PLAN_COPY
+from grace_store.store.backend import PLAN_COPY
 from grace_store.store.opened import Store
 from tests.commands import run, tree
 from tests.scored_stores import known_store

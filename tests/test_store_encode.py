@@ -9,8 +9,9 @@ import pytest
 import zarr
 
 from grace_store.base.settings import Storage
-from grace_store.store import keys, layout
+from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
+from grace_store.store.backend import chunk_key
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter
 from tests.stores import STORAGES, add_signal, random_signals, spans_for, write_plan, write_store
@@ -44,7 +45,7 @@ def test_a_unit_without_a_single_usable_sample_writes_all_its_chunks(tmp_path: P
     write_plan(tmp_path / "s", NUM_STEPS, 4)
     view = add_signal(Store.open(tmp_path / "s"), storage, 33)
     commit = UnitWriter(view).write(0, random_signals(view, 0, set_aside=range(4)), spans_for(view, 0))
-    assert set(commit.chunks) == {keys.chunk_key(a.name, len(a.dims), 0) for a in view.arrays if a.is_per_unit}
+    assert set(commit.chunks) == {chunk_key(a.name, len(a.dims), 0) for a in view.arrays if a.is_per_unit}
     assert not view.unit_vectors(0).any()
 
 

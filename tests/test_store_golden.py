@@ -16,7 +16,7 @@ from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract, missing_units
 from grace_store.run.verify import repair, verify
 from grace_store.scoring.score import ScoreRequest, score
-from grace_store.store import check_zarr
+from grace_store.store.layout import check_zarr
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import withdraw_units
 from tests.fake_model import make_fake_model

@@ -16,7 +16,8 @@ from grace_store.base.errors import SettingError
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataSpec, Per, Storage
 from grace_store.base.states import STATE_CODES, Reason
-from grace_store.store import keys, layout
+from grace_store.store import layout
+from grace_store.store.backend import check_signal_name, chunk_key
 from grace_store.store.opened import Store
 from tests.stores import STORAGES, make_spec, write_plan
 
@@ -94,7 +95,7 @@ def test_every_chunk_of_every_array_belongs_to_exactly_one_unit(
         assert array.inner is None or all(a % b == 0 for a, b in zip(array.chunks, array.inner, strict=True))
         found = list(layout.array_keys([array]))
         assert found[0] == f"{array.name}/zarr.json"
-        assert found[1:] == [keys.chunk_key(array.name, len(array.dims), u) for u in range(num_chunks[0])]
+        assert found[1:] == [chunk_key(array.name, len(array.dims), u) for u in range(num_chunks[0])]
         assert len(set(found)) == len(found)
 
 
@@ -114,13 +115,13 @@ def test_a_unit_is_a_power_of_two(wrong: int) -> None:
 
 @pytest.mark.parametrize("name", ["base", "warmup-100", "Qwen2.5+lora=3", "7", "a" * 100])
 def test_names_that_can_be_folders_are_signal_names(name: str) -> None:
-    assert keys.check_signal_name(name) == name
+    assert check_signal_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "-x", "_x", "é", "a" * 101, "a\n", "zarr.json"])
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(SettingError, match="cannot be the name of a signal"):
-        keys.check_signal_name(name)
+        check_signal_name(name)
 
 
 def test_codes_of_states_are_dense_and_never_change() -> None:

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from grace_store.base.errors import StorageError, StoreBusy
 from grace_store.store import lock
-from grace_store.store.backend import Backend, LocalBackend, open_backend
-from grace_store.store.keys import LOCKS, TMP
+from grace_store.store.backend import LOCKS, TMP, Backend, LocalBackend, open_backend
 from grace_store.store.lock import clear_dead, hold, refuse_busy
 from tests.s3_server import environment, new_bucket, s3_server
 

@@ -18,7 +18,8 @@ from grace_store.base.text import canonical_json
 from grace_store.data.dataset import Dataset
 from grace_store.data.sample import Sample
 from grace_store.pool.records import UnitLoader
-from grace_store.store import keys, layout
+from grace_store.store import layout
+from grace_store.store.backend import COMMITS, chunk_key, commit_key
 from grace_store.store.digested_json import BODY, SEAL, from_bytes, group_bytes, unseal
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import complete_signal, create_signal, withdraw_units
@@ -235,7 +236,7 @@ def test_a_missing_chunk_is_never_read_as_zeros(tmp_path: Path, storage: Storage
     view = finished_store(tmp_path, storage).signal()
     sample = SAMPLES_PER_UNIT  # of unit 1
     for array in view.arrays:
-        key = keys.chunk_key(array.name, len(array.dims), 1 if array.is_per_unit else 0)
+        key = chunk_key(array.name, len(array.dims), 1 if array.is_per_unit else 0)
         value = view.store.backend.read(f"{view.key}/{key}")
         assert value is not None
         view.store.backend.delete(f"{view.key}/{key}")
@@ -312,7 +313,7 @@ def test_a_unit_without_commit_is_planned_whatever_lies_there(tmp_path: Path) ->
 def test_files_that_only_look_like_commits_do_not_count(tmp_path: Path) -> None:
     view = finished_store(tmp_path).signal()
     for name in ("3.json", "00000003.json.tmp", "0000000٣.json", "note.json"):
-        view.store.backend.write(f"{keys.COMMITS}/{SIGNAL}/{name}", b"")
+        view.store.backend.write(f"{COMMITS}/{SIGNAL}/{name}", b"")
     assert view.committed_units() == list(range(NUM_UNITS))
 
 
@@ -320,11 +321,11 @@ def test_a_commit_of_another_unit_or_signal_is_refused(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     view = store.signal()
     backend = store.backend
-    backend.write(keys.commit_key(SIGNAL, 1), backend.read(keys.commit_key(SIGNAL, 0)) or b"")
+    backend.write(commit_key(SIGNAL, 1), backend.read(commit_key(SIGNAL, 0)) or b"")
     with pytest.raises(Corrupt, match=r"00000001.json belongs to another unit or signal"):
         view.commit(1)
     other = add_signal(store, "int8", 24, "other")
-    backend.write(keys.commit_key("other", 0), backend.read(keys.commit_key(SIGNAL, 0)) or b"")
+    backend.write(commit_key("other", 0), backend.read(commit_key(SIGNAL, 0)) or b"")
     with pytest.raises(Corrupt, match="belongs to another unit or signal"):
         other.commit(0)
     with pytest.raises(Corrupt, match=r"commits/base/00000009.json is missing"):

@@ -18,7 +18,7 @@ from grace_store.run.extract import extract
 from grace_store.scoring.score import score
 from grace_store.store.opened import Store
 from grace_store.study.inspect import neighbours, read_vectors
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.commands import run
 from tests.duplicated_stores import duplicated_samples, duplicated_store
 from tests.jobs import make_job

@@ -13,8 +13,8 @@ from grace_store.base.text import percent
 from grace_store.pool.pool import Pool
 from grace_store.study.stability import STEPS, StabilitySettings, conclude_stability, stability
 from grace_store.values.agreement import share_kept, step_survival, survival
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget, rank
-from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import known_store
 
 

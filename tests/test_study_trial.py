@@ -45,7 +45,7 @@ from grace_store.study.trial_samples import gather_samples
 from grace_store.train.recipe import order_updates
 from grace_store.train.training import Training, weigh
 from grace_store.values.methods.method import HeuristicSpec
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WeightsSpec
 from jobs.schemas import note_schema
 from tests.conversations import write_conversations
 from tests.tiny_vision_models import picture, tiny_vision_model

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from grace_store.base.errors import SettingError
 from grace_store.base.states import ABOUT, TEXT_FLAGS, Flag, flag_names, text_mask
 from grace_store.values import gram as columns_module
-from grace_store.values.alignment import FEWEST_SAME, SAME
+from grace_store.values.alignment import FEWEST_SAME, SAME, history_weights
 from grace_store.values.gram import TINY, pack, unpack
 from grace_store.values.methods.grace import alignment_means, combine_signals, score_grams, score_ragged
-from grace_store.values.score_spec import ScoreSpec, history_weights
+from grace_store.values.methods.method import ScoreSpec
 from tests.brute_force import AGGREGATIONS, HISTORIES, TARGETS, brute_force
 
 # ---------------------------------------------------------------- samples

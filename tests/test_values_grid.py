@@ -6,7 +6,7 @@ import pytest
 
 from grace_store.base.errors import SettingError
 from grace_store.values.grid import Grid, SweepSpec, parse_alphas
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 
 @pytest.mark.parametrize(

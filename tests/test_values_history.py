@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError
-from grace_store.values.score_spec import history_weights
+from grace_store.values.alignment import history_weights
 
 
 @pytest.mark.parametrize(

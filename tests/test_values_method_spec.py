@@ -6,8 +6,7 @@ import pytest
 
 from grace_store.base.errors import SettingError
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, parse_spec
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, ScoreSpec, parse_spec
 
 
 @pytest.mark.parametrize("method", list(METHODS))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grace_store.base.arrays import sum_by_sample
 from grace_store.base.errors import SettingError
 from grace_store.scoring.score_table import COLUMNS, METHOD_TYPES
-from grace_store.values.gram import sum_by_sample
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.loss import loss_values
 from grace_store.values.methods.method import (
@@ -18,11 +18,11 @@ from grace_store.values.methods.method import (
     InfluenceMethod,
     InfluenceSpec,
     Responses,
+    ScoreSpec,
     parse_spec,
 )
 from grace_store.values.methods.perplexity import perplexity_values
 from grace_store.values.methods.random import random_values
-from grace_store.values.score_spec import ScoreSpec
 
 NUM_STEPS = np.array([2, 1, 3])
 NUM_TOKENS = np.array([4, 1, 5, 7, 3, 2, 2, 2, 4], dtype=np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace_store.values.gram import offsets_of
+from grace_store.base.arrays import offsets_of
 from grace_store.values.roc import LabelledTraces, chance_of_first_errors, find_first_errors, question_draws
 
 

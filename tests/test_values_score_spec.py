@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from grace_store.base.errors import SettingError
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 
 def test_the_defaults_are_the_papers():

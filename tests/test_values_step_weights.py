@@ -11,9 +11,9 @@ from grace_store.base.errors import SettingError
 from grace_store.base.states import flag_names
 from grace_store.values.gram import pack
 from grace_store.values.methods.grace import score_grams
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.step_weights import SignalGrams, weigh_ragged
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WeightsSpec
 from tests.test_values_nnls import best_by_trying_all
 
 FIT = WeightsSpec()

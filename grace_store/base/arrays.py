@@ -1,4 +1,4 @@
-"""Types of arrays for signatures, and the search for dataset rows in an array of rows."""
+"""Types of arrays for signatures, the index of dataset rows in another array, and sums over flat arrays."""
 
 from typing import Any, NewType
 
@@ -43,3 +43,29 @@ def find_rows(known: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
     place = np.searchsorted(known, wanted, sorter=order).clip(max=len(known) - 1)
     place = place if order is None else order[place]
     return place, known[place] == wanted
+
+
+def offsets_of(counts: Numbers) -> IntArray:
+    """Return the start of each consecutive run of these lengths, and the end of the last run.
+
+    >>> offsets_of(np.array([3, 1, 2]))
+    array([0, 3, 4, 6])
+    """
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
+    """Return the sum over the parts of each sample; parts are flat.
+
+    >>> sum_by_sample(np.array([2, 1]), np.array([3, 4, 5]))
+    array([7., 5.])
+    """
+    offsets = offsets_of(num_parts)
+    if part.shape != (offsets[-1],):
+        raise ValueError(f"{len(num_parts)} samples have {offsets[-1]} parts, not {part.shape}")
+    if not len(num_parts):
+        return np.zeros(0)
+    sums: FloatArray = np.add.reduceat(part.astype(np.float64), offsets[:-1])
+    return sums

@@ -14,7 +14,7 @@ import numpy as np
 from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned
-from grace_store.base.states import HYGIENE_FLAGS, named_flags
+from grace_store.base.states import named_flags
 from grace_store.base.text import counted
 from grace_store.choose.contamination_table import AgainstLike, AgainstTable, read_against
 from grace_store.choose.selection import Excluded, Selection
@@ -24,10 +24,8 @@ from grace_store.values.ranking import rank
 from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
 
 
-def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | AgainstNote | None) -> Excluded | None:
-    """Return which samples of a table may not be chosen; None if nothing is to be excluded."""
-    if not flags and against is None:
-        return None
+def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | AgainstNote | None) -> Excluded:
+    """Return which samples of a table may not be chosen."""
     has_value = np.isfinite(table.value)
     names = _known(table, flags) if flags else ()
     is_flagged = table.is_flagged(names) if names else np.zeros(len(table), dtype=np.bool_)
@@ -61,7 +59,7 @@ def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
     """Return the flags of that name; raise SettingError if it is not known which samples of the table have them."""
     flags = named_flags(names)
     if missing := [name for name in flags if name not in table.known_flags]:
-        known = ", ".join(name for name in HYGIENE_FLAGS if name in table.known_flags)
+        known = ", ".join(table.known_trace_flags)
         raise SettingError(
             f"the {table.what} does not know which samples are flagged {', '.join(missing)}: that is found while "
             f"scoring by the method grace. It does know {known}, which can be named."
@@ -71,15 +69,11 @@ def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
 
 def questions_of(
     table: ScoreTable, selection: Selection, read: Callable[[str | None], IntArray]
-) -> tuple[IntArray | None, str | None]:
-    """Return the question of each row of a table, by number, and the field that says it; None if all are chosen from.
+) -> tuple[IntArray, str | None]:
+    """Return the number of each row's question, and the field that names questions.
 
     read returns the questions that a field of the records tells apart, where the table does not know them.
     """
-    if not selection.is_in_questions:
-        if selection.group_by is not None:
-            raise SettingError("--group-by says what a question is: give --per-group, or choose pairs, with it")
-        return None, None
     if selection.per_group is not None and selection.margin is not None:
         raise SettingError("pairs are one for each question: leave --per-group out")
     if selection.per_group is not None:

@@ -9,18 +9,17 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.finding import Estimate
 from grace_store.base.text import about, counted, one_line, percent, percent_more
 from grace_store.choose.selection import Selection
-from grace_store.scoring.conclusions import (
+from grace_store.scoring.score_table import ScoreTable
+from grace_store.values.length_bias import (
     MORE,
     VAGUE,
     WIDE,
     beyond_chance,
     chance_text,
-    known_flags,
-    num_flagged_in,
-    without_flagged,
+    difference_interval,
+    kept_by_chance,
+    kept_over_all,
 )
-from grace_store.scoring.score_table import ScoreTable
-from grace_store.values.length_bias import difference_interval, kept_by_chance, kept_over_all
 from grace_store.values.ranking import Length
 
 
@@ -82,16 +81,16 @@ def _than_pool(name: Length, ratio: float, chance: float) -> str:
 
 
 def _flags_of_choice(table: ScoreTable, chosen: IntArray, pool: IntArray) -> list[str]:
-    flagged, of_pool = (num_flagged_in(table, rows) for rows in (chosen, pool))
+    flagged, of_pool = (table.num_flagged(rows) for rows in (chosen, pool))
     if not flagged:
         return []
-    counts = {name: int(table.is_flagged([name])[chosen].sum()) for name in known_flags(table)}
+    counts = {name: int(table.is_flagged([name])[chosen].sum()) for name in table.known_trace_flags}
     named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     rest = (of_pool - flagged, len(pool) - len(chosen))
     favours = difference_interval((flagged, len(chosen)), rest)[0] > 0
     often = f"{of_pool} in the pool, so such traces are chosen more often" if favours else f"{of_pool} in the pool"
     are = "is" if flagged == 1 else "are"
-    return [f"{flagged} of them {are} flagged ({named}; {often}): `{without_flagged(table)}` leaves such traces out."]
+    return [f"{flagged} of them {are} flagged ({named}; {often}): `{table.exclude_option}` leaves such traces out."]
 
 
 CLEAR = 0.1

@@ -9,8 +9,8 @@ import numpy as np
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.length_bias import RESOLUTION
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.value_parts import value_parts
+from grace_store.values.methods.grace import value_parts
+from grace_store.values.methods.method import ScoreSpec
 
 Part = Literal["answer", "history", "length"]
 PARTS: tuple[Part, ...] = ("answer", "history", "length")

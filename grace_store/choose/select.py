@@ -20,8 +20,9 @@ from grace_store.choose.candidates import choose_in_questions, exclude, question
 from grace_store.choose.choice_conclusion import conclude_choice, group_sizes, rise_and_fall
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
+from grace_store.data.sample_digests import response_digest
 from grace_store.pool.pool import Pool
-from grace_store.pool.records import question_groups, response_digests
+from grace_store.pool.records import digest_samples, question_groups
 from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.provenance import filter_scores, groups_of, open_store_of
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
@@ -197,15 +198,20 @@ class Rules:
                 "out, or take a table of another method"
             )
         control = _controls(selection.control, table)
-        excluded = exclude(table, selection.exclude_flagged, selection.exclude_contaminated)
         resolved: dict[str, Any] = {"where": kept, "control": control}
-        if excluded is not None:
+        excluded = None
+        if selection.exclude_flagged or selection.exclude_contaminated is not None:
+            excluded = exclude(table, selection.exclude_flagged, selection.exclude_contaminated)
             resolved |= {"exclude_flagged": excluded.flags, "exclude_contaminated": excluded.against}
         rules = cls(selection, table, excluded, store=store, data=data)
         if not rules.is_possible.any():
             place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
             raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
-        question, resolved["group_by"] = questions_of(table, selection, rules._questions)
+        question = None
+        if selection.is_in_questions:
+            question, resolved["group_by"] = questions_of(table, selection, rules._questions)
+        elif selection.group_by is not None:
+            raise SettingError("--group-by says what a question is: give --per-group, or choose pairs, with it")
         groups = None if by is None else groups_of(table, by, store, data)
         return replace(rules, selection=selection.model_copy(update=resolved), groups=groups, question=question)
 
@@ -271,7 +277,7 @@ class Rules:
         store = open_store_of(self.scores, self.store)
         positions, place = np.unique(store.positions_of(row[rows]), return_inverse=True)
         said = np.zeros(len(row), dtype=np.uint64)
-        said[rows] = response_digests(store, self.data, positions)[place]
+        said[rows] = digest_samples(store, self.data, positions, response_digest)[place]
         return said
 
     def random_like(self, seed: int, among: IntArray | None = None) -> IntArray:

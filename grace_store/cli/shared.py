@@ -49,7 +49,7 @@ from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.run.engines.engine import EngineOptions, ExtractJob
 from grace_store.scoring.provenance import check_results
 from grace_store.study import STUDIES
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 # ---------------------------------------------------------------- stores, data, models, results
 

@@ -10,9 +10,8 @@ from grace_store.cli import shared
 from grace_store.cli.console import show
 from grace_store.cli.options import OUT_PARQUET, command, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.methods.method import ScoreSpec
+from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
 
 SCORE_SETTINGS = ("alpha", "history", "target")
 METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])

@@ -145,7 +145,7 @@ _FRACTION = re.compile(r"\\[dt]?frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?|(\d
 _ALONE = re.compile(r"[-+]?\s*(?:(?P<number>\d[\d,]*(?:\.\d+)?|\.\d+)|(?P<fraction>\S.*/.*|\\[dt]?frac.*))\s*%?")
 _NUMERALS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
 sixteen seventeen eighteen nineteen twenty"""
-_NUMBER_WORDS = {word: float(number) for number, word in enumerate(_NUMERALS.split())}
+_NUMBER_WORDS = dict(zip(_NUMERALS.split(), map(float, range(21)), strict=True))
 _NUMBER_WORDS |= {"half": 0.5, "once": 1.0, "twice": 2.0, "dozen": 12.0, "hundred": 100.0, "thousand": 1000.0}
 _WORD = re.compile(r"[a-z]+")
 _SEPARATORS = str.maketrans("", "", ", \u202f")

@@ -9,7 +9,6 @@ from typing import Any
 
 from grace_store.base.text import canonical_json
 from grace_store.data.sample import ImageRef, Sample
-from grace_store.data.words import words_of
 
 QUESTION_BYTES = 8
 """Length of the digest that identifies a question."""
@@ -36,6 +35,8 @@ def wording_digest(sample: Sample) -> bytes:
     Case, punctuation, spaces, system prompts and the notation of numbers make no difference. Signs make none either:
     2 + 2 and 2 - 2 have the same digest.
     """
+    from grace_store.data.words import words_of  # the names of numbers, which no other digest needs
+
     asked = [turn for turn in sample.turns if turn.role == "user"]
     words = [words_of(turn.text) or turn.text.split() for turn in asked]
     images = [_part(image) for turn in asked for image in turn.images]

@@ -23,10 +23,9 @@ from grace_store.pages.similarity import similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, choose_traces, gather_traces
 from grace_store.pool.pool import Pool, stepwise_signals
 from grace_store.run.status import status
-from grace_store.scoring.conclusions import conclude_scores
 from grace_store.scoring.provenance import check_outputs, keep_samples, sources_of, where_note
 from grace_store.scoring.score import ScoreRequest, score
-from grace_store.scoring.score_table import ScoreTable
+from grace_store.scoring.score_table import ScoreTable, conclude_scores
 from grace_store.store.opened import Store
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import FloatArray
+from grace_store.base.arrays import FloatArray, sum_by_sample
 from grace_store.base.finding import WhereNote
 from grace_store.base.settings import short
 from grace_store.base.states import ABOUT, HYGIENE_FLAGS
@@ -22,9 +22,8 @@ from grace_store.scoring.score_table import ScoreTable
 from grace_store.scoring.sweep import Sweep, sweep
 from grace_store.store.opened import Store
 from grace_store.study.audit import audit
-from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 MAX_LISTED = 200
 """Maximum number of listed records that are set aside."""

@@ -1,4 +1,4 @@
-"""The descriptors of a store's samples, unit by unit on a few threads: in one array, or block by block."""
+"""Descriptors of samples, read unit by unit on a few threads: in one array, or block by block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray, Positions, Rows
+from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray, Positions, Rows, offsets_of
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
@@ -18,16 +18,15 @@ from grace_store.likeness.points import Described, Descriptor
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import SignalReader, Threads, UnitVectors, map_ordered
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.gram import offsets_of
 
 VectorType = Literal["float32", "float16"]
 
 DECODED_ROWS = 4096
-"""Segment vectors that are decoded together: a unit may hold ten times as many."""
+"""Segment vectors that are decoded together; a unit may hold ten times as many."""
 
 
 class StepScored(Protocol):
-    """Scores of steps, as a table of scores has them."""
+    """A table with scores of steps."""
 
     @property
     def row(self) -> IntArray: ...
@@ -40,14 +39,14 @@ class StepScored(Protocol):
 
     @property
     def plan_sha256(self) -> str:
-        """The plan that its samples are of."""
+        """Digest of the plan of its samples."""
 
     @property
     def what(self) -> str:
-        """What it is and where, for a sentence."""
+        """Kind and path of the table, for a sentence."""
 
     def flat(self, name: str) -> Array:
-        """Return a column of one entry a step as one array."""
+        """Return a column with one entry for each step as one array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +55,13 @@ class Descriptions:
 
     sample: Positions
     row: Rows
-    """(n,) where their records stand in the dataset."""
+    """(n,) rows of their records in the dataset."""
     vector: Array
-    """(n, m) float32 or float16, C-contiguous; every row of length 1 but for those of zeros."""
+    """(n, m) float32 or float16, C-contiguous; every row has length 1, or is zero."""
     is_zero: BoolArray
-    """(n,) samples that point nowhere: a cosine with one is 0."""
+    """(n,) samples with a zero descriptor; cosines with these are 0."""
     is_unweighted: BoolArray
-    """(n,) samples whose steps were to be weighted by scores and have none above 0: all their steps weigh the same."""
+    """(n,) samples without a step score above 0, if scores are the weights; all their steps weigh the same."""
     made_by: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -84,31 +83,31 @@ def describe_samples(
     dtype: VectorType = "float32",
     listener: Listener = ignore,
 ) -> Descriptions:
-    """Return a vector of length 1 for each done sample of a pool, as DescriptionReader.of does."""
+    """Return a vector of length 1 for each done sample of a pool; DescriptionReader.of explains the parameters."""
     reader = DescriptionReader.of(pool, descriptor, dimension=dimension, seed=seed, scores=scores, samples=samples)
     return reader.read_all(dtype, listener)
 
 
 @dataclass(slots=True)
 class DescriptionReader:
-    """Reads the descriptors of one signal, as often as asked. Threads may share it."""
+    """Reads the descriptors of one signal, any number of times. Threads may share it."""
 
     vectors: SignalReader
-    """Of the one signal."""
+    """Reader of the one signal."""
     descriptor: Descriptor | None
-    """None for a signal that keeps one vector a sample."""
+    """None for a signal with one vector per sample."""
     units: list[int]
-    """Committed units that hold samples asked for, in order."""
+    """Committed units with wanted samples, in order."""
     wanted: BoolArray | None
-    """(N,) which samples of the plan are asked for; None for all."""
+    """(N,) whether a sample of the plan is wanted; None for all samples."""
     made_by: dict[str, Any]
     threads: Threads
     projection: FloatArray | None
     row: Rows
-    """(N,) where the records of all planned samples stand in the dataset."""
+    """(N,) rows of the records of all planned samples in the dataset."""
     _num_steps: npt.NDArray[np.integer[Any]]
     _scores: tuple[FloatArray, IntArray] | None
-    """All step scores, and where each planned sample's begin; -1 where there are none."""
+    """All step scores, and the index of each planned sample's first score; -1 for a sample without scores."""
 
     @classmethod
     def of(
@@ -121,17 +120,26 @@ class DescriptionReader:
         scores: StepScored | None = None,
         samples: Positions | None = None,
     ) -> DescriptionReader:
-        """Return what reads the pool's samples, or those of them at some positions in the plan, by its one signal.
+        """Return a reader of the pool's samples, or of those at some positions in the plan, in its one signal.
 
         The descriptor is answer, steps (the default), weighted by scores of steps, or projected: to dimension numbers
-        (512) by a random projection with a seed. A signal that keeps one vector a sample has no other.
+        (512) by a random projection with a seed. A signal with one vector per sample has no other descriptor.
         """
         pool = Pool.of(pool)
         view = pool.signal
         chosen = _resolved(view, descriptor, dimension, scores)
         wanted = _wanted(pool, samples)
         vectors = SignalReader(pool.store, (view.name,), reads=("vectors",))
-        units, made_by = _units(vectors, wanted, partial=pool.partial), _made_by(vectors, chosen)
+        units, plan = _units(vectors, wanted, partial=pool.partial), pool.store.plan
+        num_units = len(vectors.committed[0])
+        made_by: dict[str, Any] = {  # fields of a PointsNote
+            "store": pool.store.location,
+            "plan_sha256": plan.digest(),
+            "num_units": plan.num_units,
+            "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
+            "partial": num_units < plan.num_units,
+            "descriptor": chosen or "sample",
+        }
         projection = None
         if chosen == "projected":
             projection = points.projection_for(view.vector_size, dimension, seed)
@@ -151,37 +159,37 @@ class DescriptionReader:
 
     @property
     def size(self) -> int:
-        """Return how many numbers a descriptor has."""
+        """Number of entries of a descriptor."""
         if self.descriptor != "projected":
             return self.view.vector_size
         return 2 * self.view.vector_size if self.projection is None else self.projection.shape[1]
 
     @property
     def max_samples(self) -> int:
-        """Return the most samples there can be: those asked for in committed units, done or set aside."""
+        """Largest possible number of samples: wanted samples in committed units, done or set aside."""
         return sum(len(self._asked(unit)) for unit in self.units)
 
     def blocks(self, units: list[int] | None = None) -> Iterator[Descriptions]:
-        """Yield the descriptors of units (of all that are asked for) one by one; a few are read ahead."""
-        # Without threads: it may be sent to a task, where it has no use for them.
+        """Yield the descriptors of units, or of all units, one by one; a few are read ahead."""
+        # Without threads, because the reader may be sent to a task.
         yield from map_ordered(replace(self, threads=None).read, self.units if units is None else units, self.threads)
 
     def read_all(self, dtype: VectorType = "float32", listener: Listener = ignore) -> Descriptions:
-        """Return all of them in one array; beside it, no more than a few units are held."""
+        """Return all descriptors in one array; memory holds only a few units besides."""
         out = np.empty((self.max_samples, self.size), dtype=dtype)
         found: list[tuple[IntArray, BoolArray, BoolArray]] = []
         stop = 0
         for block in self.blocks():
             start, stop = stop, stop + len(block)
             out[start:stop] = block.vector
-            # The columns without the vectors, which would keep the units in memory.
+            # Not the block itself: its vectors would keep the unit in memory.
             found.append((block.sample, block.is_zero, block.is_unweighted))
         sample, is_zero, is_unweighted = _joined(found, np.zeros(0, np.int64))
         tell_oddities(int(is_zero.sum()), int(is_unweighted.sum()), listener)
         return Descriptions(Positions(sample), Rows(self.row[sample]), out[:stop], is_zero, is_unweighted, self.made_by)
 
     def read(self, unit: int) -> Descriptions:
-        """Return the descriptors of one unit's done samples that are asked for."""
+        """Return the descriptors of the wanted samples of one unit that are done."""
         start, _ = self.store.plan.unit_range(unit)
         found = self.vectors.vectors(0, unit)
         assert found is not None  # only committed units are asked for
@@ -191,7 +199,7 @@ class DescriptionReader:
         return Descriptions(Positions(sample), Rows(self.row[sample]), *described, self.made_by)
 
     def describe_trace(self, vectors: Float32Array) -> Described:
-        """Return the descriptor of a trace outside the store, whose steps, having no scores, weigh the same."""
+        """Return the descriptor of a trace outside the store; its steps have no scores, and weigh the same."""
         num_steps = np.array([len(vectors) - 1])
         descriptor = "steps" if self.descriptor == "weighted" else self.descriptor
         return points.describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
@@ -201,31 +209,38 @@ class DescriptionReader:
         return each if self.wanted is None else each[self.wanted[each]]
 
     def _described(self, unit: int, chosen: IntArray, found: UnitVectors) -> Iterator[Described]:
-        """Yield the descriptors of samples of a unit, by their places in it, a bounded number of rows at a time."""
+        """Yield the descriptors of some samples of a unit, by their index in it, about DECODED_ROWS rows at a time."""
+        if not len(chosen):
+            return
         start, stop = self.store.plan.unit_range(unit)
         num_segments = self._num_steps[start:stop].astype(np.int64) + 1
         ends = np.cumsum(num_segments)
         takes_all = self.descriptor not in (None, "answer")
-        for some in _pieces(chosen, num_segments if takes_all else np.ones_like(num_segments)):
+        piece = np.cumsum(num_segments[chosen] if takes_all else np.ones_like(chosen)) // DECODED_ROWS
+        for some in np.split(chosen, np.flatnonzero(np.diff(piece)) + 1):
             if not takes_all:
                 rows, num_steps = some if self.descriptor is None else ends[some] - 1, np.zeros(len(some), np.int64)
             else:
                 num_steps = num_segments[some] - 1
                 rows = _ranges(ends[some] - num_segments[some], num_segments[some])
-            score = None if self._scores is None else _scores_of(*self._scores, start + some, num_steps)
+            score = None
+            if self._scores is not None:  # a sample without scores has scores of 0
+                every, first = self._scores[0], self._scores[1][start + some]
+                found_scores = every[_ranges(np.where(first < 0, 0, first), num_steps).clip(max=len(every) - 1)]
+                score = np.where(np.repeat(first < 0, num_steps), 0.0, found_scores)
             how, given = self.descriptor or "answer", found.decoded(rows)
             yield points.describe(given, num_steps, how, step_score=score, projection=self.projection)
 
 
 def _joined(parts: Sequence[tuple[Array, BoolArray, BoolArray]], none: Array) -> tuple[Array, BoolArray, BoolArray]:
-    """Return an array of several parts' samples, and their two flags; none is the array without any."""
+    """Return the joined array and the two joined flags of several parts; none is the array of no part."""
     flag = np.zeros(0, np.bool_)
     first, second, third = zip((none, flag, flag), *parts, strict=True)
     return np.concatenate(first), np.concatenate(second), np.concatenate(third)
 
 
 def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> None:
-    """Say how many samples could not be described as asked."""
+    """Warn of samples with a zero descriptor, and of samples without weights."""
     zero = "a descriptor of zeros, which is like no other: every cosine with it is 0."
     unweighted = "no step with a score above 0: all steps weigh the same there."
     for number, what in ((num_zero, zero), (num_unweighted, unweighted)):
@@ -233,15 +248,8 @@ def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> Non
             listener(Warned(f"{counted(number, 'sample')} {'has' if number == 1 else 'have'} {what}"))
 
 
-def _scores_of(score: FloatArray, first: IntArray, samples: IntArray, num_steps: IntArray) -> FloatArray:
-    """Return the step scores of some samples, flat; 0 for the steps of a sample that has none."""
-    first = first[samples]
-    found = score[_ranges(np.where(first < 0, 0, first), num_steps).clip(max=len(score) - 1)]
-    return np.where(np.repeat(first < 0, num_steps), 0.0, found)
-
-
 def _step_scores(scores: StepScored | None, store: Store) -> tuple[FloatArray, IntArray]:
-    """Return a table's step scores, and where those of each planned sample begin among them; -1 without any."""
+    """Return a table's step scores, and the index of each planned sample's first score; -1 without scores."""
     assert scores is not None
     if scores.plan_sha256 != store.plan.digest():
         raise ResumeMismatch(
@@ -256,7 +264,7 @@ def _step_scores(scores: StepScored | None, store: Store) -> tuple[FloatArray, I
 def _resolved(
     view: SignalView, descriptor: Descriptor | None, dimension: int | None, scores: StepScored | None
 ) -> Descriptor | None:
-    """Return the descriptor meant, or say why there is none such."""
+    """Return the descriptor that is used; raise SettingError or DataError for an impossible one."""
     named = None if descriptor is None else points.descriptor_named(descriptor)
     if view.per_sample:
         if named is not None or dimension is not None:
@@ -300,28 +308,7 @@ def _units(vectors: SignalReader, wanted: BoolArray | None, *, partial: bool) ->
     return units
 
 
-def _made_by(vectors: SignalReader, descriptor: Descriptor | None) -> dict[str, Any]:
-    """Return the fields of a PointsNote."""
-    view, num_units = vectors.views[0], len(vectors.committed[0])
-    return {
-        "store": view.store.location,
-        "plan_sha256": view.store.plan.digest(),
-        "num_units": view.store.plan.num_units,
-        "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
-        "partial": num_units < view.store.plan.num_units,
-        "descriptor": descriptor or "sample",
-    }
-
-
-def _pieces(chosen: IntArray, num_rows: IntArray) -> Iterator[IntArray]:
-    """Yield the chosen samples in runs of about DECODED_ROWS rows."""
-    if not len(chosen):
-        return
-    number = np.cumsum(num_rows[chosen]) // DECODED_ROWS
-    yield from np.split(chosen, np.flatnonzero(np.diff(number)) + 1)
-
-
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Return start, start + 1, ... of every range, one after the other."""
+    """Return start, start + 1, ... of every range, concatenated."""
     firsts = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) - np.repeat(firsts - starts, lengths)

@@ -1,9 +1,8 @@
-"""What --where says: SQL's WHERE, worked out by SQLite over rows of plain values. The only importer of sqlite3.
+"""The condition of --where: a WHERE clause of SQL, which SQLite evaluates over rows. The only importer of sqlite3.
 
-An expression may be a stranger's, who wrote it into a table that is scored again here. SQLite is therefore told to
-allow nothing but reading the columns of these rows and functions whose result follows from their arguments and is no
-longer than they are: no other table, no SELECT inside, nothing that writes, opens or loads. What an expression can cost
-is limited by its length, its depth, and the instructions it runs.
+An expression may come from a stranger, in the note of a table that is scored again here. So SQLite may only read the
+columns of these rows and call pure functions with short results. It may read no other table, run no SELECT inside the
+expression, and write, open or load nothing. Limits on length, depth and instructions bound the cost of an expression.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _TEXTS = ("glob", "instr", "length", "like", "lower", "ltrim", "rtrim", "substr"
 _JSON = ("->", "->>", "json_array_length", "json_extract", "json_type", "json_valid")
 _ANY = ("coalesce", "ifnull", "iif", "likely", "nullif", "typeof", "unicode", "unlikely")
 FUNCTIONS = frozenset((*_ROUNDING, *_POWERS, *_TEXTS, *_JSON, *_ANY))
-"""All that an expression may call. None is random, knows the time or the machine, or makes much of little."""
+"""All functions that an expression may call. None is random, reads the clock or the machine, or makes long results."""
 MAX_CHARACTERS = 65_536
 MAX_NAMES = 100
-"""Different fields that one expression may name."""
+"""Largest number of different fields in an expression."""
 MAX_INSTRUCTIONS = 50_000_000
-"""Instructions of SQLite's machine for one call of keeps; an expression without loops takes some thousand for a row."""
+"""Instructions of SQLite for one call of keeps; an expression without loops needs a few thousand for each row."""
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_RECORD_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_CHARACTERS * 4 + 1024,
@@ -51,13 +50,13 @@ _NO_COLUMN = re.compile(r'no such column: (?:"(?P<quoted>.*)" - should this be .
 
 
 class FilterExpression:
-    """One expression, understood: what it reads, and which rows of values it keeps. Threads may share it."""
+    """A parsed expression: the columns that it reads, and the rows that it keeps. Threads may share it."""
 
     known: list[str]
-    """Those of the columns that are always there which it reads."""
+    """The known columns that the expression reads."""
 
     def __init__(self, text: str, known: Sequence[str] = ()) -> None:
-        """Understand an expression, or say what is wrong with it; known are columns that are always there."""
+        """Parse an expression, or raise SettingError; known are columns that exist without the records."""
         if not text.strip():
             raise SettingError("--where is empty: give a condition, such as \"num_steps > 8 and source = 'a'\"")
         if len(text) > MAX_CHARACTERS:
@@ -66,55 +65,47 @@ class FilterExpression:
             raise SettingError(f"--where {one_line(text)!r} has characters that are no text")
         self.text = text
         quoted = (match["name"] for match in _PARTS.finditer(text) if match["name"] is not None)
-        # SQLite takes a name in double quotes for a text if there is no such column, so these are there from the start.
-        self._quoted = dict.fromkeys(name.replace('""', '"') for name in quoted)
+        # SQLite reads a name in double quotes as a text if there is no such column, so these columns exist first.
+        self.quoted = dict.fromkeys(name.replace('""', '"') for name in quoted)
         self._columns, self._num_known = list(known), len(known)
         self._read: set[str] = set()
-        by_column = {name.lower(): name for name in reversed([*known, *self._quoted])}
-        self._columns += [name for name in self._quoted if by_column[name.lower()] == name and name not in known]
+        by_column = {name.lower(): name for name in reversed([*known, *self.quoted])}
+        self._columns += [name for name in self.quoted if by_column[name.lower()] == name and name not in known]
         while (missing := self._missing()) is not None:
-            self._add_column(missing)
+            if missing.lower() in (each.lower() for each in self._columns):
+                raise SettingError(f'--where has {missing}: write a name with a dot in double quotes, "{missing}"')
+            self._columns.append(missing)
+            if len(self.names) > MAX_NAMES:
+                raise SettingError(f"--where names more than {MAX_NAMES} fields")
         names, self.known = self.names, [name for name in known if name in self._read]
         self._columns, self._num_known = [*self.known, *names], len(self.known)
         self._check_spelling()
 
     @property
     def names(self) -> list[str]:
-        """What the expression reads beyond the columns that are always there, as it is first written."""
+        """The fields of records that the expression reads, as they are first spelled."""
         return self._columns[self._num_known :]
 
-    def is_quoted(self, name: str) -> bool:
-        """Return whether a name stands in double quotes, as a text would in other languages."""
-        return name in self._quoted
-
     def keeps(self, rows: Iterable[Sequence[object]]) -> list[int]:
-        """Return the places of the rows that the expression is true of; a row has self.known, then self.names."""
+        """Return the indices of the rows for which the expression is true; a row has self.known, then self.names."""
         with closing(_Engine(self._columns)) as engine, self._explained(engine):
             return engine.places(rows, f"((\n{self.text}\n))")
 
     def _missing(self) -> str | None:
-        """Return a name that the expression has and the columns lack; None if it can be worked out."""
+        """Return a name in the expression that is no column yet; None if SQLite can evaluate the expression."""
         with closing(_Engine(self._columns)) as engine:
             try:
                 with self._explained(engine):
-                    # In one pair of parentheses and in two: what closes the first could not go on in the second.
+                    # Text that closes one pair of parentheses and goes on is invalid with one pair, or with two.
                     for condition in (f"((\n{self.text}\n))", f"(\n{self.text}\n)"):
                         engine.places([], condition)
                         self._read = engine.watch.read
             except _NoColumn as missing:
-                return missing.name
+                return str(missing)
         return None
 
-    def _add_column(self, name: str) -> None:
-        """Add a column that is missing, unless SQLite takes its name for something else."""
-        if name.lower() in (each.lower() for each in self._columns):
-            raise SettingError(f'--where has {name}: write a name with a dot in double quotes, "{name}"')
-        self._columns.append(name)
-        if len(self.names) > MAX_NAMES:
-            raise SettingError(f"--where names more than {MAX_NAMES} fields")
-
     def _check_spelling(self) -> None:
-        """Raise for a name in two spellings that differ in capitals alone: SQLite reads one column for both."""
+        """Raise SettingError for two names that differ only in capitals: SQLite reads one column for both."""
         code = _NOT_CODE.sub(" ", self.text)
         for name in self.names:
             found = re.findall(rf"(?<!\w){re.escape(name)}(?!\w)", code, re.IGNORECASE)
@@ -124,10 +115,10 @@ class FilterExpression:
 
     @contextmanager
     def _explained(self, engine: _Engine) -> Iterator[None]:
-        """Turn what SQLite says into a sentence about the expression."""
+        """Turn an error of SQLite into a sentence about the expression."""
         try:
             yield
-        # Warning: what Python 3.11 raises for a second statement.
+        # Python 3.11 raises Warning for a second statement.
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
             said = str(error)
             if engine.watch.refused is None and (missing := _NO_COLUMN.fullmatch(said)):
@@ -141,42 +132,34 @@ class FilterExpression:
         if "no such function" in said:
             return f"there is {said.replace('such ', '')}. There are {_FUNCTION_LIST}"
         if "syntax error" in said or "unrecognized token" in said or "incomplete input" in said:
-            return f"this is not a condition in SQL ({said}){self._position(said)}"
+            named = re.search(r'"(.*)"', said)
+            is_once = named is not None and self.text.count(named[1]) == 1
+            where = f", at character {self.text.index(named[1]) + 1}" if named is not None and is_once else ""
+            return f"this is not a condition in SQL ({said}){where}"
         if "stack overflow" in said or "too large (maximum depth" in said:
             return f"this is nested too deeply ({said})"
         if "binding" in said:
             return "a name that begins with ?, :, @ or $ has to be in double quotes"
         return "this takes too many instructions" if said == "interrupted" else f"SQLite says: {said}"
 
-    def _position(self, said: str) -> str:
-        """Say where a piece of text that SQLite names stands, if it stands in one place."""
-        named = re.search(r'"(.*)"', said)
-        if named is None or self.text.count(named[1]) != 1:
-            return ""
-        return f", at character {self.text.index(named[1]) + 1}"
-
 
 class _NoColumn(Exception):
-    """The expression names a column that is not there yet."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    """The expression names a column that does not exist yet; the text is its name."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What SQLite asks before it does anything, and while it runs."""
+    """Answers to SQLite's questions before an action, and while a statement runs."""
 
     num_selects: int = 0
     num_looks: int = 0
     read: set[str] = field(default_factory=set)
     """Columns that are read."""
     refused: str | None = None
-    """What was asked first of all that is not allowed."""
+    """The first forbidden action that SQLite asked for, in words."""
 
     def allows(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        """Answer SQLite: only the one SELECT of ours, reading its columns, and functions of the list."""
+        """Allow the one SELECT of this module, the columns of its table, and the listed functions; deny the rest."""
         refused: str | None = "anything but a condition"
         if action == sqlite3.SQLITE_SELECT:
             self.num_selects += 1
@@ -190,20 +173,20 @@ class _Watch:
         return sqlite3.SQLITE_OK if refused is None else sqlite3.SQLITE_DENY
 
     def stops(self) -> int:
-        """Return 1 to stop what runs for too long."""
+        """Return 1 to stop a statement that runs for too long."""
         self.num_looks += 1
         return int(self.num_looks * _INSTRUCTIONS_BETWEEN_LOOKS > MAX_INSTRUCTIONS)
 
 
 class _Engine:
-    """A database in memory with one table, whose columns have no type: values are compared as they are."""
+    """A database in memory with one table. Its columns have no type, so values are compared unchanged."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.watch = _Watch()
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)
         for limit, most in LIMITS.items():
             self._connection.setlimit(limit, most)
-        # A name that nobody can guess; without a rowid, whose names are fields like any other.
+        # Nobody can guess the name of this column. WITHOUT ROWID, because rowid may be the name of a field.
         self._place = f"place {uuid4().hex}"
         escaped = (name.replace('"', '""') for name in columns)
         declared = "".join(f', "{name}"' for name in escaped)
@@ -212,7 +195,7 @@ class _Engine:
         self._insert = f"INSERT INTO samples VALUES (?{', ?' * len(columns)})"
 
     def places(self, rows: Iterable[Sequence[object]], condition: str) -> list[int]:
-        """Return the places of the rows that a condition is true of."""
+        """Return the indices of the rows for which a condition is true."""
         self._connection.execute("BEGIN")  # one transaction for all rows, not one for each
         self._connection.execute("DELETE FROM samples")
         numbered = ((place, *map(_storable, row)) for place, row in enumerate(rows))
@@ -233,7 +216,7 @@ class _Engine:
 
 
 def _storable(value: object) -> object:
-    """Return a value of JSON as SQLite keeps it: true and false are 1 and 0, numbers beyond 64 bits not whole."""
+    """Return a JSON value as SQLite stores it: true and false are 1 and 0, numbers beyond 64 bits are floats."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -1,4 +1,4 @@
-"""A signal for other libraries: its samples as a pandas DataFrame, its decoded vectors as an xarray Dataset."""
+"""Signals for other libraries: samples as a pandas DataFrame, decoded vectors as an xarray Dataset."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,7 +13,7 @@ from grace_store.pool.pool import Pool
 from grace_store.pool.records import columns_of_rows
 from grace_store.pool.samples import iter_samples
 from grace_store.pool.walk import SignalReader
-from grace_store.store.opened import SignalView, Store
+from grace_store.store.opened import Store
 
 SEGMENT_COLUMNS = ("segment_num_tokens", "segment_loss", "segment_entropy", "segment_hit_rate", "segment_span")
 SAMPLE_COLUMNS = ("sample_num_tokens", "sample_loss", "sample_norm")
@@ -29,7 +29,7 @@ def to_pandas(
 ) -> Any:
     """Return a DataFrame with a row for each done sample of a signal: id, row, steps, tokens and mean loss.
 
-    fields adds fields of the records as columns; data says where the dataset is now, if it moved.
+    fields adds fields of the records as columns; data gives the new paths of the dataset, if it moved.
     """
     pandas = _imported("pandas", "to_pandas")
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -54,18 +54,18 @@ def to_xarray(
     samples: Sequence[str] | IntArray | None = None,
     partial: bool = False,
 ) -> Any:
-    """Return a Dataset with the decoded vectors of a signal and what it knows of each segment, or of each sample.
+    """Return a Dataset with the decoded vectors and other arrays of a signal.
 
-    samples chooses some, by id, by ``#row`` or by position in the plan; without it, all that are done are held in
-    memory: four bytes for every number. Names are those of FORMAT.md; rows are in the order of the plan, without
-    padding. ``segment_sample`` says where along the dimension sample a segment's own stands, ``segment_number`` counts
-    its segments from 0, and ``segment_kind`` is step or answer.
+    samples are ids, ``#row`` or positions in the plan; without it, memory holds all done samples, four bytes for every
+    number. Names are those of FORMAT.md; rows are in the order of the plan, without padding. ``segment_sample`` is the
+    index of a segment's sample along the dimension sample, ``segment_number`` counts the segments of a sample from 0,
+    and ``segment_kind`` is step or answer.
     """
     xarray = _imported("xarray", "to_xarray")
     opened = store if isinstance(store, Store) else Store.open(store)
     reader = SignalReader(opened, (opened.signal(signal).name,), reads=("vectors",))
     reader.check_complete(partial=partial)
-    view = reader.views[0]
+    view, spec = reader.views[0], reader.views[0].signal.spec
     sample, arrays = _columns(reader, _positions(opened, samples))
     num_steps = opened.column("sample_num_steps")[sample].astype(np.int64)
     coords: dict[str, Any] = {
@@ -74,19 +74,19 @@ def to_xarray(
         "sample_num_steps": ("sample", num_steps),
     }
     if not view.per_sample:
-        coords |= _segment_coordinates(num_steps)
+        num_segments = num_steps + 1
+        number = np.arange(num_segments.sum()) - np.repeat(np.cumsum(num_segments) - num_segments, num_segments)
+        kind = np.where(number == np.repeat(num_steps, num_segments), "answer", "step").astype(object)
+        coords["segment_sample"] = ("segment", np.repeat(np.arange(len(num_steps)), num_segments))
+        coords |= {"segment_number": ("segment", number), "segment_kind": ("segment", kind)}
     variables = {name: (view.array_spec(name).dims, values) for name, values in arrays.items()}
-    return xarray.Dataset(variables, coords, _attributes(view))
-
-
-def _attributes(view: SignalView) -> dict[str, str]:
-    spec = view.signal.spec
-    origin = {"store": view.store.location, "plan_sha256": view.store.plan.digest(), "signal": view.name}
-    return origin | {"signal_sha256": view.identity, "kind": spec.kind, "storage": spec.storage}
+    attributes = {"store": opened.location, "plan_sha256": opened.plan.digest(), "signal": view.name}
+    attributes |= {"signal_sha256": view.identity, "kind": spec.kind, "storage": spec.storage}
+    return xarray.Dataset(variables, coords, attributes)
 
 
 def _positions(store: Store, samples: Sequence[str] | IntArray | None) -> IntArray:
-    """Return the positions of the samples meant, ascending."""
+    """Return the positions of the given samples, ascending."""
     if samples is None:
         return np.arange(store.plan.num_samples)
     found = [store.find(each) if isinstance(each, str) else int(each) for each in samples]
@@ -96,7 +96,7 @@ def _positions(store: Store, samples: Sequence[str] | IntArray | None) -> IntArr
 
 
 def _columns(reader: SignalReader, asked: IntArray) -> tuple[IntArray, dict[str, Array]]:
-    """Return the done samples among those asked for, and the columns of the signal for them, vectors decoded."""
+    """Return the done samples among the given ones, and their columns of the signal, with decoded vectors."""
     walk = reader.walk_units(lambda unit: _unit_columns(reader, unit, asked), asked, reader.threads(None))
     if not (parts := list(walk)):
         raise SettingError(f"signal {reader.names[0]!r} has done none of the samples that were asked for")
@@ -115,17 +115,6 @@ def _unit_columns(reader: SignalReader, unit: int, asked: IntArray) -> tuple[Int
     rows = np.flatnonzero(np.repeat(chosen, num_rows))
     columns = {f"{view.vectors_of}_vector": found.decoded(rows)}
     return start + np.flatnonzero(chosen), columns | {name: found.arrays[name][rows] for name in names}
-
-
-def _segment_coordinates(num_steps: IntArray) -> dict[str, Any]:
-    num_segments = num_steps + 1
-    number = np.arange(num_segments.sum()) - np.repeat(np.cumsum(num_segments) - num_segments, num_segments)
-    kind = np.where(number == np.repeat(num_steps, num_segments), "answer", "step")
-    return {
-        "segment_sample": ("segment", np.repeat(np.arange(len(num_steps)), num_segments)),
-        "segment_number": ("segment", number),
-        "segment_kind": ("segment", kind.astype(object)),
-    }
 
 
 def _imported(package: str, what: str) -> Any:

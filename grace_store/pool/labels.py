@@ -1,11 +1,11 @@
-"""What people know of traces: labels from fields of the records, for whole traces or for their steps."""
+"""Labels of traces and of steps, from fields of the records."""
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -14,28 +14,28 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.settings import Frozen
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.data.formats import FORMATS
-from grace_store.pool.records import SampleRecords, question_groups, read_fields
+from grace_store.pool.records import SampleRecords, question_groups
 from grace_store.store.opened import Store
 
 FIELDS_SHOWN = 20
 RECORDS_ASKED = 20
-"""Of this many records the fields are listed, when one is not found."""
+"""Number of records that are read to list the fields."""
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
 LabelsOf = Literal["traces", "first_wrong", "wrong_steps"]
 
 
 class LabelsNote(Frozen):
-    """Where the labels are in the records, and what they say."""
+    """The field of the labels, and their meaning."""
 
     field: str
     says: LabelsOf
     """Whether a trace is right, which step is the first wrong one, or which steps are wrong."""
     threshold: float | None = None
-    """Of a label that is a number: right from this on."""
+    """Least number that means right, if labels are numbers."""
     kind: str | None = None
     """The field that names kinds of error."""
     question: str | None = None
-    """The field that traces of one question share; without it, the prompt."""
+    """The field that names the question; without it, traces with the same prompt have the same question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,20 @@ class Labels:
     position: IntArray
     """Samples that have a label, ascending."""
     is_right: IntArray
-    """RIGHT or WRONG for each."""
+    """RIGHT or WRONG for each sample."""
     steps: list[IntArray] | None
     """RIGHT, WRONG or UNKNOWN for each step; None if only whole traces have labels."""
     first_wrong: IntArray
     """Number of the first wrong step, from 0; -1 for a right trace."""
     kind: list[str]
-    """Of error; empty for none."""
+    """Kind of error of each sample; empty for no error."""
     question: IntArray
-    """Numbered from 0."""
+    """Number of each sample's question, from 0."""
     num_left_out: int
 
 
 def resolve_labels(store: Store, asked: LabelsNote | None, kind: str | None, question: str | None) -> LabelsNote:
-    """Return where labels are: as asked, or as the store's format has them."""
+    """Return the field of the labels and their meaning: as the user says, or as the format of the store defines."""
     known = FORMATS[store.plan.spec.format].step_labels if store.plan.spec.format in FORMATS else None
     if asked is None and known is None:
         fields = SampleRecords(store).spread(RECORDS_ASKED).field_names()
@@ -76,9 +76,9 @@ def resolve_labels(store: Store, asked: LabelsNote | None, kind: str | None, que
 def read_labels(
     store: Store, note: LabelsNote, positions: IntArray, data: Sequence[str | Path] | None = None
 ) -> Labels:
-    """Read the labels of samples at some positions, ascending; those without one are left out."""
+    """Read the labels of samples at some positions, ascending; samples without a label are left out."""
     fields = [field for field in (note.field, note.kind, note.question) if field is not None]
-    found = read_fields(store, fields, data, positions)
+    found = SampleRecords(store, data, positions).fields(fields)
     for field in fields:
         if all(value is None for value in found[field]):
             raise SampleRecords(store, data).unknown(field)
@@ -91,23 +91,29 @@ def read_labels(
     labels = [each for each in steps if each is not None]
     is_right = np.array([RIGHT if first < 0 else WRONG for _, first in labels])
     kinds = found[note.kind] if note.kind else [None] * len(steps)
+    if note.question is None:
+        question = question_groups(store, None, data, positions[kept])
+    else:  # a record without a question in this field has a question of its own
+        asked, numbers = found[note.question], dict[object, int]()
+        names = ((number,) if asked[number] is None else asked[number] for number in kept)
+        question = np.array([numbers.setdefault(name, len(numbers)) for name in names])
     return Labels(
         position=positions[kept],
         is_right=is_right,
         steps=None if note.says == "traces" else [each for each, _ in labels],
         first_wrong=np.array([first for _, first in labels]),
         kind=["" if kinds[number] is None else one_line(kinds[number]) for number in kept],
-        question=_questions(store, note, found, positions, kept, data),
+        question=question,
         num_left_out=len(steps) - len(kept),
     )
 
 
 Label = tuple[IntArray, int]
-"""RIGHT, WRONG or UNKNOWN for each step, and the first wrong one; 0 for a wrong trace whose wrong step is not known."""
+"""RIGHT, WRONG or UNKNOWN for each step, and the first wrong step; 0 for a wrong trace with an unknown wrong step."""
 
 
 class _Reader:
-    """Turns what a field holds into labels."""
+    """Parses the values of a field as labels."""
 
     def __init__(self, note: LabelsNote, values: Sequence[object]) -> None:
         self._note = note
@@ -115,17 +121,11 @@ class _Reader:
         self.trouble = "it is empty"
 
     def read(self, value: object, num_steps: int) -> Label | None:
-        if value is None:
-            return None
-        match self._note.says:
-            case "traces":
-                return self._trace(value)
-            case "first_wrong":
-                return self._first_wrong(value, num_steps)
-            case "wrong_steps":
-                return self._wrong_steps(value, num_steps)
+        """Return the label of a sample; None if it has none that can be used."""
+        kinds = {"traces": self._trace, "first_wrong": self._first_wrong, "wrong_steps": self._wrong_steps}
+        return None if value is None else kinds[self._note.says](value, num_steps)
 
-    def _trace(self, value: object) -> Label | None:
+    def _trace(self, value: object, _: int) -> Label | None:
         if (number := _number(value)) is None:
             return self._refused(value, "true, false or a number is wanted")
         return np.zeros(0, np.int64), -1 if number >= self._right_from else 0
@@ -133,7 +133,7 @@ class _Reader:
     def _first_wrong(self, value: object, num_steps: int) -> Label | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < -1:
             return self._refused(value, "the number of a step from 0, or -1, is wanted")
-        # The answer may be what is wrong: it comes after the last step.
+        # A number after the last step means that the answer is wrong.
         if value > num_steps:
             return self._refused(value, f"a trace of {counted(num_steps, 'step')} has no such step")
         steps = np.full(num_steps, RIGHT)
@@ -143,8 +143,11 @@ class _Reader:
         return steps, value
 
     def _wrong_steps(self, value: object, num_steps: int) -> Label | None:
-        listed = _listed(value)
-        if listed is None or not all(isinstance(each, int) and each >= 1 for each in listed):
+        try:
+            listed = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            listed = None
+        if not isinstance(listed, list) or not all(isinstance(each, int) and each >= 1 for each in listed):
             return self._refused(value, "a list of the wrong steps' numbers, from 1, is wanted")
         if any(each > num_steps + 1 for each in listed):
             return self._refused(value, f"a trace of {counted(num_steps, 'step')} has no such step")
@@ -158,7 +161,7 @@ class _Reader:
 
 
 def _right_from(note: LabelsNote, values: Sequence[object]) -> float:
-    """Return the number from which a label says right: the one given, or the larger one of two."""
+    """Return the least number that means right: the given threshold, or the larger of two numbers."""
     if note.threshold is not None:
         return note.threshold
     numbers = sorted({number for value in values if (number := _number(value)) is not None})
@@ -171,35 +174,9 @@ def _right_from(note: LabelsNote, values: Sequence[object]) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Return a truth or a number as one that can be compared; None for anything else."""
+    """Return a boolean or a finite number as a float; None for any other value."""
     try:
         found = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
         return None
     return found if math.isfinite(found) else None
-
-
-def _listed(value: object) -> list[Any] | None:
-    """Return a list, which comes as JSON."""
-    try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return None
-    return found if isinstance(found, list) else None
-
-
-def _questions(
-    store: Store,
-    note: LabelsNote,
-    found: dict[str, list[object]],
-    positions: IntArray,
-    kept: Sequence[int],
-    data: Sequence[str | Path] | None,
-) -> IntArray:
-    if note.question is None:
-        return question_groups(store, None, data, positions[kept])
-    # A record that does not say its question is alone with it.
-    asked = found[note.question]
-    names = [(number,) if asked[number] is None else asked[number] for number in kept]
-    numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names])

@@ -1,6 +1,6 @@
-"""Pools: which samples of a store are looked at, by which signals, and where their records are.
+"""Pools: some samples of a store, with the signals to read, the filter (--where) and the groups (--by) of samples.
 
-Fields of the records, and what is known of samples, say which of them --where keeps and which groups --by makes.
+Filters and groups read fields of the records, and columns that a plan or a table has.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from grace_store.pool.records import SampleRecords
 
 ROWS_AT_ONCE = 512
-"""Samples that are filtered together: few, because a field may hold a whole trace."""
+"""Samples that are filtered together; a small number, because a field may hold a whole trace."""
 EXAMPLES_SHOWN = 3
 RECORDS_SEEN = 1000
-"""Records among which examples are looked for."""
+"""Records that are searched for examples."""
 _MISSING = object()
 
 KnownColumns = Mapping[str, Callable[[int, int], Sequence[object]]]
-"""What is known of samples without their records, by name: the values of samples start..stop."""
+"""Columns that are known without the records: by name, a function that returns the values of samples start..stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Which of some samples a filter keeps."""
+    """The samples that a filter keeps."""
 
     where: str
     """The filter, in SQL."""
     is_kept: BoolArray
     num_samples: int
-    """Samples that it was asked of, which may be fewer than all."""
+    """Number of samples that the filter was applied to, which may be fewer than all."""
 
     @property
     def num_kept(self) -> int:
@@ -54,34 +54,33 @@ class Kept:
 
     @property
     def note(self) -> WhereNote:
-        """What a document says of the filter."""
+        """The note of the filter for documents."""
         return WhereNote(sql=self.where, num_samples=self.num_samples, num_kept=self.num_kept)
 
     @property
     def places(self) -> IntArray:
-        """Where those that are kept stand among the samples."""
+        """Indices of the samples that the filter keeps."""
         return np.flatnonzero(self.is_kept)
 
 
 def keep_planned(store: Store, where: str, data: Sequence[str | Path] | None = None) -> Kept:
-    """Return which samples of a plan a filter keeps, by position."""
+    """Return the samples of a plan that a filter keeps, by position."""
     from grace_store.pool.records import SampleRecords  # the dataset's modules, which only filters need
 
     return keep(where, planned_columns(store), store.plan.num_samples, lambda: SampleRecords(store, data))
 
 
 def planned_columns(store: Store) -> KnownColumns:
-    """Return what a plan knows of its samples."""
-    names = {"id": "sample_id", "row": "sample_row", "num_steps": "sample_num_steps"}
+    """Return the columns that a plan has of its samples."""
 
     def column(name: str) -> Callable[[int, int], Sequence[object]]:
-        return lambda start, stop: store.column(name, start, stop).tolist()
+        return lambda start, stop: store.column(f"sample_{name}", start, stop).tolist()
 
-    return {name: column(array) for name, array in names.items()}
+    return {name: column(name) for name in ("id", "row", "num_steps")}
 
 
 def keep(where: str, known: KnownColumns, num_samples: int, records: Callable[[], SampleRecords]) -> Kept:
-    """Return which samples a filter keeps, in blocks; records are opened if the filter reads a field of theirs."""
+    """Return the samples that a filter keeps; records are opened only if the filter reads one of their fields."""
     from grace_store.pool.filter_expression import FilterExpression
 
     expression = FilterExpression(where, list(known))
@@ -104,14 +103,14 @@ def keep(where: str, known: KnownColumns, num_samples: int, records: Callable[[]
 
 @dataclass(slots=True)
 class _Seen:
-    """The first values that were found in each field that a filter reads."""
+    """The first values of each field that a filter reads, as examples for errors."""
 
     examples: dict[str, list[object]]
     is_there: set[str] = field(default_factory=set)
     num_seen: int = 0
 
     def values(self, record: object) -> list[object]:
-        """Return the fields of a record, None for what it lacks."""
+        """Return the fields of a record, None for a field that the record lacks."""
         if self.num_seen >= RECORDS_SEEN and len(self.is_there) == len(self.examples):
             return [value_of(record, name) for name in self.examples]
         self.num_seen += 1
@@ -124,15 +123,15 @@ class _Seen:
         return [there.get(name) for name in found]
 
     def check(self, expression: FilterExpression, records: SampleRecords, known: Sequence[str]) -> None:
-        """Raise for a field that no record has."""
+        """Raise SettingError for a field that no record has."""
         for name in self.examples.keys() - self.is_there:
             error = records.unknown(name, known)
-            if expression.is_quoted(name):
+            if name in expression.quoted:
                 error.add_note("Double quotes are for names of fields; a text stands in single quotes.")
             raise error
 
     def in_words(self) -> str:
-        """Return what the fields hold, for one who expected something else of them."""
+        """Return examples of values, for the error of a filter that keeps no sample."""
         shown = (f"{n} is {', '.join(one_line(repr(each)) for each in some)}" for n, some in self.examples.items())
         return f": {'; '.join(shown)}, for example" if self.examples else ""
 
@@ -141,7 +140,7 @@ class _Seen:
 
 
 def parse_names(text: str) -> list[str]:
-    """Return the names of a list; one that has a comma itself stands in double quotes.
+    """Return the names of a list; a name with a comma stands in double quotes.
 
     >>> parse_names('source,"a, b"')
     ['source', 'a, b']
@@ -156,30 +155,23 @@ def parse_names(text: str) -> list[str]:
 
 
 def read_groups(by: str, known: KnownColumns, num_samples: int, records: Callable[[], SampleRecords]) -> list[object]:
-    """Return the group of each sample: its value of a field, or the values of several, as a tuple."""
+    """Return the group of each sample: its value of a field, or a tuple of its values of several fields."""
     names = parse_names(by)
     columns: dict[str, Sequence[object]] = {
         name: known[name](0, num_samples) if name in known else [] for name in names
     }
     if fields := [name for name in names if name not in known]:
-        columns |= _read_columns(records(), fields, list(known))
+        opened = records()
+        columns |= (found := opened.fields(fields))
+        for name, values in found.items():
+            if all(value is None for value in values):
+                raise opened.unknown(name, list(known))
     return list(columns[names[0]]) if len(names) == 1 else list(zip(*columns.values(), strict=True))
-
-
-def _read_columns(records: SampleRecords, fields: Sequence[str], known: Sequence[str]) -> dict[str, list[object]]:
-    columns: dict[str, list[object]] = {name: [] for name in fields}
-    for record in records:
-        for name, values in columns.items():
-            values.append(value_of(record, name))
-    for name, values in columns.items():
-        if all(value is None for value in values):
-            raise records.unknown(name, known)
-    return columns
 
 
 @dataclass(frozen=True, slots=True)
 class SignalWeights:
-    """Signals that are scored together, each with its weight; names in the order given."""
+    """Signals that are scored together, each with its weight, in the given order."""
 
     weights: Mapping[str, float]
 
@@ -193,11 +185,11 @@ class SignalWeights:
 
 
 Signals = str | Sequence[str] | Mapping[str, float] | SignalWeights | None
-"""Signals as a user names them: one, several (each "name" or "name=weight"), with weights, or the only one (None)."""
+"""Signals as a user gives them: a name, several ("name" or "name=weight"), {name: weight}, or None for the only one."""
 
 
 def resolve_signals(store: Store, signals: Signals = None) -> SignalWeights:
-    """Return the signals meant, all of them in the store. Weights are finite and above 0, 1 if not given."""
+    """Return the given signals with their weights, 1 by default; raise for an unknown signal or a bad weight."""
     if isinstance(signals, SignalWeights):
         signals = signals.weights
     if signals is None or not signals:
@@ -207,11 +199,6 @@ def resolve_signals(store: Store, signals: Signals = None) -> SignalWeights:
     else:
         given = [name_and_weight(store, text) for text in ([signals] if isinstance(signals, str) else signals)]
         pairs = [(name, 1.0 if weight is None else weight) for name, weight in given]
-    _check_pairs(store, pairs)
-    return SignalWeights(dict(pairs))
-
-
-def _check_pairs(store: Store, pairs: Sequence[tuple[str, float]]) -> None:
     names = [name for name, _ in pairs]
     if unknown := [name for name in names if name not in store.signal_names]:
         known = ", ".join(store.signal_names) or "none yet: run `grace-store extract`"
@@ -221,11 +208,12 @@ def _check_pairs(store: Store, pairs: Sequence[tuple[str, float]]) -> None:
     for name, weight in pairs:
         if not (np.isfinite(weight) and weight > 0):
             raise SettingError(f"Signal {name!r} has weight {weight:g}: a weight is a number above 0")
+    return SignalWeights(dict(pairs))
 
 
 def name_and_weight(store: Store, text: str) -> tuple[str, float | None]:
-    """Return the signal that "name" or "name=weight" means, and the weight if one is given."""
-    # A signal's name may itself hold "=", so a name that is there counts as one.
+    """Return the signal of "name" or "name=weight", and the weight if there is one."""
+    # The name of a signal may contain "=", so a text that is a signal's name has no weight.
     name, equals, weight = text.rpartition("=")
     if not equals or text in store.signal_names:
         return text, None
@@ -236,31 +224,31 @@ def name_and_weight(store: Store, text: str) -> tuple[str, float | None]:
 
 
 def stepwise_signals(store: Store) -> tuple[str, ...]:
-    """Return the signals that have vectors for steps, and so Grams."""
+    """Return the signals that have vectors of steps, and so Grams."""
     return tuple(name for name in store.signal_names if not store.signal(name).signal.spec.is_per_sample)
 
 
 @dataclass(frozen=True, repr=False)
 class Pool:
-    """Some samples of a store. Whatever reads a store takes a pool, or a store or its place for all of its samples."""
+    """Some samples of a store. Functions that read a store take a pool, or a store for all of its samples."""
 
     store: Store
     signals: Signals = None
-    """A name, several, or {name: weight}; None for the only one, or for all, as the reader says."""
+    """A name, several names, or {name: weight}; None for the only signal, or for all, as the function says."""
     where: str | Kept | None = None
-    """A condition in SQL over fields of the records, id, row and num_steps; or what one kept."""
+    """A condition in SQL over fields of the records, id, row and num_steps; or the samples that it keeps."""
     group_by: str | None = None
-    """The field of the records that names a trace's question; None for the same prompt and images."""
+    """The field of the records that names the question of a trace; None for the same prompt and images."""
     partial: bool = False
-    """Read what is there of unfinished signals."""
+    """Accept unfinished signals, and read their finished units."""
     data: Sequence[str | Path] | None = None
-    """Where the dataset is now, if it moved."""
+    """New paths of the dataset, if it moved."""
     threads: Threads = None
-    """What reads the store; changes only the speed."""
+    """Threads or tasks that read the store; changes only the speed."""
 
     @classmethod
     def of(cls, given: PoolLike, **more: Any) -> Pool:
-        """Return a pool, opening a store that is given by its place; more are fields to change."""
+        """Return a pool of a pool, a store or a path; more are fields to change."""
         if isinstance(given, Pool):
             return replace(given, **more) if more else given
         return cls(given if isinstance(given, Store) else Store.open(given), **more)
@@ -272,19 +260,19 @@ class Pool:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """What the filter keeps, by position; None without one."""
+        """The samples that the filter keeps, by position; None without a filter."""
         if self.where is None or isinstance(self.where, Kept):
             return self.where
         return keep_planned(self.store, self.where, self.data)
 
     @property
     def wanted(self) -> BoolArray | None:
-        """Whether each sample of the plan is in the pool; None if all are."""
+        """Whether each sample of the plan is in the pool; None if all samples are."""
         return None if self.kept is None else self.kept.is_kept
 
     @property
     def positions(self) -> Positions:
-        """Where the pool's samples stand in the plan, ascending."""
+        """Positions of the pool's samples in the plan, ascending."""
         return Positions(np.arange(self.store.plan.num_samples) if self.kept is None else self.kept.places)
 
     @property
@@ -293,7 +281,7 @@ class Pool:
         return Rows(self.store.column("sample_row")[self.positions].astype(np.int64))
 
     def questions(self, positions: Positions | None = None) -> IntArray:
-        """Return the question of each of the pool's samples, or of those at some positions, numbered from 0."""
+        """Return the number of the question of each sample of the pool, or of the samples at some positions."""
         from grace_store.pool.records import question_groups
 
         return question_groups(self.store, self.group_by, self.data, self.positions if positions is None else positions)
@@ -302,18 +290,18 @@ class Pool:
 
     @cached_property
     def weights(self) -> SignalWeights:
-        """The signals meant, each with its weight; the only one where none is named."""
+        """The signals of the pool with their weights; the only signal if none is named."""
         return resolve_signals(self.store, self.signals)
 
     @property
     def signal(self) -> SignalView:
-        """The one signal meant."""
+        """The one signal of the pool."""
         if len(names := self.weights.names) > 1:
             raise UnknownName(f"One signal is wanted, and {len(names)} are given: {', '.join(names)}.")
         return self.store.signal(names[0])
 
     def stepwise(self) -> tuple[list[str], list[str]]:
-        """Return the signals meant, or all that have steps, and those left out for having one vector a sample."""
+        """Return the named signals, or all signals with steps; and the signals without steps that were left out."""
         if self.signals:
             return list(self.weights.names), []
         names = list(stepwise_signals(self.store))
@@ -321,10 +309,8 @@ class Pool:
             raise UnknownName(f"{self.store.location} has no signal with steps yet; `grace-store extract` writes one.")
         return names, [name for name in self.store.signal_names if name not in names]
 
-    # ------------------------------------------------------------ what is said of it
-
     def note(self, signals: SignalReader | None = None) -> PoolNote:
-        """Return what a document says of the pool, and of the signals that were read."""
+        """Return the note of the pool, and of the signals that were read, for documents."""
         plan, kept = self.store.plan, self.kept
         found = {} if signals is None else dict(zip(signals.views, signals.committed, strict=True))
         return PoolNote(

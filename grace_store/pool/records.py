@@ -1,4 +1,4 @@
-"""The dataset of a planned store: is it still the same, the samples of one unit, and the traces of one question.
+"""The dataset of a planned store: the check that it is unchanged, its records, its samples, and their questions.
 
 Knows no model.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import accumulate
@@ -15,32 +15,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from grace_store.base.arrays import Int32Array, IntArray, find_rows
+from grace_store.base.arrays import Array, BitArray, Int32Array, IntArray, find_rows
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.base.files import file_sha256
 from grace_store.base.states import Unusable
 from grace_store.base.text import first_few, one_line
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder, name_files
-from grace_store.data.parse_records import parse_record
 from grace_store.data.record import Record, fields_in, value_of
 from grace_store.data.sample import Sample
-from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest, response_digest, wording_digest
-from grace_store.store.opened import SignalView, Store
-from grace_store.store.sample_rows import PositionsLike, SampleRows, locators_at, order_of_records, rows_at
+from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest
+from grace_store.store.layout import SAMPLES_PER_CHUNK
+from grace_store.store.opened import SampleRows, SignalView, Store
 
 CHANGES_SHOWN = 3
 FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
 RECORDS_LOOKED_AT = 1000
-"""Records that are read to say which fields there are."""
+"""Records that are read to list the fields."""
+GATHERED_AT_ONCE = 1 << 18
+"""Samples that are looked up together if neighbours in the dataset are far apart in the plan."""
+
+PositionsLike = IntArray | Sequence[int]
+"""Positions of samples in a plan."""
 
 
 def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True) -> Dataset:
-    """Open the files the store was planned from, or the same content at other paths.
+    """Open the files that the store was planned from, or the same content at other paths.
 
-    Without by_content only their number and sizes are checked first; a record that differs is refused when it is read.
+    Without by_content only the number and sizes of files are checked; a changed record is refused when it is read.
     """
     planned = [file.path for file in store.plan.files]
     if not paths and (missing := [path for path in planned if not Path(path).exists()]):
@@ -49,11 +52,11 @@ def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_
             "Give the files' new place with --data (in Python: data=[...])."
         )
     try:
-        dataset = Dataset.open(paths or planned)  # of what is given, it names what is missing
+        dataset = Dataset.open(paths or planned)  # names the given paths that are missing
     except DataError:
         if paths:
             raise
-        # Without what was found: a store may be a stranger's, who named a file that is nobody's business.
+        # The message does not show the content: a stranger's store may name a private file.
         raise DatasetChanged(
             f"{store.location} was planned from {', '.join(planned)}, where no such records are now. "
             "Give the files with --data (in Python: data=[...])."
@@ -63,12 +66,12 @@ def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_
 
 
 def image_folder(given: str | None, view: SignalView, dataset: Dataset) -> str:
-    """Return the folder that image paths start from: the one given, or the signal was begun with, or the data's."""
+    """Return the folder for relative image paths: the given one, that of the signal's first run, or the data's."""
     return given or view.signal.origin.get("images") or default_image_folder([file.path for file in dataset.files])
 
 
 def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> None:
-    """Raise DatasetChanged, naming files and the first changed records, unless content is what was planned."""
+    """Raise DatasetChanged, with the files and the first changed records, unless the content is unchanged."""
     planned = store.plan.files
     if len(planned) != len(dataset.files):
         raise DatasetChanged(
@@ -90,14 +93,17 @@ def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> N
 
 
 def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
-    """Say what changed in a file, down to the first few records."""
+    """Return the change of a file in words, with the first few changed records."""
     then, now = store.plan.files[index], dataset.files[index]
     moved = "" if str(now.path) == then.path else f" (planned as {then.path})"
     text = f"{now.path}{moved}: planned {then.num_bytes} bytes, now {now.num_bytes}"
     start = sum(file.num_records for file in store.plan.files[:index])
     found: list[str] = []
     num_records = 0
-    digests = _planned_digests(store, start, start + then.num_records)
+    rows = store.column("sample_row")
+    wanted = np.flatnonzero((rows >= start) & (rows < start + then.num_records))
+    pieces = rows_at(store, wanted[np.argsort(rows[wanted])])
+    digests = ((int(row), bytes(digest)) for some in pieces for row, digest in zip(some.row, some.digest, strict=True))
     row, digest = next(digests, (-1, b""))
     with Dataset.open([now.path]) as single:
         for record in single.scan():
@@ -114,17 +120,56 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     return f"{text}; planned {then.num_records} records, now {num_records}"
 
 
-def _planned_digests(store: Store, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (row, digest) of the samples in rows first..last, in their order."""
-    rows = store.column("sample_row")
-    wanted = np.flatnonzero((rows >= first) & (rows < last))
-    for some in rows_at(store, wanted[np.argsort(rows[wanted])]):
-        yield from zip(some.row.tolist(), map(bytes, some.digest), strict=True)
+# ---------------------------------------------------------------- where records lie
+
+
+def rows_at(store: Store, positions: PositionsLike) -> Iterator[SampleRows]:
+    """Yield the columns of the plan for samples at some positions, a piece at a time."""
+    names = [f"sample_{name}" for name in SampleRows.COLUMNS]
+    for piece in _pieces(store, positions):
+        ids, *columns = _columns_at(store, names, piece)
+        yield SampleRows(ids.tolist(), *columns)
+
+
+def locators_at(store: Store, positions: PositionsLike) -> Iterator[tuple[int, int, int]]:
+    """Yield file, offset and length of the records of samples at some positions."""
+    for piece in _pieces(store, positions):
+        columns = _columns_at(store, ["sample_file", "sample_offset", "sample_length"], piece)
+        yield from zip(*(column.tolist() for column in columns), strict=True)
+
+
+def order_of_records(store: Store, positions: IntArray) -> IntArray:
+    """Return the order of the records of samples at some positions in the dataset."""
+    return np.argsort(_columns_at(store, ["sample_row"], positions)[0] if store.plan.spec.gather else positions)
+
+
+def _pieces(store: Store, positions: PositionsLike) -> Iterator[IntArray]:
+    # In a plan that gathers, any piece may need every chunk: with large pieces, each chunk is read only a few times.
+    length = GATHERED_AT_ONCE if store.plan.spec.gather else SAMPLES_PER_CHUNK
+    for start in range(0, len(positions), length):
+        yield np.asarray(positions[start : start + length], dtype=np.int64)
+
+
+def _columns_at(store: Store, names: Sequence[str], positions: IntArray) -> list[Array]:
+    """Return arrays of the plan at some positions; each chunk is read once."""
+    chunk = positions // SAMPLES_PER_CHUNK
+    order = np.argsort(chunk, kind="stable")
+    parts = np.split(positions[order], np.flatnonzero(np.diff(chunk[order])) + 1)
+    back = np.argsort(order)
+    return [np.concatenate([_within_chunk(store, name, part) for part in parts])[back] for name in names]
+
+
+def _within_chunk(store: Store, name: str, positions: IntArray) -> Array:
+    first, last = (int(positions.min()), int(positions.max())) if len(positions) else (0, -1)
+    return store.column(name, first, last + 1)[positions - first]
+
+
+# ---------------------------------------------------------------- records as samples
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedUnit:
-    """The samples of a unit and their segments' character spans, shape (rows, 2)."""
+    """The samples of a unit, and the character spans of their segments, shape (rows, 2)."""
 
     unit: int
     samples: list[Sample]
@@ -132,12 +177,12 @@ class LoadedUnit:
 
 
 class UnitLoader:
-    """Reads and understands the records of one unit at a time; any number of threads may call it."""
+    """Reads and parses the records of one unit at a time. Threads may share it."""
 
     def __init__(self, store: Store, dataset: Dataset) -> None:
         self._store = store
         self._dataset = dataset
-        # By the planned paths: data that was moved keeps its ids.
+        # Ids come from the planned paths, so data that was moved keeps its ids.
         self._names = name_files([Path(file.path) for file in store.plan.files])
         self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
 
@@ -148,22 +193,24 @@ class UnitLoader:
         return LoadedUnit(unit, samples, np.array(spans, dtype=np.int32).reshape(-1, 2))
 
     def read(self, start: int, stop: int) -> list[Sample]:
-        """Return samples start..stop, each checked against the digest and step count that were planned."""
+        """Return samples start..stop, each checked against the digest and number of steps in the plan."""
         return self.read_some(np.arange(start, stop))
 
     def read_some(self, positions: PositionsLike) -> list[Sample]:
-        """Return the samples at positions in any order, checked likewise."""
+        """Return the samples at positions in any order, with the same checks."""
         positions = np.asarray(positions, dtype=np.int64)
-        order = order_of_records(self._store, positions)  # as some files can only be read forwards
+        order = order_of_records(self._store, positions)  # some files can only be read forwards
         found = dict(zip(order.tolist(), self.each(positions[order]), strict=True))
         return [found[place] for place in range(len(positions))]
 
     def each(self, positions: PositionsLike) -> Iterator[Sample]:
-        """Yield the samples at positions in any order, checked likewise; one is in memory at a time."""
+        """Yield the samples at positions in any order, with the same checks; memory holds one sample at a time."""
         for rows in rows_at(self._store, positions):
-            yield from self._understand(rows)
+            yield from self._parsed(rows)
 
-    def _understand(self, rows: SampleRows) -> Iterator[Sample]:
+    def _parsed(self, rows: SampleRows) -> Iterator[Sample]:
+        from grace_store.data.parse_records import parse_record  # imports all formats, which copies do not need
+
         locators = list(zip(rows.file.tolist(), rows.offset.tolist(), rows.length.tolist(), strict=True))
         for i, raw in enumerate(self._dataset.read_many(locators)):
             record = Record(int(rows.row[i]), *locators[i], raw)
@@ -191,29 +238,30 @@ class UnitLoader:
 
 @dataclass(frozen=True, slots=True)
 class SampleRecords:
-    """The records of some samples of a store, one at a time and in flat memory; data says where the files are now."""
+    """The records of some samples of a store, read one at a time."""
 
     store: Store
     data: Sequence[str | Path] | None = None
+    """New paths of the dataset, if it moved."""
     positions: IntArray | None = None
-    """In the plan; None for all."""
+    """Positions in the plan; None for all samples."""
 
     def __len__(self) -> int:
         return self.store.plan.num_samples if self.positions is None else len(self.positions)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield each record as JSON has it."""
+        """Yield each record as a JSON value."""
         with open_dataset(self.store, self.data) as dataset:
             positions = range(len(self)) if self.positions is None else self.positions
             yield from map(json.loads, dataset.read_many(locators_at(self.store, positions)))
 
     def spread(self, most: int) -> SampleRecords:
-        """Return at most so many of them, evenly spread."""
+        """Return at most this many of the records, evenly spread."""
         places = np.unique(np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64))
         return replace(self, positions=places if self.positions is None else self.positions[places])
 
     def unknown(self, field: str, known: Sequence[str] = ()) -> SettingError:
-        """Return what says that no record has a field, and which ones there are; known are names beside the fields."""
+        """Return the error for a field that no record has, with the fields that exist; known are further names."""
         found = list(dict.fromkeys([*known, *self.spread(RECORDS_LOOKED_AT).field_names()]))
         close = get_close_matches(field, found, CLOSE_SHOWN)
         meant = f" Did you mean {' or '.join(close)}?" if close else ""
@@ -223,92 +271,77 @@ class SampleRecords:
         )
 
     def field_names(self) -> list[str]:
-        """Return the names of fields, those inside others with dots, the most frequent first."""
+        """Return the names of fields, the most frequent first; a field inside another has a dot in its name."""
         counts: Counter[str] = Counter()
         for record in self:
             counts.update(name for name, _ in fields_in(record))
         return [name for name, _ in counts.most_common()]
 
+    def fields(self, names: Sequence[str]) -> dict[str, list[object]]:
+        """Return fields of the records as columns, None where a record lacks the field.
+
+        A dot leads into an object; lists and objects are returned as JSON texts.
+        """
+        found: dict[str, list[object]] = {name: [] for name in names}
+        for record in self:
+            for name, values in found.items():
+                values.append(value_of(record, name))
+        return found
+
 
 def read_field(
     store: Store, field: str, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
 ) -> list[object]:
-    """Return one field of the records of samples, as read_fields does."""
-    return read_fields(store, [field], data, positions)[field]
-
-
-def read_fields(
-    store: Store, fields: Sequence[str], data: Sequence[str | Path] | None = None, positions: IntArray | None = None
-) -> dict[str, list[object]]:
-    """Return fields of the records of samples, or of those at some positions; None where a record has none.
-
-    Dots lead inside; lists and objects come as JSON. data says where the files are now.
-    """
-    found: dict[str, list[object]] = {field: [] for field in fields}
-    for record in SampleRecords(store, data, positions):
-        for field, values in found.items():
-            values.append(value_of(record, field))
-    return found
+    """Return one field of the records of all samples, or of the samples at some positions."""
+    return SampleRecords(store, data, positions).fields([field])[field]
 
 
 def columns_of_rows(
     store: Store, row: IntArray, fields: Sequence[str], data: Sequence[str | Path] | None = None
 ) -> dict[str, list[object]]:
-    """Return fields of the records in some rows of the dataset, as columns to join to a table that has these rows."""
+    """Return fields of the records in some rows of the dataset, as columns in the order of the rows."""
     places, is_there = find_rows(store.column("sample_row"), row)
     if len(wrong := np.flatnonzero(~is_there)):
         raise DataError(f"Row {int(row[wrong[0]])} of the dataset is no sample of {store.location}.")
-    return read_fields(store, fields, data, places)
+    return SampleRecords(store, data, places).fields(fields)
 
 
 # ---------------------------------------------------------------- the traces of one question
-# They have the same prompt and images, or the same value of a field of the records. Records are read one at a time,
-# and of each only 64 bits are kept.
+# Traces of one question have the same prompt and images, or the same value of a field of the records. Records are read
+# one at a time, and memory holds 64 bits for each.
 
 
 def question_groups(
     store: Store, by: str | None = None, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
 ) -> IntArray:
-    """Return the group of each sample of a plan, or of those at some positions, numbered from 0 as they first occur.
+    """Return the number of the question of all samples, or of samples at some positions, in the order of occurrence.
 
-    by is a field of the records (dots lead inside), None for prompt and images; a record without a value in that field
-    is alone in its group. data says where the dataset is now.
+    by is a field of the records (a dot leads into an object), None for prompt and images; a record without a value in
+    this field has a question of its own. data gives the new paths of the dataset.
     """
-    if positions is None:
-        return _numbered(question_digests(store, by, data, np.arange(store.plan.num_samples)))
-    known, place = np.unique(positions, return_inverse=True)
+    wanted = np.arange(store.plan.num_samples) if positions is None else positions
+    known, place = np.unique(wanted, return_inverse=True)
     return _numbered(question_digests(store, by, data, known))[place]
 
 
-def question_digests(
-    store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray
-) -> npt.NDArray[np.uint64]:
-    """Return what samples of one question share, also in another store, and others do not; positions ascend."""
-    return _as_numbers(
-        _of_samples(store, data, positions, prompt_digest) if by is None else _of_field(store, by, data, positions)
-    )
+def question_digests(store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray) -> BitArray:
+    """Return 64 bits of a digest of each sample's question, the same in all stores; positions ascend."""
+    if by is None:
+        return digest_samples(store, data, positions, prompt_digest)
+    return _as_numbers(_of_field(store, by, data, positions))
 
 
-def wording_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
-    """Return what samples share whose users say the same words with the same images, also in another store."""
-    return _as_numbers(_of_samples(store, data, positions, wording_digest))
-
-
-def response_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
-    """Return what samples share whose responses are the same text, however it is spaced; positions ascend."""
-    return _as_numbers(_of_samples(store, data, positions, response_digest))
-
-
-def _as_numbers(digests: Iterator[bytes]) -> npt.NDArray[np.uint64]:
-    return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
-
-
-def _of_samples(
+def digest_samples(
     store: Store, data: Sequence[str | Path] | None, positions: IntArray, digest: Callable[[Sample], bytes]
-) -> Iterator[bytes]:
-    # Each record that is read is held against its own digest in the plan, so that files need not be read twice.
+) -> BitArray:
+    """Return 64 bits of a digest of each sample; positions ascend."""
+    # Each record is checked against its digest in the plan, so the files are not checked as a whole.
     with open_dataset(store, data, by_content=False) as dataset:
-        yield from map(digest, UnitLoader(store, dataset).each(positions))
+        return _as_numbers(map(digest, UnitLoader(store, dataset).each(positions)))
+
+
+def _as_numbers(digests: Iterable[bytes]) -> BitArray:
+    return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
 
 
 def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, positions: IntArray) -> Iterator[bytes]:
@@ -321,8 +354,8 @@ def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, position
         raise records.unknown(by)
 
 
-def _numbered(digests: npt.NDArray[np.uint64]) -> IntArray:
-    """Return numbers from 0 in the order in which digests first occur.
+def _numbered(digests: BitArray) -> IntArray:
+    """Return the number of each digest, from 0 in the order of first occurrence.
 
     >>> _numbered(np.array([9, 4, 9, 1], dtype=np.uint64))
     array([0, 1, 0, 2])

@@ -24,12 +24,12 @@ READ_AHEAD_THREADS = 2
 
 
 def open_store(location: str | Path) -> Store:
-    """Open a store for reading. ``store.signal_names`` says what is in it, ``store.plan`` what it was made from."""
+    """Open a store for reading. ``store.signal_names`` lists its signals, ``store.plan`` has its settings."""
     return Store.open(location)
 
 
 def iter_samples(pool: PoolLike) -> Iterator[StoredSample]:
-    """Yield a pool's done samples by its one signal, in the order of the plan."""
+    """Yield the done samples of a pool in its one signal, in the order of the plan."""
     pool = Pool.of(pool)
     opened = pool.store
     committed = SignalReader(opened, (pool.signal.name,), reads=("responses",))
@@ -49,7 +49,7 @@ def iter_samples(pool: PoolLike) -> Iterator[StoredSample]:
 
 
 def read_sample(pool: PoolLike, sample: str) -> StoredSample:
-    """Return one done sample by its id, or by ``#row`` for its row in the dataset; the pool says by which signal."""
+    """Return one done sample by its id, or by ``#row`` for its row in the dataset, in the signal of the pool."""
     pool = Pool.of(pool)
     return samples_at(pool.signal, [pool.store.find(sample)], pool.data)[0]
 
@@ -57,7 +57,7 @@ def read_sample(pool: PoolLike, sample: str) -> StoredSample:
 def samples_at(
     view: SignalView, positions: Sequence[int], data: Sequence[str | Path] | None = None
 ) -> list[StoredSample]:
-    """Return the samples at some positions in the plan, all of which the signal must have."""
+    """Return the samples at some positions in the plan; raise DataError if one is not done in the signal."""
     store, texts, found = view.store, _Texts(view.store, data), []
     for position in positions:
         rows = store.samples(position, position + 1)
@@ -72,17 +72,17 @@ def samples_at(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredSample:
-    """One done sample of a signal. Its arrays are read when they are asked for, each time: keep what you need twice.
+    """One done sample of a signal. Each access reads an array from the store again.
 
-    Segments are the K steps and, last, the answer. A signal that keeps one vector a sample has one row instead of K+1,
+    Segments are the K steps and, last, the answer. A signal with one vector per sample has one row instead of K+1,
     and no Gram, entropy, hit rate or spans.
     """
 
     sample_id: str
     row: int
-    """Where its record stands in the dataset."""
+    """Row of the record in the dataset."""
     position: int
-    """Where it stands in the plan."""
+    """Position of the sample in the plan."""
     num_steps: int
     _view: SignalView
     _texts: _Texts
@@ -92,7 +92,7 @@ class StoredSample:
 
     @property
     def gram(self) -> FloatArray:
-        """(K + 1, K + 1) inner products of its vectors, the answer last; exact, however vectors are stored."""
+        """(K + 1, K + 1) inner products of its vectors, the answer last; exact in every storage."""
         return self._view.gram(self.position)
 
     @property
@@ -117,7 +117,7 @@ class StoredSample:
 
     @property
     def hit_rate(self) -> Float32Array:
-        """(K + 1,) share of each segment's tokens that were the model's first choice."""
+        """(K + 1,) share of each segment's tokens that the model ranks first."""
         return self._rows("hit_rate")
 
     @property
@@ -127,12 +127,12 @@ class StoredSample:
 
     @property
     def segments(self) -> list[str]:
-        """The segments' texts, from the dataset; DatasetChanged if it is not where it was, or not what it was."""
+        """Texts of the segments, from the dataset; raises DatasetChanged if the dataset moved or changed."""
         return self._texts.read(self.position).segments
 
     @property
     def prompt(self) -> str:
-        """What was asked, from the dataset likewise."""
+        """Text of the prompt, from the dataset; raises DatasetChanged if the dataset moved or changed."""
         return "\n".join(turn.text for turn in self._texts.read(self.position).turns)
 
     def _rows(self, name: str) -> Array:
@@ -142,7 +142,7 @@ class StoredSample:
 
 
 class _WalkedSignal(SignalView):
-    """A signal that is gone through unit by unit: of one unit, each array is kept once it was asked for."""
+    """A signal that is read unit by unit; arrays of the current unit stay in memory."""
 
     def __init__(self, store: Store, name: str) -> None:
         super().__init__(store, name)
@@ -150,7 +150,7 @@ class _WalkedSignal(SignalView):
         self._arrays: dict[str, Array] = {}
 
     def hold(self, unit: int, arrays: dict[str, Array]) -> None:
-        """Keep a unit's arrays instead of those of the one before."""
+        """Keep the arrays of a unit, and forget those of the previous unit."""
         self._held, self._arrays = unit, arrays
 
     def rows(self, name: str, start: int, stop: int) -> Array:
@@ -168,7 +168,7 @@ class _WalkedSignal(SignalView):
 
 @dataclass(eq=False)
 class _Texts:
-    """The samples as the dataset has them, which is opened when the first is asked for and closed with this."""
+    """The samples of the dataset. The dataset is opened at the first read, and closed with this object."""
 
     _store: Store
     _data: Sequence[str | Path] | None

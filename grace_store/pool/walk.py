@@ -1,8 +1,7 @@
 """Walk the samples of a store, block by block or unit by unit, on threads or on the tasks of a cluster.
 
-A block is one chunk of the plan's arrays, so every chunk of the store is read once; memory does not grow with the
-number of samples. Blocks hold Grams, token counts and losses, of one signal or of several side by side; units hold
-vectors.
+A block is one chunk of the plan's arrays, so every chunk of the store is read once, and memory does not grow with the
+number of samples. Blocks hold Grams, token counts and losses of one or several signals; units hold vectors.
 """
 
 from collections import deque
@@ -28,39 +27,40 @@ from grace_store.store.storages import num_packed
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
-_LARGEST_KEPT = 31 << 20
-"""In bytes. glibc adapts to blocks of at most 32 MiB (mallopt(3), M_MMAP_THRESHOLD)."""
 MAX_BYTES_AT_ONCE = 1 << 30
-"""Bytes of decoded vectors that all threads together may hold."""
+"""Largest size of decoded vectors in memory, over all threads."""
 
 Statistic = Literal["loss", "entropy", "hit_rate"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 Reads = Literal["gram", "loss", "entropy", "hit_rate", "responses", "vectors"]
-"""What is read of a signal beside token counts. Signals with one vector per sample, which have no steps, are refused
-unless responses or vectors are read."""
+"""Arrays of a signal that are read besides token counts. A signal with one vector per sample has no steps, and is
+refused unless responses or vectors are read."""
 
 
 @runtime_checkable
 class Mapper(Protocol):
-    """What does the work in place of threads: the tasks of a cluster."""
+    """The tasks of a cluster, which work instead of threads."""
 
     def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
         """Yield work(item) in the order of the items; work and items are sent to the tasks."""
 
     def share(self, value: ItemT) -> Callable[[], ItemT]:
-        """Return a function that gives the value to a task; the value itself is sent to each machine once."""
+        """Return a function that returns the value in a task; the value is sent to each machine once."""
 
 
 Threads = int | Mapper | None
-"""What does the work: a number of threads, one thread per core (None), or the tasks of a cluster."""
+"""The workers: a number of threads, one thread per core (None), or the tasks of a cluster."""
 
 
 def map_ordered(work: Callable[[ItemT], ResultT], items: Sequence[ItemT], threads: Threads) -> Iterator[ResultT]:
-    """Yield work(item) in the order of the items. Only a few results are computed ahead, so memory stays flat."""
+    """Yield work(item) in the order of the items; only a few results are computed ahead."""
     if isinstance(threads, Mapper):
         yield from threads.map(work, items)
         return
-    _keep_freed_memory()
+    # Freeing an array of nearly 32 MiB makes glibc keep freed memory for the next item (mallopt(3), M_MMAP_THRESHOLD).
+    # Otherwise glibc returns arrays of some hundred kB to the system, which then clears every page of the next arrays:
+    # a fifth of the time of scoring. No page of this array is touched, so the array takes no memory.
+    np.empty(31 << 20, dtype=np.uint8)
     num_threads = min(threads or default_threads(), max(1, len(items)))
     if num_threads == 1:
         yield from map(work, items)
@@ -79,18 +79,9 @@ def map_ordered(work: Callable[[ItemT], ResultT], items: Sequence[ItemT], thread
                 future.cancel()
 
 
-def _keep_freed_memory() -> None:
-    """Make glibc keep freed memory for the next item, up to twice this size; other C libraries are not affected.
-
-    Until a block of this size is freed, glibc returns arrays of some hundred kB to the system, which then clears every
-    page of the next arrays: a fifth of the time of scoring. The pages are never touched, so this takes no memory.
-    """
-    np.empty(_LARGEST_KEPT, dtype=np.uint8)
-
-
 @dataclass(frozen=True, slots=True)
 class SignalSamples:
-    """What one signal has of some done samples, in order. Parts lie flat: K + 1 segments per sample, the answer last.
+    """Some done samples of one signal, in order. Parts are flat: K + 1 segments per sample, the answer last.
 
     A signal with one vector per sample has one part per sample, the whole response.
     """
@@ -100,13 +91,13 @@ class SignalSamples:
     num_tokens: Int32Array
     """Tokens of each part."""
     gram: Float32Array
-    """Packed as in the store; empty unless it was asked for."""
+    """Packed Grams; empty unless Grams are read."""
     statistic: dict[Statistic, Float32Array]
-    """Mean loss, entropy or hit rate of each part, as far as they were asked for."""
+    """Mean loss, entropy or hit rate of each part, for the statistics that are read."""
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the samples of several parts one after the other."""
+        """Return the samples of several parts, concatenated."""
         flat = zip(*((each.sample, each.num_steps, each.num_tokens, each.gram) for each in parts), strict=True)
         sample, num_steps, num_tokens, gram = map(np.concatenate, flat)
         statistic = {name: np.concatenate([each.statistic[name] for each in parts]) for name in parts[0].statistic}
@@ -123,22 +114,22 @@ class SampleBlock:
     num_tokens: IntArray
     """Tokens in the response, (n,)."""
     segment_tokens: Int32Array
-    """Tokens in each part, flat; where signals tokenise differently, those of the first signal that has the sample."""
+    """Tokens in each part, flat, by the first signal that has the sample: signals may tokenise differently."""
     signals: tuple[SignalSamples, ...]
     places: tuple[Places | None, ...]
-    """For each signal, where its samples stand among those of the block; None if it has all of them."""
+    """For each signal, the indices of its samples in the block; None if it has all samples."""
 
     def __len__(self) -> int:
         return len(self.sample)
 
     def without_signals(self) -> Self:
-        """Return the block without what its signals have, which takes most of its memory."""
+        """Return the block without the arrays of its signals, which take most of its memory."""
         return replace(self, segment_tokens=self.segment_tokens[:0], signals=(), places=())
 
 
 @dataclass(frozen=True, slots=True)
 class UnitVectors:
-    """One unit of one signal as stored: all its samples, done or not, with one vector per segment or per sample."""
+    """One stored unit of one signal: all its samples, done or not, with one vector per segment or per sample."""
 
     view: SignalView
     arrays: Mapping[str, Array]
@@ -146,12 +137,12 @@ class UnitVectors:
 
     @property
     def done(self) -> BoolArray:
-        """(n,) whether each sample has its vectors, or its vector."""
+        """(n,) whether each sample is done, and so has vectors."""
         return np.asarray(self.arrays["sample_state"] == STATE_DONE)
 
     @property
     def num_tokens(self) -> Int32Array:
-        """Tokens of each segment, or of each response where a sample has one vector."""
+        """Tokens of each segment, or of each response if a sample has one vector."""
         return self.arrays[f"{self.view.vectors_of}_num_tokens"]
 
     @property
@@ -160,18 +151,18 @@ class UnitVectors:
         return self.arrays["sample_norm"]
 
     def decoded(self, rows: IntArray | BoolArray | slice = slice(None)) -> Float32Array:
-        """Return all vectors of the unit, or some, as float32; zero where a sample is not done."""
+        """Return all or some vectors of the unit as float32; vectors of a sample that is not done are zero."""
         return self.view.decode(self.arrays, rows)
 
 
 @dataclass(slots=True)
 class SignalReader:
-    """Reads some signals of a store, as far as their units were done when it was opened. Threads may share it."""
+    """Reads the units of some signals that were committed when the reader was made. Threads may share it."""
 
     store: Store
     names: tuple[str, ...]
     wanted: BoolArray | None = None
-    """(N,) which samples of the plan are asked for; None for all."""
+    """(N,) whether a sample of the plan is wanted; None for all samples."""
     reads: tuple[Reads, ...] = ("gram",)
     views: list[SignalView] = field(init=False)
     committed: list[set[int]] = field(init=False)
@@ -179,7 +170,7 @@ class SignalReader:
     def __post_init__(self) -> None:
         self.views = [self.store.signal(name) for name in self.names]
         self.committed = [set(view.committed_units()) for view in self.views]
-        # Arrays are opened here, not by several threads at once.
+        # Open all arrays here, before several threads use them.
         for name in ("row", "num_steps", "id", "flags"):
             self.store.column(f"sample_{name}", 0, 0)
         for view in self.views:
@@ -193,7 +184,7 @@ class SignalReader:
                 view.array(name)
 
     def _array_names(self, view: SignalView) -> list[str]:
-        """Return the arrays of a signal that blocks are made from: states, token counts, and those asked for."""
+        """Return the arrays of a signal that blocks need: states, token counts, and the arrays in reads."""
         gram = ["sample_gram"] if "gram" in self.reads else []
         statistics = [f"{view.vectors_of}_{name}" for name in STATISTICS if name in self.reads]
         return ["sample_state", f"{view.vectors_of}_num_tokens", *gram, *statistics]
@@ -203,7 +194,7 @@ class SignalReader:
         return any(len(units) < self.store.plan.num_units for units in self.committed)
 
     def check_complete(self, *, partial: bool = False, may_be_partial: bool = True) -> None:
-        """Raise Unfinished if units are missing, unless partial; may_be_partial says whether --partial is offered."""
+        """Raise Unfinished if units are missing, unless partial; with may_be_partial the message offers --partial."""
         num_units = self.store.plan.num_units
         for view, units in zip(self.views, self.committed, strict=True):
             if len(units) < num_units and not partial:
@@ -217,9 +208,9 @@ class SignalReader:
     def walk(
         self, work: Callable[[int], ResultT], threads: Threads = None, listener: Listener = ignore
     ) -> Iterator[ResultT]:
-        """Yield work(start) for every block, start being its first sample, in order; a few are computed ahead.
+        """Yield work(start) for every block in order, where start is its first sample; a few are computed ahead.
 
-        After each block the listener is told how far the walk has come.
+        The listener gets the progress after each block.
         """
         num_samples = self.store.plan.num_samples
         starts = range(0, num_samples, SAMPLES_PER_CHUNK)
@@ -250,12 +241,12 @@ class SignalReader:
         return range(plan.unit_of(start), -(-self._stop(start) // plan.samples_per_unit))
 
     def threads(self, wanted: Threads) -> Threads:
-        """Return how many threads may each hold a unit of vectors, as stored and decoded."""
+        """Return the number of threads for which units of vectors, stored and decoded, fit in memory."""
         if isinstance(wanted, Mapper):
             return wanted
         plan = self.store.plan
         rows = plan.samples_per_unit if self.views[0].per_sample else plan.rows_per_unit
-        return max(1, min(wanted or default_threads(), MAX_BYTES_AT_ONCE // (rows * self.dimension * 8)))
+        return max(1, min(wanted or default_threads(), MAX_BYTES_AT_ONCE // (rows * self.views[0].vector_size * 8)))
 
     # ------------------------------------------------------------ blocks
 
@@ -289,7 +280,7 @@ class SignalReader:
     def _samples(
         self, view: SignalView, units: Sequence[int], num_steps: npt.NDArray[np.integer[Any]]
     ) -> SignalSamples:
-        """Return the done samples of committed units; num_steps is K of all samples of these units, done or not."""
+        """Return the done samples of committed units; num_steps is K of all samples of these units."""
         digests = view.chunks.digests(units)
         steps = num_steps.astype(np.int64)
         num_parts = np.ones_like(steps) if view.per_sample else steps + 1
@@ -315,19 +306,15 @@ class SignalReader:
 
     # ------------------------------------------------------------ vectors
 
-    @property
-    def dimension(self) -> int:
-        return self.views[0].vector_size
-
     def done(self, signal: int, unit: int) -> BoolArray:
-        """Return which samples of a unit a signal, given by its number, has."""
+        """Return whether each sample of a unit is done in the signal with this number."""
         if unit not in self.committed[signal]:
             start, stop = self.store.plan.unit_range(unit)
             return np.zeros(stop - start, dtype=np.bool_)
         return np.asarray(self.views[signal].unit_array("sample_state", unit) == STATE_DONE)
 
     def vectors(self, signal: int, unit: int, more: Sequence[str] = ()) -> UnitVectors | None:
-        """Return a unit of a signal, given by its number, with more of its arrays; None if it is not committed."""
+        """Return a unit of the signal with this number, with more arrays; None if the unit is not committed."""
         if unit not in self.committed[signal]:
             return None
         view = self.views[signal]
@@ -337,7 +324,7 @@ class SignalReader:
 
 
 def _joined(view: SignalView, name: str, digests: dict[int, Digests], lengths: Sequence[int]) -> Array:
-    """Return the beginnings of units' chunks, one after the other."""
+    """Return the chunks of units, each cut to its length, concatenated."""
     chunks = view.chunks.read([(name, unit) for unit in digests], digests)
     out = np.empty(sum(lengths), dtype=view.array(name).dtype)
     start = 0
@@ -348,14 +335,14 @@ def _joined(view: SignalView, name: str, digests: dict[int, Digests], lengths: S
 
 
 def _sums(values: IntArray, counts: Sequence[int]) -> list[int]:
-    """Return the sums of consecutive runs of values, counts saying how long each run is."""
+    """Return the sums of consecutive runs of values; counts are the lengths of the runs."""
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
     sums: list[int] = np.diff(total[np.cumsum([0, *counts])]).tolist()
     return sums
 
 
 def _merged(found: Sequence[SignalSamples], start: int, row: Array, num_steps: Array, *, is_whole: bool) -> SampleBlock:
-    """Put the samples of several signals side by side."""
+    """Return a block with the samples of several signals."""
     first = found[0]
     places: tuple[Places | None, ...]
     found_at: tuple[Places, ...] = ()
@@ -367,16 +354,13 @@ def _merged(found: Sequence[SignalSamples], start: int, row: Array, num_steps: A
         places = found_at
     steps = num_steps[sample - start].astype(np.int64)
     num_parts = np.ones_like(steps) if is_whole else steps + 1
-    tokens = first.num_tokens if places[0] is None else _first_tokens(found, found_at, num_parts)
+    tokens = first.num_tokens
+    if places[0] is not None:
+        tokens = np.zeros(num_parts.sum(), dtype=np.int32)
+        for each, place in reversed(list(zip(found, found_at, strict=True))):  # the first signal is written last
+            mine = np.zeros(len(num_parts), dtype=np.bool_)
+            mine[place] = True
+            tokens[np.repeat(mine, num_parts)] = each.num_tokens
     firsts = np.cumsum(num_parts) - num_parts
     totals = np.add.reduceat(tokens, firsts, dtype=np.int64) if len(sample) else np.zeros(0, np.int64)
     return SampleBlock(sample, Rows(row[sample - start].astype(np.int64)), steps, totals, tokens, tuple(found), places)
-
-
-def _first_tokens(found: Sequence[SignalSamples], places: Sequence[Places], num_parts: IntArray) -> Int32Array:
-    tokens = np.zeros(num_parts.sum(), dtype=np.int32)
-    for each, place in reversed(list(zip(found, places, strict=True))):
-        mine = np.zeros(len(num_parts), dtype=np.bool_)
-        mine[place] = True
-        tokens[np.repeat(mine, num_parts)] = each.num_tokens
-    return tokens

@@ -15,8 +15,7 @@ from grace_store.base.settings import ExtractSpec, Frozen, GradientSpec, RunOpti
 from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.run.extractor_protocol import Extractor, ModelDoor
-from grace_store.store.backend import open_backend
-from grace_store.store.keys import check_signal_name, sharing_key
+from grace_store.store.backend import check_signal_name, open_backend, sharing_key
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import create_signal, keep_sharing

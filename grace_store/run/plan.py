@@ -31,8 +31,7 @@ from grace_store.data.record import Record
 from grace_store.pool.records import check_files
 from grace_store.run.record_tally import RecordTally, advise, loss_in_words, remedy, tally_records
 from grace_store.run.scan import Understanding, processes_for
-from grace_store.store.backend import is_url, open_backend
-from grace_store.store.keys import SAMPLES_GROUP
+from grace_store.store.backend import SAMPLES_GROUP, is_url, open_backend
 from grace_store.store.lock import Lease, hold
 from grace_store.store.metadata_backup import find_plan_copy
 from grace_store.store.opened import Store

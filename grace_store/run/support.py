@@ -21,7 +21,7 @@ from grace_store.base.settings import Frozen
 from grace_store.run.doctor.machine_checks import main_memory
 from grace_store.run.open_signal import installed
 from grace_store.run.status import signal_status
-from grace_store.store.keys import RUNS
+from grace_store.store.backend import RUNS
 from grace_store.store.opened import SignalView, Store
 
 NUM_RUNS, NUM_LINES = 3, 200

@@ -21,9 +21,8 @@ from grace_store.run.extract import extract
 from grace_store.run.extractor_protocol import model_door
 from grace_store.run.open_signal import check_same, follow_sharing
 from grace_store.run.plan import rewrite_plan_arrays
-from grace_store.store.backend import open_backend
+from grace_store.store.backend import completion_key, open_backend, sharing_key
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays, listed_sizes, remedy_of_lost
-from grace_store.store.keys import completion_key, sharing_key
 from grace_store.store.lock import hold, refuse_busy
 from grace_store.store.metadata_backup import find_plan_copy, restore_documents
 from grace_store.store.opened import SignalView, Store

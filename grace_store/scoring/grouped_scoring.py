@@ -1,21 +1,21 @@
-"""Scores that depend on a question's other traces: values compared within questions, and the groups in the table.
+"""Scores that depend on the other traces of a question: values compared within questions, and the columns for groups.
 
-All values come first, then the rows again: what is held are a few numbers a sample.
+Samples are scored twice: once for their values, then for the rows. Memory holds a few numbers for each sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray
+from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, offsets_of
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
-from grace_store.pool.pool import Pool
 from grace_store.pool.walk import Mapper, SignalReader, Threads, UnitVectors
 from grace_store.scoring.notes import GroupsNote, ScoresNote
 from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, flag_lists, numpy_numbers
@@ -24,40 +24,36 @@ from grace_store.scoring.score_table import GROUP_COLUMNS
 from grace_store.store.opened import Store
 from grace_store.values.alignment import ROUGH
 from grace_store.values.directions import unit_vectors
-from grace_store.values.gram import RESOLUTION, offsets_of
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.gram import RESOLUTION
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.within_groups import Within, compare_within
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How samples are scored: what makes the rows of a table, and what the table says of it."""
+    """A prepared scoring: the note of the table, and the function that makes its rows."""
 
     note: ScoresNote
     sources: list[Source]
-    """What a table must not be written over."""
+    """Files and folders that the table must not replace."""
     tables: Callable[[Threads], Iterator[tuple[pa.Table, Array]]]
-    """Yields rows of the table in order, with the samples' flags as numbers."""
-
-
-def planned_groups(pool: Pool) -> IntArray:
-    """Return the question of every sample of a plan, -1 for samples outside the pool."""
-    group = np.full(pool.store.plan.num_samples, -1)
-    group[pool.positions] = pool.questions()
-    return group
+    """A function that yields the rows of the table in order, with the bits of Flag of their samples."""
 
 
 def score_in_groups(
     scoring: Scoring, store: Store, group: IntArray, by: str | None, within: Within | None, threads: Threads
 ) -> Scoring:
-    """Return a scoring whose table says the question of each sample, and whose values may be compared within it.
+    """Return a scoring whose table names the question of each sample, and may compare values within questions.
 
     group has the question of every sample of the plan, -1 for samples that are not scored. Samples are scored once
-    for the values alone; raise if there are no two traces of any question.
+    for the values alone. Raise SettingError if no question has two traces.
     """
-    row, value, flags = _values(scoring, threads)
+    found = [(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.uint32))]
+    for table, bits in scoring.tables(threads):
+        found.append((numpy_numbers(table["row"]), numpy_numbers(table["value"]), bits.astype(np.uint32)))
+    row, value, flags = (np.concatenate(each) for each in zip(*found, strict=True))
     group = group[store.positions_of(row)]
-    # With the target group, what has no other trace is flagged, and has no value.
+    # With the target group, a sample without another trace has this flag, and no value.
     is_alone = np.asarray((flags & Flag.ONLY_TRACE) > 0)
     if within is not None:
         value, also_alone = compare_within(value, group, within)
@@ -70,7 +66,13 @@ def score_in_groups(
         num_alone=int(np.count_nonzero(is_alone)),
     )
     if len(row) and not note.num_compared:
-        raise SettingError(_nothing_to_compare(store, note))
+        same, remedy = f"with the same {by!r}", "give another --group-by, or none for the same prompt and images"
+        if by is None:
+            same, remedy = "with the same prompt and images", "name the field of the records that says the question"
+            remedy += ": --group-by"
+        raise SettingError(
+            f"no question of {store.location} has two traces ({same}) to compare, among those with a value; {remedy}"
+        )
     scored = scoring.note.model_copy(update={"groups": note})
     told = (*(scored.notes or ()), groups_in_words(scored))
 
@@ -85,7 +87,7 @@ def score_in_groups(
 
 
 def _compared(table: pa.Table, value: FloatArray, flags: Array, group: IntArray) -> pa.Table:
-    """Return rows of a table with values as compared, and with columns for the question and the value before."""
+    """Return rows of a table with the compared values, and with columns for the question and the plain value."""
     plain = table["value"]
     changed = {"value": arrow_floats(value, pa.float64()), "flags": flag_lists(flags)}
     for name, column in changed.items():
@@ -96,7 +98,7 @@ def _compared(table: pa.Table, value: FloatArray, flags: Array, group: IntArray)
 
 
 def groups_in_words(note: ScoresNote) -> str:
-    """Return what was compared with what, and what could not be; of a table that says the questions."""
+    """Return in words how a table with groups compared traces, and how many samples had no other trace."""
     groups = note.groups
     assert groups is not None
     by_answers = isinstance(note.spec, ScoreSpec) and note.spec.target == "group"
@@ -108,43 +110,20 @@ def groups_in_words(note: ScoresNote) -> str:
     if not groups.num_alone:
         return said
     verb, own, value = ("is", "its", "has") if groups.num_alone == 1 else ("are", "their", "have")
-    result = f"{value} no value" if by_answers else f"{value} the value 0"
-    flag = "flagged only_trace"
-    return (
-        f"{said} {counted(groups.num_alone, 'sample')} {verb} the only trace of {own} question, {flag}, and {result}."
-    )
-
-
-def _values(scoring: Scoring, threads: Threads) -> tuple[IntArray, FloatArray, Array]:
-    """Return the row, value and flags of every sample."""
-    found = [
-        (numpy_numbers(table["row"]), numpy_numbers(table["value"]), flags.astype(np.uint32))
-        for table, flags in scoring.tables(threads)
-    ]
-    if not found:
-        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.uint32)
-    row, value, flags = (np.concatenate(each) for each in zip(*found, strict=True))
-    return row, value, flags
-
-
-def _nothing_to_compare(store: Store, note: GroupsNote) -> str:
-    if note.by is None:
-        same, remedy = "with the same prompt and images", "name the records' field that says the question: --group-by"
-    else:
-        same, remedy = f"with the same {note.by!r}", "give another --group-by, or none for the same prompt and images"
-    return f"no question of {store.location} has two traces ({same}) to compare, among those with a value; {remedy}"
+    only = f"{counted(groups.num_alone, 'sample')} {verb} the only trace of {own} question"
+    return f"{said} {only}, flagged only_trace, and {value} {'no value' if by_answers else 'the value 0'}."
 
 
 # ---------------------------------------------------------------- the answers of a question's other traces as target
-# The sum of the directions of all answers of a question, less the trace's own, points where those of the others do.
-# Sums are made in a first reading of the vectors, cosines in a second one. Where the sums of all questions would take
-# too much memory, ranges of questions come one after the other, in the order of their first traces: where the traces
-# of a question lie together, or in the same order again and again, a unit is still read only twice.
+# The target of a trace is the sum of the directions of all answers of its question, minus the direction of its own
+# answer. The first reading of the vectors makes the sums, the second one the cosines. Where the sums of all questions
+# take too much memory, ranges of questions are done one after the other, in the order of their first traces. If the
+# traces of a question lie together, or in the same order again and again, each unit is still read only twice.
 
 SUM_BYTES = 1 << 29
-"""Sums of answers that are held at a time."""
+"""Size of the sums that are in memory at a time."""
 ROWS_DECODED = 4096
-"""Steps whose vectors are decoded together, or those of one sample."""
+"""Steps that are decoded together; a sample with more steps is decoded alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +145,7 @@ class GroupAlignment:
 def align_with_groups(
     reader: SignalReader, signal: int, group: IntArray, threads: Threads = None, sum_bytes: int = SUM_BYTES
 ) -> GroupAlignment:
-    """Return the cosines by a signal, given by its number; group is (N,), -1 for samples that take no part."""
+    """Return the cosines in the signal with this number; group is (N,), -1 for samples without a question."""
     store = reader.store
     offsets = offsets_of(store.column("sample_num_steps"))
     cosine = np.full(int(offsets[-1]), np.nan, dtype=np.float32)
@@ -174,9 +153,9 @@ def align_with_groups(
     done = np.concatenate([reader.done(signal, unit) for unit in range(store.plan.num_units)]) & (group >= 0)
     size = np.bincount(group[done], minlength=int(group.max(initial=0)) + 1)
     flags[done & (size[group] == 1)] = Flag.ONLY_TRACE
-    # Questions with others to compare with are numbered anew, so that the sums have no gaps.
+    # Questions with at least two traces are numbered again, so that the sums have no gaps.
     number = np.where(done & (size[group] > 1), (np.cumsum(size > 1) - 1)[group], -1)
-    # Vectors are read here, wherever the scoring is done: sums are too large to be sent around.
+    # This process reads the vectors, even if a cluster scores: the sums are too large to send.
     here = reader.threads(None if isinstance(threads, Mapper) else threads)
     at_once = max(1, sum_bytes // (4 * reader.views[signal].vector_size))
     for first in range(0, int(number.max(initial=-1)) + 1, at_once):
@@ -187,7 +166,7 @@ def align_with_groups(
 
 
 _Sums = tuple[Float32Array, IntArray]
-"""Over the answers of each question of a range: the sum of their directions, (questions, d), and how many have one."""
+"""For each question of a range: the sum of its answers' directions, (questions, d), and the number of directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +177,7 @@ class _Range:
     signal: int
     offsets: IntArray
     number: IntArray
-    """(N,) that of each sample's question, from 0; below 0 for others."""
+    """(N,) number of each sample's question in the range, from 0; negative for samples outside the range."""
 
     @property
     def positions(self) -> IntArray:
@@ -216,14 +195,14 @@ class _Range:
 
     def cosines(self, sums: _Sums, threads: Threads) -> Iterator[tuple[IntArray, Float32Array, FlagArray]]:
         """Yield samples of the range, the cosines of their steps, and their flags."""
-        walk = self.reader.walk_units(
-            lambda unit: list(self._unit_cosines(unit, sums)), self.positions, threads, self.signal
-        )
-        for found in walk:
-            yield from found
+
+        def work(unit: int) -> list[tuple[IntArray, Float32Array, FlagArray]]:
+            return list(self._unit_cosines(unit, sums))
+
+        yield from chain.from_iterable(self.reader.walk_units(work, self.positions, threads, self.signal))
 
     def _read(self, unit: int) -> tuple[UnitVectors, IntArray, IntArray]:
-        """Return a unit, the positions of its samples in the range, and where in the unit their answers are."""
+        """Return the vectors of a unit, the positions of its samples in the range, and the rows of their answers."""
         found = self.reader.vectors(self.signal, unit)
         assert found is not None  # only done samples have a number
         start, stop = self.reader.store.plan.unit_range(unit)
@@ -250,7 +229,7 @@ class _Range:
             numbers = self.number[some]
             others = total[numbers] - mine, num[numbers] - has_direction
             owner = np.repeat(np.arange(len(some)), num_steps[some])
-            # Before each sample there are, beside steps, the answers of those before it.
+            # The rows before a sample hold the steps and the answers of earlier samples.
             rows = _steps(self.offsets, some) - self.offsets[start] + (some - start)[owner]
             yield some, *_cosines(found.decoded(rows), owner, others)
 
@@ -268,10 +247,10 @@ def _directions(found: UnitVectors, rows: IntArray) -> tuple[Float32Array, BoolA
 
 
 def _cosines(vectors: Float32Array, owner: IntArray, others: _Sums) -> tuple[Float32Array, FlagArray]:
-    """Return the cosines of steps with the sums of their owners, and the owners' flags."""
+    """Return the cosines of steps with the sums of their samples, and the samples' flags; owner is a step's sample."""
     direction, count = others
     square = np.einsum("nd,nd->n", direction, direction)
-    # As with targets from Grams: below this, what is left of vectors that cancel is rounding.
+    # As with targets from Grams: where vectors cancel, a smaller square is rounding.
     is_zero = square <= RESOLUTION * count**2
     is_rough = ~is_zero & (square <= ROUGH * count**2)
     length = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))

@@ -1,7 +1,7 @@
-"""Score a pool by its influence on a target set: projected gradients in, a table out, block by block.
+"""Score a pool by its influence on a target set: read projected gradients, write a table, block by block.
 
-Memory is that of a unit of vectors for each thread and of the subtasks' mean gradients; a method whose values depend
-on the whole pool also holds its influences, 4 bytes for each sample and subtask.
+Memory holds a unit of vectors for each thread, and the subtasks' mean gradients. A method whose values depend on the
+whole pool also needs 4 bytes for each sample and subtask.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from grace_store.base.states import Flag
 from grace_store.base.text import counted
 from grace_store.likeness.communities import find_communities
 from grace_store.pool.pool import Pool
-from grace_store.pool.walk import SampleBlock, SignalReader, Threads, UnitVectors
+from grace_store.pool.walk import SampleBlock, SignalReader, Threads
 from grace_store.scoring.grouped_scoring import Scoring
 from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.provenance import Source, scores_note, sources_of, where_note
@@ -34,20 +34,20 @@ from grace_store.values.methods.method import InfluenceMethod, InfluenceSpec
 InfluenceBlock = tuple[SampleBlock, Float32Array, FloatArray, FlagArray]
 """One block of samples: their influences (n, J), the slopes of their squared norms across checkpoints, their flags.
 
-Values follow from the influences as they are stored, in float32, so that a table agrees with itself."""
+Values are computed from the influences in float32, as the table stores them, so that a table agrees with itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolProducts:
-    """What is read of a pool and what it is multiplied with. Threads may share it, and it may be sent elsewhere."""
+    """The products of a pool's gradients with directions. Threads may share it, and it may be sent to a cluster."""
 
     reader: SignalReader
     restores_length: bool
-    """Whether gradients count as long as they are."""
+    """Whether gradients keep their length; otherwise only their directions count."""
     shares: Sequence[float]
-    """Of the checkpoints."""
+    """Share of each checkpoint."""
     directions: FloatArray
-    """(checkpoints, J, D): what every gradient of the pool is multiplied with, for subtasks or capabilities."""
+    """(checkpoints, J, D): directions of subtasks or capabilities, which every gradient is multiplied with."""
 
     def block(self, start: int) -> InfluenceBlock:
         """Return the influences of the samples of one block that at least one checkpoint has."""
@@ -73,17 +73,14 @@ class PoolProducts:
             if found is None:
                 continue
             done = has[number] = found.done
-            parts[number, done], mine = self._products(found, number)
+            vectors = found.decoded(slice(None) if done.all() else done)
+            length = found.length[done].astype(np.float64) if self.restores_length else None
+            parts[number, done], mine = products(vectors, self.directions[number], length)
             flags[done] |= mine
             squared[number, done] = found.length[done].astype(np.float64) ** 2
         flags[has.any(axis=0) & ~np.asarray(has.all(axis=0))] |= np.uint8(Flag.MISSING_SIGNAL)
         influence = combine_signals(parts, self.shares).astype(np.float32)
         return influence, self_influence_slopes(squared), flags
-
-    def _products(self, found: UnitVectors, number: int) -> tuple[FloatArray, FlagArray]:
-        vectors = found.decoded(slice(None) if found.done.all() else found.done)
-        length = found.length[found.done].astype(np.float64) if self.restores_length else None
-        return products(vectors, self.directions[number], length)
 
 
 def _rows(
@@ -95,19 +92,6 @@ def _rows(
     return rows.to_table(note), rows.all_flags
 
 
-def _scoring_by_block(
-    compared: PoolProducts, note: ScoresNote, sources: list[Source], method: InfluenceMethod, listener: Listener
-) -> Scoring:
-    """Return a scoring whose values depend on nothing but the sample."""
-
-    def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
-        for found in compared.blocks(threads, listener):
-            valued = method.values(note.spec, found[1], found[2])
-            yield _rows(compared.reader, note, found, valued.value, valued.columns)
-
-    return Scoring(note, sources, tables)
-
-
 def _scoring_of_all(
     compared: PoolProducts,
     note: ScoresNote,
@@ -116,7 +100,7 @@ def _scoring_of_all(
     listener: Listener,
     threads: Threads,
 ) -> Scoring:
-    """Read all of the pool and value it, since values depend on one another; then return the scoring."""
+    """Return a scoring for values that depend on the whole pool; reads the whole pool first."""
     whole = np.empty((compared.reader.store.plan.num_samples, compared.directions.shape[1]), np.float32)
     held: list[InfluenceBlock] = []
     stop = 0
@@ -140,7 +124,7 @@ def _scoring_of_all(
 
 
 def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, listener: Listener = ignore) -> Scoring:
-    """Read the targets, refuse what cannot be compared, and return a scoring whose note is complete."""
+    """Read the targets and return the scoring; raise if pool and targets cannot be compared."""
     method = METHODS[spec.method]
     assert isinstance(method, InfluenceMethod)
     if targets is None:
@@ -160,7 +144,7 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
         reader,
         spec,
         pairs.weights,
-        # A list, because the metadata keeps the keys of documents in alphabetical order.
+        # A list keeps the order of training: keys of a JSON object are sorted.
         checkpoints=pairs.weights.names,
         weights_from=pairs.weights_from,
         targets=found.describe(pairs.weights.names, targets.data),
@@ -171,17 +155,24 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
     )
     for text in notes:
         listener(Warned(text))
-    listener(Note(_about_work(found, pairs.weights.names)))
+    work = f"{counted(int(found.sizes.sum()), 'target sample')} in {counted(len(found.subtasks.names), 'subtask')}"
+    listener(Note(f"Comparing with {work} at {', '.join(pairs.weights.names)}."))
     compared = PoolProducts(reader, method.restores_length, pairs.shares, directions)
     others = [(path, what.replace("the store", "the target store")) for path, what in sources_of(store)]
     sources = [*sources_of(pool.store), *others]
     if method.needs_whole_pool:
         return _scoring_of_all(compared, note, sources, method, listener, pool.threads)
-    return _scoring_by_block(compared, note, sources, method, listener)
+
+    def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
+        for each in compared.blocks(threads, listener):
+            valued = method.values(spec, each[1], each[2])
+            yield _rows(reader, note, each, valued.value, valued.columns)
+
+    return Scoring(note, sources, tables)
 
 
 def _capabilities(found: TargetSet, spec: InfluenceSpec, shares: Sequence[float]) -> tuple[FloatArray, dict[str, Any]]:
-    """Join the subtasks to capabilities; return the capabilities' directions and what the note says of them."""
+    """Join the subtasks to capabilities; return the directions of capabilities, and fields for the note."""
     paths = trajectories(found.means, shares)
     cosine = paths @ paths.T
     names = found.subtasks.names
@@ -206,9 +197,3 @@ def _about_targets(found: TargetSet) -> list[str]:
     if found.subtasks.by is not None and len(found.subtasks.names) == len(found.subtasks.of_sample) > 1:
         notes.append(f"every target sample is a subtask of its own, by {found.subtasks.by!r}: name a field they share")
     return notes
-
-
-def _about_work(found: TargetSet, checkpoints: Sequence[str]) -> str:
-    num_samples, num_subtasks = int(found.sizes.sum()), len(found.subtasks.names)
-    what = f"{counted(num_samples, 'target sample')} in {counted(num_subtasks, 'subtask')}"
-    return f"Comparing with {what} at {', '.join(checkpoints)}."

@@ -1,7 +1,7 @@
-"""The notes that results carry: which settings, store, plan and signals made them. schemas/ has them for programs."""
+"""Notes of results: the settings, store, plan and signals that made a result. schemas/ has their JSON schemas."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
@@ -13,7 +13,7 @@ from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import InfluenceMethod, Method, MethodSpec, parse_spec
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WeightsSpec
 from grace_store.values.within_groups import Within
 
 if TYPE_CHECKING:
@@ -22,22 +22,14 @@ if TYPE_CHECKING:
 WeightsFrom = Literal["given", "learning_rate", "equal"]
 
 
-def _as_spec(given: Any) -> Any:
-    return parse_spec(given) if isinstance(given, dict) else given
-
-
-AnyMethodSpec = Annotated[SerializeAsAny[MethodSpec], BeforeValidator(_as_spec)]
-"""The settings of whichever method they name."""
-
-
 class ScoredSignal(SignalNote):
-    """A signal and how much it counted."""
+    """A signal with its weight."""
 
     weight: float = Field(gt=0, allow_inf_nan=False)
 
 
 class NamedSignal(SignalNote):
-    """A signal under its name in the store."""
+    """A signal with its name in the store."""
 
     name: str
 
@@ -49,16 +41,16 @@ def _openable(place: str) -> str:
 
 
 class StoreNote(Document):
-    """What everything that is made from a store says of it."""
+    """The note of every result from a store."""
 
     store: Annotated[str, AfterValidator(_openable)]
     plan_sha256: str
     num_units: Count
-    """Units of the plan."""
+    """Number of units of the plan."""
     partial: bool
     """Whether signals were unfinished."""
     where: WhereNote | None = None
-    """Which samples were looked at, if not all."""
+    """The filter on samples, if there was one."""
 
 
 # ---------------------------------------------------------------- scores
@@ -72,23 +64,23 @@ class Subtask(Frozen):
 
 
 class TargetsNote(Frozen):
-    """The target set that an influence method scored by."""
+    """The target set of an influence method."""
 
     store: str
     plan_sha256: str
     signals: dict[str, NamedSignal]
-    """By the pool's signals."""
+    """Target signals, by the signals of the pool."""
     subtasks_by: str | None = None
-    """The records' field; without it, files are subtasks."""
+    """Field of the records that names the subtask; without it, files are subtasks."""
     subtasks: tuple[Subtask, ...]
     num_set_aside: Count
     num_zero: Count
     data: tuple[str, ...] = ()
-    """Where the target set's files were, if they had to be given."""
+    """Paths of the target set's files, if they were given."""
 
 
 class CustomHistory(Frozen):
-    """A history that was given from Python: weights, or the name of a function."""
+    """A history from Python: weights, or the name of a function."""
 
     sha256: str | None = None
     weights: tuple[tuple[float, ...], ...] | None = None
@@ -96,39 +88,42 @@ class CustomHistory(Frozen):
 
 
 class GroupsNote(Frozen):
-    """The groups, each the traces of one question, that samples were compared within."""
+    """Groups of samples that were compared; a group has the traces of one question."""
 
     by: str | None = None
-    """The records' field; without it, traces of one question have the same prompt and images."""
+    """Field of the records that names the question; without it, the same prompt and images make a question."""
     within: Within | None = None
-    """How values were compared within their group, if they were."""
+    """How values were compared within their group, if they were compared."""
     num_groups: Count
     num_compared: Count
-    """Groups with at least two traces to compare."""
+    """Number of groups with at least two traces to compare."""
     num_alone: Count
-    """Samples that are the only trace of their question."""
+    """Number of samples that are the only trace of their question."""
 
 
 class ScoresNote(StoreNote):
-    """What made a table of scores."""
+    """The note of a table of scores."""
 
     words: ClassVar[str] = "a table of scores"
     maker: ClassVar[str] = "score"
 
     kind: Literal["scores"] = "scores"
-    spec: AnyMethodSpec
+    spec: Annotated[
+        SerializeAsAny[MethodSpec],
+        BeforeValidator(lambda given: parse_spec(given) if isinstance(given, dict) else given),
+    ]
     signals: dict[str, ScoredSignal] = Field(min_length=1)
     custom_history: CustomHistory | None = None
     checkpoints: tuple[str, ...] | None = None
-    """Of an influence method: the signals, in the order of training."""
+    """For an influence method, the signals in the order of training."""
     weights_from: WeightsFrom | None = None
     targets: TargetsNote | None = None
     groups: GroupsNote | None = None
-    """The traces of each question, if the values depend on them."""
+    """Groups of traces, if values depend on the other traces of a question."""
     influence_of: tuple[str, ...] | None = None
-    """What the numbers in the column influence are influences on."""
+    """Names of the subtasks or capabilities in the column influence."""
     notes: tuple[str, ...] | None = None
-    """What the user should know."""
+    """Notes for the user."""
     label: Literal["reconstruction"] | None = None
     capabilities: tuple[tuple[str, ...], ...] | None = None
     subtask_cosine: tuple[tuple[float, ...], ...] | None = None
@@ -152,7 +147,7 @@ class ScoresNote(StoreNote):
 
 
 class WeightsNote(StoreNote):
-    """What made a table of step weights."""
+    """The note of a table of step weights."""
 
     words: ClassVar[str] = "a table of weights"
     maker: ClassVar[str] = "weights"
@@ -166,7 +161,7 @@ class WeightsNote(StoreNote):
 
 
 class PointsNote(StoreNote):
-    """Which vectors samples are compared by."""
+    """The note of descriptors, by which samples are compared."""
 
     words: ClassVar[str] = "a description of samples"
     maker: ClassVar[str] = "duplicates"
@@ -177,11 +172,11 @@ class PointsNote(StoreNote):
     dimension: int | None = None
     seed: int | None = None
     scores: ScoresNote | None = None
-    """What weighed steps, or gave samples their values."""
+    """The table of scores that weighed steps, or gave samples their values."""
 
 
 class GroupSpec(Frozen):
-    """From which cosine on samples are alike, and which one of a group is kept."""
+    """Thresholds for duplicates, and the rule for the sample of a group that is kept."""
 
     threshold: float
     floor: float
@@ -194,7 +189,7 @@ class GroupSpec(Frozen):
 
 
 class SearchNote(Frozen):
-    """How similar samples were looked for."""
+    """The search for similar samples."""
 
     index: str
     seed: int
@@ -205,7 +200,7 @@ class SearchNote(Frozen):
 
 
 class DuplicatesNote(PointsNote):
-    """What made a table of duplicates."""
+    """The note of a table of duplicates."""
 
     words: ClassVar[str] = "a table of duplicates"
     maker: ClassVar[str] = "duplicates"
@@ -226,40 +221,40 @@ class DuplicatesNote(PointsNote):
 
 
 class AgainstSpec(Frozen):
-    """From when on a sample counts as having an item of a benchmark in it."""
+    """Thresholds for contamination."""
 
     ngram: int = Field(ge=2, le=100)
-    """Words in a run."""
+    """Number of words in an n-gram."""
     share: float = Field(gt=0, le=1)
-    """Of the runs of an item's question or solution that a sample has."""
+    """Least share of the n-grams of an item's question or solution that a contaminated sample contains."""
     cosine: float = Field(gt=0, le=1)
-    """Between the descriptors of a sample and an item."""
+    """Least cosine between the descriptors of a contaminated sample and an item."""
 
 
 class BenchmarkNote(Frozen):
-    """A benchmark that samples were compared with, and what was found of it."""
+    """A benchmark that samples were compared with, and the number of matches."""
 
     name: str
-    """Its file, folder or store, as it was given."""
+    """File, folder or store of the benchmark, as the user gave it."""
     sha256: str
-    """Digest over its files' contents, or of its plan if they were out of reach."""
+    """Digest of the contents of its files, or of its plan if the files were missing."""
     num_items: Count
     num_set_aside: Count
-    """Records without a question."""
+    """Number of records without a question."""
     num_short: Count
-    """Items found only as the whole of a prompt or response: too short, or made of common words."""
+    """Number of items that match only a whole prompt or response: too short, or made of common words."""
     num_found: Count
-    """Items that samples have copies of."""
+    """Number of items with a copy in a sample."""
     num_samples: Count
-    """Samples that have such a copy."""
+    """Number of samples with a copy of an item."""
     num_templates: Count
-    """Samples that have an item's words with other numbers, and no copy of an item."""
+    """Number of samples with the words of an item but other numbers, and no copy of an item."""
     signal: NamedSignal | None = None
-    """Whose vectors were compared, too; None where only texts were."""
+    """Signal of the benchmark's vectors; None if only texts were compared."""
 
 
 class AgainstNote(StoreNote):
-    """What made a table of samples that have items of benchmarks in them."""
+    """The note of a table of benchmark items in samples."""
 
     words: ClassVar[str] = "a table of benchmark items in samples"
     maker: ClassVar[str] = "contamination"
@@ -271,24 +266,21 @@ class AgainstNote(StoreNote):
     spec: AgainstSpec
     benchmarks: tuple[BenchmarkNote, ...] = Field(min_length=1)
     num_samples: Count
-    """Samples that were looked at: all of the plan."""
+    """Number of samples that were compared: all of the plan."""
     num_contaminated: Count
-    """Samples that have a copy of an item."""
+    """Number of samples with a copy of an item."""
     signal: NamedSignal | None = None
-    """The pool's, if vectors were compared."""
+    """Signal of the pool's vectors, if vectors were compared."""
     descriptor: str | None = None
     dimension: int | None = None
     seed: int | None = None
 
 
-# ---------------------------------------------------------------- is a file of a store
-
-Planned: TypeAlias = StoreNote | TargetsNote | PoolNote
-"""What says which plan it was made from."""
+# ---------------------------------------------------------------- the check of a note's plan
 
 
-def check_plan_of(note: Planned, store: "Store", what: str | None = None) -> None:
-    """Raise ResumeMismatch unless a file was made from the store's present plan; what says its kind and name."""
+def check_plan_of(note: StoreNote | TargetsNote | PoolNote, store: "Store", what: str | None = None) -> None:
+    """Raise ResumeMismatch unless a result was made from the store's present plan; what is its kind and path."""
     if note.plan_sha256 != store.plan.digest():
         what = what or (note.words.partition(" ")[2] if isinstance(note, StoreNote) else "file")
         belongs = (

@@ -1,4 +1,4 @@
-"""Parquet tables that commands write, each with its note in the metadata; a file may come from another program."""
+"""Parquet tables with a note in their metadata; a file may come from another program."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,24 +11,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import Array, BoolArray, IntArray, Numbers
+from grace_store.base.arrays import Array, BoolArray, IntArray, Numbers, offsets_of
 from grace_store.base.documents import Document, document_metadata, metadata_document
 from grace_store.base.errors import DataError
 from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.states import flag_names
-from grace_store.values.gram import offsets_of
 
 NoteT = TypeVar("NoteT", bound=Document)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NotedTable(Generic[NoteT]):
-    """A table in memory: its columns as Arrow, and the note that says what made it."""
+    """A table in memory: its columns as Arrow, and its note."""
 
     table: pa.Table
     note: NoteT
     path: Path | None = None
-    """The file that it was read from."""
+    """The file of the table; None for a table that was never written."""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -41,7 +40,7 @@ class NotedTable(Generic[NoteT]):
 
     @property
     def row(self) -> IntArray:
-        """The row of every sample's record in the dataset."""
+        """Row of every sample's record in the dataset."""
         return np.asarray(numpy_numbers(self.table["row"]), dtype=np.int64)
 
     def to_pandas(self) -> Any:
@@ -50,21 +49,21 @@ class NotedTable(Generic[NoteT]):
 
 
 def read_note(path: Path, kind: type[NoteT]) -> NoteT:
-    """Return the note in a table's metadata without reading the table, or raise DataError."""
+    """Return the note in a table's metadata without reading the table; raise DataError if there is none."""
     return metadata_document(read_header(path, kind.maker).metadata, kind, str(path))
 
 
 def write_whole(path: Path, table: pa.Table, note: Document) -> None:
-    """Write a table with its note; the file appears under its name only when all of it is there."""
+    """Write a table with its note; the file gets its name only when it is complete."""
     with whole_file(path, PARQUET) as partial:
         pq.write_table(table.replace_schema_metadata(document_metadata(note)), partial, compression="zstd")
 
 
 @contextmanager
 def write_blocks(path: Path, columns: Mapping[str, pa.DataType], note: Document) -> Iterator[pq.ParquetWriter]:
-    """Open a table for writing block by block; the file appears under its name only when all of it is there."""
+    """Open a table for writing block by block; the file gets its name only when it is complete."""
     schema = pa.schema(list(columns.items()), metadata=document_metadata(note))
-    # Hardly two numbers are equal: looking for a dictionary of them takes longer than all the rest.
+    # Hardly two numbers are equal, so building a dictionary takes longer than all other work.
     with (
         whole_file(path, PARQUET) as partial,
         pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=False) as writer,
@@ -73,7 +72,7 @@ def write_blocks(path: Path, columns: Mapping[str, pa.DataType], note: Document)
 
 
 def read_header(path: Path, maker: str) -> pa.Schema:
-    """Return the schema of a file, with its metadata, or raise DataError; maker is the command that writes such."""
+    """Return the schema of a file with its metadata, or raise DataError; maker is the command that writes the file."""
     try:
         return pq.read_schema(path)
     except FileNotFoundError:
@@ -83,12 +82,12 @@ def read_header(path: Path, maker: str) -> pa.Schema:
 
 
 def read_columns(path: Path, kinds: Mapping[str, pa.DataType], maker: str) -> pa.Table:
-    """Return columns of a file with these types, or raise DataError."""
+    """Return columns of a file, cast to these types, or raise DataError."""
     there = set(read_header(path, maker).names)
     if missing := [name for name in kinds if name not in there]:
         raise not_made_by(path, maker, f"it has no column {', '.join(missing)}")
     try:
-        # Unlike pq.read_table, this takes a file as it is: no columns from its path, and no import of pandas.
+        # Unlike pq.read_table, ParquetFile adds no columns from the path, and does not import pandas.
         with pq.ParquetFile(path) as file:
             table = file.read(columns=list(kinds))
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -100,13 +99,13 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], maker: str) -> pa
         try:
             columns.append(table[name].cast(kind))
             columns[-1].validate(full=True)
-        except (pa.ArrowException, KeyError) as error:  # KeyError: there are two of the name
+        except (pa.ArrowException, KeyError) as error:  # KeyError: two columns have this name
             raise not_made_by(path, maker, f"column {name} cannot be read ({arrow_words(error)})") from None
     return pa.table(columns, schema=pa.schema(list(kinds.items()), metadata=table.schema.metadata))
 
 
 def arrow_words(error: Exception) -> str:
-    """Return what Arrow says of a file, for a sentence."""
+    """Return the message of an Arrow error, for a sentence."""
     return " ".join(str(error).split()).removesuffix(".")
 
 
@@ -116,35 +115,34 @@ def not_made_by(path: Path, maker: str, why: str) -> DataError:
 
 
 # ---------------------------------------------------------------- numbers and texts as Arrow arrays and back
-# pyarrow's own ways to and from Python ask pandas, where it is installed, whether the data is its: importing it for
-# that takes half a second of every command.
+# pyarrow's own conversions import pandas, if it is installed, which takes half a second of every command.
 
 
 def arrow_numbers(values: Array, kind: pa.DataType, is_null: BoolArray | None = None) -> pa.Array:
-    """Return a number for each value, null where it says so; NaN stays NaN. Raise DataError if one does not fit."""
+    """Return an array of numbers, null where is_null; NaN stays NaN. Raise DataError if a number does not fit."""
     plain = _fitting(values, np.dtype(kind.to_pandas_dtype()))
     there = None if is_null is None or not is_null.any() else _bits(~is_null)
     return pa.Array.from_buffers(kind, len(plain), [there, pa.py_buffer(plain)])
 
 
 def arrow_floats(values: Array, kind: pa.DataType) -> pa.Array:
-    """Return a number for each value, null where it is NaN, which databases sort above all numbers."""
+    """Return an array of numbers with null for NaN, because databases sort NaN above all numbers."""
     return arrow_numbers(values, kind, np.isnan(values))
 
 
 def arrow_lists(offsets: Numbers, values: pa.Array, is_null: BoolArray | None = None) -> pa.Array:
-    """Return lists that lie flat in values, list i from offsets[i] to offsets[i + 1], null where it says so."""
+    """Return an array of lists; list i is values[offsets[i]:offsets[i + 1]], or null where is_null."""
     mask = None if is_null is None else arrow_flags(is_null)
     return pa.ListArray.from_arrays(arrow_numbers(offsets, pa.int32()), values, mask=mask)
 
 
 def arrow_flags(flags: BoolArray) -> pa.Array:
-    """Return true or false for each flag."""
+    """Return an array of booleans."""
     return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bits(flags)])
 
 
 def arrow_texts(texts: Sequence[str]) -> pa.Array:
-    """Return texts, all of them there."""
+    """Return an array of texts without nulls."""
     whole = "".join(texts).encode()
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     if lengths.sum() != len(whole):  # some letters take more than one byte
@@ -154,7 +152,7 @@ def arrow_texts(texts: Sequence[str]) -> pa.Array:
 
 
 def flag_lists(flags: Array) -> pa.Array:
-    """Return the column of flags for samples that have these bits of Flag."""
+    """Return lists with the names of flags, from bits of Flag."""
     if not flags.any():
         return arrow_lists(np.zeros(len(flags) + 1, dtype=np.int32), arrow_texts([]))
     found, place = np.unique(flags, return_inverse=True)
@@ -164,7 +162,7 @@ def flag_lists(flags: Array) -> pa.Array:
 
 
 def _fitting(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return values, side by side, as a type of numbers; whole ones that are too large for it would wrap silently."""
+    """Return contiguous values of this dtype; raise DataError for integers that would wrap around."""
     is_whole = dtype.kind in "iu" and values.dtype.kind in "iu"
     if is_whole and values.size and not np.can_cast(values.dtype, dtype):
         limits, low, high = np.iinfo(dtype), values.min(), values.max()
@@ -181,7 +179,7 @@ def _bits(flags: BoolArray) -> pa.Buffer:
 
 
 def numpy_numbers(column: pa.ChunkedArray) -> Array:
-    """Return a column of numbers, NaN where it is null."""
+    """Return a column of numbers as a NumPy array, NaN for null."""
     dtype = np.dtype(column.type.to_pandas_dtype())
     parts = [np.zeros(0, dtype)]
     for chunk in column.chunks:

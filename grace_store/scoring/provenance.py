@@ -1,12 +1,11 @@
-"""What a file is made from: what its note says of a store, and whether the store still is that.
+"""The origin of results: notes about a store, and the check that the store is unchanged.
 
-Also the rows of a scores table that a filter keeps, which may need the records of its store; and that no result is
-written over what it is made from.
+Also the rows of a table of scores that a filter keeps, and the check that a result replaces none of its sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,19 +30,19 @@ if TYPE_CHECKING:
 
 
 def store_note(signals: SignalReader) -> dict[str, Any]:
-    """Return the fields of a StoreNote for what is made from some signals of a store."""
+    """Return the fields of a StoreNote for a result from some signals of a store."""
     place, plan = signals.store.location, signals.store.plan
     of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
     return {"store": place, "partial": signals.is_partial, **of_plan}
 
 
 def scores_note(signals: SignalReader, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
-    """Return the note of a table of scores; more are fields that only some methods have."""
+    """Return the note of a table of scores; more are fields of some methods."""
     return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **store_note(signals), **more)
 
 
 def noted_pool(note: ScoresNote | SweepNote, where: WhereNote | None = None) -> PoolNote:
-    """Return which samples a table is of, as a finding says it; where is a filter on its rows."""
+    """Return the pool of a table, for a finding; where is a filter on its rows."""
     signals = {name: SignalNote(sha256=each.sha256, num_units=each.num_units) for name, each in note.signals.items()}
     return PoolNote(
         store=note.store,
@@ -56,7 +55,7 @@ def noted_pool(note: ScoresNote | SweepNote, where: WhereNote | None = None) -> 
 
 
 def weighted_signals(signals: SignalReader, weights: SignalWeights) -> dict[str, ScoredSignal]:
-    """Return each of some signals as a note says it, with its weight."""
+    """Return the notes of some signals, with their weights."""
     return {
         view.name: ScoredSignal(sha256=view.signal.identity(), num_units=len(units), weight=weights.weights[view.name])
         for view, units in zip(signals.views, signals.committed, strict=True)
@@ -64,7 +63,7 @@ def weighted_signals(signals: SignalReader, weights: SignalWeights) -> dict[str,
 
 
 def open_made_from(note: StoreNote | TargetsNote, moved: StoreLike | None, what: str, option: str) -> Store:
-    """Open the store that a file was made from, or where it is now; option is how a user says that."""
+    """Open the store of a result, at its old or its new path; option is the option for the new path."""
     if moved is not None:
         return moved if isinstance(moved, Store) else Store.open(moved)
     try:
@@ -76,14 +75,8 @@ def open_made_from(note: StoreNote | TargetsNote, moved: StoreLike | None, what:
         ) from None
 
 
-def check_made_from(note: ScoresNote, store: Store, what: str | None = None) -> None:
-    """Raise ResumeMismatch unless the store still is what a table was made from: plan, signals, units."""
-    check_plan_of(note, store, what)
-    check_signals_of(note.signals, store)
-
-
 def check_signals_of(signals: Mapping[str, SignalNote], store: Store) -> None:
-    """Raise ResumeMismatch unless signals of the store are the same and as far as they were."""
+    """Raise ResumeMismatch unless the signals of the store have the same settings and number of units."""
     for key, then in signals.items():
         name = then.name if isinstance(then, NamedSignal) else key
         view = store.signal(name)
@@ -100,7 +93,7 @@ def check_signals_of(signals: Mapping[str, SignalNote], store: Store) -> None:
 
 
 def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
-    """Open the store that a table was made from, or a copy elsewhere, and make sure that it has the same plan."""
+    """Open the store of a table, or a copy of it; raise ResumeMismatch if the store has another plan."""
     store = open_made_from(scores.note, location or None, scores.what, "--store")
     check_plan_of(scores.note, store, scores.what)
     return store
@@ -110,14 +103,14 @@ def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
 
 
 def where_note(kept: Kept | None) -> WhereNote | None:
-    """Return what a note says of a filter."""
+    """Return the note of a filter."""
     return None if kept is None else kept.note
 
 
 def filter_scores(
     table: ScoreTable, where: str | None, store: str | None = None, data: Sequence[str | Path] | None = None
 ) -> tuple[ScoreTable, WhereNote | None]:
-    """Return the rows that a filter keeps; store and data say where these are now, if they moved."""
+    """Return the rows that a filter keeps, and its note; store and data are the new paths, if they moved."""
     if where is None:
         return table, None
     kept = keep(where, scored_columns(table), len(table), lambda: records_of(table, store, data))
@@ -127,7 +120,7 @@ def filter_scores(
 def keep_samples(
     store: Store, where: str | Kept | None, table: ScoreTable | None = None, data: Sequence[str | Path] | None = None
 ) -> Kept | None:
-    """Return which samples of a plan a filter keeps, None without one; of those in a table, if there is one."""
+    """Return the samples of a plan that a filter keeps, None without a filter; with a table, only its samples."""
     if where is None or isinstance(where, Kept):
         return where
     if table is None:
@@ -144,57 +137,53 @@ def keep_samples(
 def groups_of(
     table: ScoreTable, by: str, store: str | None = None, data: Sequence[str | Path] | None = None
 ) -> list[object]:
-    """Return the group of every row: the value of a field, or of several that a comma joins."""
+    """Return the group of every row: its value of a field, or its values of several fields (with commas in by)."""
     return read_groups(by, scored_columns(table), len(table), lambda: records_of(table, store, data))
 
 
 def records_of(table: ScoreTable, store: str | None = None, data: Sequence[str | Path] | None = None) -> SampleRecords:
     """Return the records of the samples of a table."""
-    from grace_store.pool.records import SampleRecords  # the dataset's modules, which few tables need
+    from grace_store.pool.records import SampleRecords  # the dataset's modules, which few filters need
 
     opened = open_store_of(table, store)
     return SampleRecords(opened, data, opened.positions_of(table.row))
 
 
 def scored_columns(table: ScoreTable) -> KnownColumns:
-    """Return what a table knows of its samples; flags are joined by commas."""
+    """Return the columns of a table that filters and groups can use; flags are joined by commas."""
 
-    def values(name: str, start: int, stop: int) -> list[Any]:
-        found: list[Any] = table.table[name].slice(start, stop - start).to_pylist()
-        return found
+    def column(name: str) -> Callable[[int, int], Sequence[object]]:
+        def values(start: int, stop: int) -> list[object]:
+            found = table.table["sample_id" if name == "id" else name].slice(start, stop - start).to_pylist()
+            return [",".join(each) for each in found] if name == "flags" else list(found)
 
-    return {
-        "id": lambda start, stop: values("sample_id", start, stop),
-        "row": lambda start, stop: values("row", start, stop),
-        "num_steps": lambda start, stop: values("num_steps", start, stop),
-        "num_tokens": lambda start, stop: values("num_tokens", start, stop),
-        "value": lambda start, stop: values("value", start, stop),
-        "flags": lambda start, stop: [",".join(each) for each in values("flags", start, stop)],
-    }
+        return values
+
+    return {name: column(name) for name in ("id", "row", "num_steps", "num_tokens", "value", "flags")}
 
 
 # ---------------------------------------------------------------- where results may be written
 
 
 Source = tuple[Path, str]
-"""A path and what it is, in words."""
+"""A path, and its role in words."""
 
 
 def sources_of(store: Store) -> list[Source]:
-    """Return the store and the files it was planned from."""
+    """Return the paths of the store and of the files that it was planned from."""
     planned = [(Path(file.path), "which the store was planned from") for file in store.plan.files]
     return [*planned, *place_of(store.location)]
 
 
 def place_of(location: str) -> list[Source]:
-    """Return where a store lies on this machine: nowhere if it is in an object store, which results never go to."""
+    """Return the path of a store; none for a store in an object store, where results are never written."""
     return [] if is_url(location) else [(Path(location), "the store")]
 
 
 def check_results(
     store: Store | str | Path | None, targets: Sequence[Path | None], inputs: Sequence[Path | None] = ()
 ) -> None:
-    """Raise SettingError if files about to be written are the store's, are read for them, or are one file twice."""
+    """Raise SettingError if an output would replace the store or an input, or if two outputs are the same file."""
     sources = [] if store is None else sources_of(store if isinstance(store, Store) else Store.open(store))
     given = [path for path in targets if path is not None]
     for number, path in enumerate(given):
@@ -204,7 +193,7 @@ def check_results(
 
 
 def check_outputs(targets: Sequence[Path], sources: Iterable[Source]) -> None:
-    """Raise SettingError if a file about to be written is, holds or lies in something it is made from."""
+    """Raise SettingError if an output is, contains or lies in one of its sources."""
     for source, what in sources:
         for target in targets:
             if overlaps(target, source):

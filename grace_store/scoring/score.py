@@ -18,18 +18,10 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.states import ABOUT, Flag, flag_counts
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads
-from grace_store.scoring.conclusions import conclude_scores
-from grace_store.scoring.grouped_scoring import (
-    GroupAlignment,
-    Scoring,
-    align_with_groups,
-    planned_groups,
-    score_in_groups,
-)
+from grace_store.scoring.grouped_scoring import GroupAlignment, Scoring, align_with_groups, score_in_groups
 from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
 from grace_store.scoring.parquet_columns import numpy_numbers
 from grace_store.scoring.provenance import (
-    check_made_from,
     check_outputs,
     check_signals_of,
     open_made_from,
@@ -40,6 +32,7 @@ from grace_store.scoring.provenance import (
 from grace_store.scoring.score_table import (
     ScoreRows,
     ScoreTable,
+    conclude_scores,
     read_scores,
     read_scores_note,
     scores_schema,
@@ -47,47 +40,50 @@ from grace_store.scoring.score_table import (
 )
 from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
+from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, combine_scores, combine_signals, placed, score_ragged
-from grace_store.values.methods.method import Heuristic, InfluenceMethod, InfluenceSpec, MethodSpec, Responses
-from grace_store.values.score_spec import History, ScoreSpec
+from grace_store.values.methods.method import (
+    Heuristic,
+    InfluenceMethod,
+    InfluenceSpec,
+    MethodSpec,
+    Responses,
+    ScoreSpec,
+)
 from grace_store.values.within_groups import Within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """What is scored, and by what."""
+    """The settings of a scoring: the method, its signals, and the samples."""
 
     spec: MethodSpec = field(default_factory=ScoreSpec)
     signals: Signals = None
-    """A name, several, or {name: weight}; None for the only one."""
+    """The name of a signal, several names, or {name: weight}; None for the only signal."""
     targets: Targets | None = None
-    """What the methods that look at a target set, and only they, score by."""
+    """The target set, for the influence methods alone."""
     custom_history: History | None = None
-    """In place of the spec's: weights (K, K), row k those of the steps before step k, or a function from K to such."""
+    """Replaces the history of the spec: weights (K, K), row k for the steps before step k, or a function from K to
+    such weights."""
     partial: bool = False
-    """Score what is there of unfinished signals."""
+    """Accept unfinished signals, and score their finished units."""
     where: str | None = None
-    """Score only what this keeps: a condition in SQL over fields of the records, id, row and num_steps."""
+    """Score only the samples that meet a condition in SQL over fields of the records, id, row and num_steps."""
     within: Within | None = None
-    """Compare values within their question: less the mean of its traces (centred), or also divided by their standard
-    deviation (standardised)."""
+    """Compare values within their question: subtract the mean of its traces (centred), and also divide by their
+    standard deviation (standardised)."""
     group_by: str | None = None
     """The field of the records that names the question, for within and the target group; None for the same prompt and
     images."""
     data: Sequence[str] | None = None
-    """Where the dataset is now, if it moved; where, within and the target group read it."""
-
-    @property
-    def has_groups(self) -> bool:
-        """Whether values depend on the other traces of a question."""
-        return self.within is not None or (isinstance(self.spec, ScoreSpec) and self.spec.target == "group")
+    """New paths of the dataset, if it moved; where, within and the target group read the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRun:
-    """What was written."""
+    """A table of scores that was written."""
 
     out: Path
     num_samples: int
@@ -98,7 +94,7 @@ class ScoreRun:
 
     @property
     def conclusion(self) -> str:
-        """What the values mean, in a sentence or two; the table is read for it."""
+        """The conclusion from the values, in a sentence or two; reads the table."""
         return conclude_scores(read_scores(self.out, steps=False, ids=False))
 
 
@@ -125,7 +121,7 @@ def score(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreTable | ScoreRun:
-    """Return the scores of all done samples, or write them to out; a spec alone is its method on the only signal."""
+    """Return the scores of all done samples, or write them to out; a spec alone scores the only signal."""
     if not isinstance(request, ScoreRequest):
         request = ScoreRequest() if request is None else ScoreRequest(spec=request)
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -152,28 +148,28 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
 
 
 def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
-    """Return the scoring that a request needs, or say why it cannot be."""
+    """Return the scoring that a request asks for; raise SettingError if the request is impossible."""
     pool = Pool(store, request.signals, request.where, request.group_by, request.partial, request.data, threads)
-    if not request.has_groups:
+    has_group_target = isinstance(request.spec, ScoreSpec) and request.spec.target == "group"
+    if request.within is None and not has_group_target:
         if request.group_by is not None:
             raise SettingError("--group-by says what a question is: give --within group or --target group with it")
         return _prepare_method(pool, request, None, listener)
-    group = planned_groups(pool)
+    group = np.full(store.plan.num_samples, -1)
+    group[pool.positions] = pool.questions()
     scoring = _prepare_method(pool, request, group, listener)
     return score_in_groups(scoring, store, group, request.group_by, request.within, threads)
 
 
 def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, listener: Listener) -> Scoring:
-    """Return the scoring that a method needs, or say why it cannot be."""
+    """Return the scoring by the method of a request; raise SettingError if the request is impossible."""
     spec, method = request.spec, METHODS[request.spec.method]
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
         raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
     if isinstance(method, InfluenceMethod):
-        from grace_store.scoring.influence import (
-            prepare_influence,
-        )  # the reading of targets, which no other method needs
+        from grace_store.scoring.influence import prepare_influence  # no other method reads targets
 
-        pool.kept  # noqa: B018  a filter that keeps nothing is refused before the targets are read
+        pool.kept  # noqa: B018  a filter that keeps no sample is refused before the targets are read
         return prepare_influence(pool, cast(InfluenceSpec, spec), request.targets, listener)
     if request.targets is not None:
         takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
@@ -191,15 +187,16 @@ def replay(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreRun:
-    """Score again exactly as a table was scored, from the store it was made from or a copy of it elsewhere.
+    """Score again exactly as a table was scored, from the same store or a copy of that store.
 
-    targets says where the target set and its data are now; what else it may say is taken from the table. data says
-    where the dataset is now, which a table with a filter needs.
+    targets gives the new paths of the target set and its data; all its other fields come from the table. data gives
+    the new paths of the dataset, which a table with a filter needs.
     """
     note = read_scores_note(table)
     what = f"table of scores {table}"
     opened = open_made_from(note, store or None, what, "STORE (`grace-store score STORE --replay ...`)")
-    check_made_from(note, opened, what)
+    check_plan_of(note, opened, what)
+    check_signals_of(note.signals, opened)
     if note.targets is None and targets is not None:
         raise SettingError(f"{table} was scored without a target set: leave --targets and --target-data out")
     if note.custom_history is not None and note.custom_history.weights is None:
@@ -209,14 +206,23 @@ def replay(
 
 
 def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
-    """Return the request that a table answers; moved says where its target set is now."""
+    """Return the request that made a table; moved gives the new paths of its target set. Raise if that has changed."""
     weights = {name: note.signals[name].weight for name in note.checkpoints or note.signals}
     custom = None if note.custom_history is None else note.custom_history.weights
+    targets = None
+    if (then := note.targets) is not None:
+        what = "target set of the table"
+        store = open_made_from(then, None if moved is None else moved.open(), what, "--targets")
+        check_plan_of(then, store, what)
+        check_signals_of(then.signals, store)
+        names = tuple(then.signals[name].name for name in note.checkpoints or ())
+        data = moved.data if moved is not None and moved.data else then.data
+        targets = Targets(store, names, then.subtasks_by, data)
     return ScoreRequest(
         spec=note.spec,
-        # Weights that were not given are found again, so that the table says the same of where they come from.
+        # Weights that the user did not give are found again, so that the new table has the same weights_from.
         signals=weights if note.weights_from in (None, "given") else list(weights),
-        targets=None if note.targets is None else targets_of(note, moved),
+        targets=targets,
         custom_history=None if custom is None else np.array(custom),
         partial=note.partial,
         where=None if note.where is None else note.where.sql,
@@ -225,21 +231,8 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
     )
 
 
-def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
-    """Return the target set that a table was made from, at its old place or a new one, if it still is the same."""
-    then = note.targets
-    assert then is not None
-    assert note.checkpoints is not None
-    store = open_made_from(then, None if moved is None else moved.open(), "target set of the table", "--targets")
-    check_plan_of(then, store, "target set of the table")
-    check_signals_of(then.signals, store)
-    names = tuple(then.signals[name].name for name in note.checkpoints)
-    data = moved.data if moved is not None and moved.data else then.data
-    return Targets(store, names, then.subtasks_by, data)
-
-
 READS: dict[str, tuple[Reads, ...]] = {"grams": ("gram",), "losses": ("loss", "responses")}
-"""What is read of signals for methods that look at Grams or at losses; the others look at token counts alone."""
+"""Arrays that methods on Grams and methods on losses read; all other methods read token counts alone."""
 
 
 def _score_blocks(
@@ -248,19 +241,29 @@ def _score_blocks(
     """Return a scoring from Grams, or from the token counts and losses of segments or of whole responses."""
     weights = pool.weights
     reads = READS.get(METHODS[spec.method].reads, ("responses",))
-    if "responses" in reads:
-        _check_one_kind(pool.store, weights)
+    whole = [name for name in weights.names if pool.store.signal(name).per_sample] if "responses" in reads else []
+    if whole and len(whole) < len(weights.names):
+        others = ", ".join(name for name in weights.names if name not in whole)
+        raise SettingError(
+            f"signal {', '.join(whole)} has one vector a sample and {others} one a segment: score either kind alone"
+        )
     reader = SignalReader(pool.store, weights.names, pool.wanted, reads)
     reader.check_complete(partial=pool.partial)
-    described = None if history is None else _described(history)
+    described = None
+    if callable(history):
+        described = CustomHistory(function=getattr(history, "__qualname__", type(history).__name__))
+    elif history is not None:
+        given = np.asarray(history, dtype=np.float64)
+        digest = hashlib.sha256(given.tobytes()).hexdigest()
+        described = CustomHistory(sha256=digest, weights=tuple(map(tuple, given.tolist())))
     note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept))
-    others = None
+    alignments = None
     if group is not None and isinstance(spec, ScoreSpec) and spec.target == "group":
         vectors = SignalReader(pool.store, weights.names, reads=("vectors",))
-        others = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
+        alignments = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
-        rows = _block_rows(reader, block, note, weights, history, others)
+        rows = _block_rows(reader, block, note, weights, history, alignments)
         return rows.to_table(note), rows.all_flags
 
     return Scoring(note, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
@@ -274,7 +277,7 @@ def _block_rows(
     history: History | None,
     others: Sequence[GroupAlignment] | None,
 ) -> ScoreRows:
-    """Return the rows of a block; others say, for each signal, how steps are aligned with other traces' answers."""
+    """Return the rows of a block; others has, for each signal, the cosines of steps with other traces' answers."""
     steps, method = None, note.method
     if isinstance(method, Heuristic):
         value, flags = _heuristic(block, method, note.spec, weights)
@@ -294,7 +297,7 @@ def score_signals(
     history: History | None = None,
     others: Sequence[GroupAlignment] | None = None,
 ) -> RaggedScores:
-    """Return the scores of a block's samples, of all its signals together."""
+    """Return the scores of a block's samples, combined over all signals of the block."""
     parts = []
     alignments: Sequence[GroupAlignment | None] = others or [None] * len(block.signals)
     for found, other in zip(block.signals, alignments, strict=True):
@@ -313,7 +316,7 @@ def _heuristic(
     missing = np.zeros(len(block), dtype=np.bool_)
     for found, place in zip(block.signals, block.places, strict=True):
         row = block.row if place is None else block.row[place]
-        # Only methods that look at losses have them.
+        # Only methods on losses read losses.
         loss = found.statistic.get("loss", np.zeros(len(found.num_tokens), np.float32))
         is_whole = len(found.num_tokens) == len(found.num_steps)
         num_parts = np.ones_like(found.num_steps) if is_whole else found.num_steps + 1
@@ -326,22 +329,3 @@ def _heuristic(
     value = combine_signals(np.stack(values), list(weights.weights.values()))
     flags = missing * np.uint8(Flag.MISSING_SIGNAL) | (~missing & np.isnan(value)) * np.uint8(Flag.NO_VALUE)
     return value, flags.astype(np.uint8)
-
-
-def _check_one_kind(store: Store, weights: SignalWeights) -> None:
-    """Raise if some signals have one vector per sample and others one per segment."""
-    whole = [name for name in weights.names if store.signal(name).per_sample]
-    if whole and len(whole) < len(weights.names):
-        others = ", ".join(name for name in weights.names if name not in whole)
-        raise SettingError(
-            f"signal {', '.join(whole)} has one vector a sample and {others} one a segment: score either kind alone"
-        )
-
-
-def _described(history: History) -> CustomHistory:
-    if callable(history):
-        return CustomHistory(function=getattr(history, "__qualname__", type(history).__name__))
-    weights = np.asarray(history, dtype=np.float64)
-    return CustomHistory(
-        sha256=hashlib.sha256(weights.tobytes()).hexdigest(), weights=tuple(map(tuple, weights.tolist()))
-    )

@@ -1,4 +1,4 @@
-"""The table of scores: Parquet, one row a sample, with the note of what made it in the metadata."""
+"""The table of scores: a Parquet file with one row for each sample, and a note in its metadata."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from grace_store.base.arrays import (
     IntArray,
     ascend,
     find_rows,
+    offsets_of,
+    sum_by_sample,
 )
 from grace_store.base.documents import document_metadata
 from grace_store.base.errors import SettingError
-from grace_store.base.states import ABOUT
+from grace_store.base.states import ABOUT, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.parquet_columns import (
@@ -45,9 +47,8 @@ from grace_store.scoring.parquet_columns import (
     write_blocks,
 )
 from grace_store.store.opened import Store
-from grace_store.values.gram import offsets_of, sum_by_sample
-from grace_store.values.length_bias import lengths_of
-from grace_store.values.ranking import Length, balanced_order, rank
+from grace_store.values.length_bias import MUCH, explained_by_lengths, explained_text, is_vague, lengths_of
+from grace_store.values.ranking import Length, balanced_order, budget, rank
 
 if TYPE_CHECKING:
     from grace_store.pool.walk import SampleBlock, SignalReader
@@ -64,20 +65,20 @@ COLUMNS = {
     "step_num_tokens": pa.list_(pa.int32()),
     "flags": pa.list_(pa.string()),
 }
-"""What every table has."""
+"""Columns of every table."""
 NEVER_NULL = ("sample_id", "row", "num_steps", "num_tokens", "flags", "influence", "group")
-"""Columns that have something in every row, where they are there."""
+"""Columns without nulls, in the tables that have these columns."""
 STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
 GROUP_COLUMNS = {"group": pa.int64(), "plain_value": pa.float64()}
-"""What a table has where values depend on a question's other traces: its number, and the value before comparing."""
+"""Columns of a table with groups: the number of the question, and the value before the comparison."""
 METHOD_TYPES = {"int32": pa.int32(), "float64": pa.float64(), "list<float32>": pa.list_(pa.float32())}
 """The types of columns that methods add."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScoreTable(NotedTable[ScoresNote]):
-    """A scores table in memory: its columns as Arrow or NumPy, and what made it."""
+    """A table of scores in memory: its columns as Arrow or NumPy, and its note."""
 
     def __repr__(self) -> str:
         place = f", {self.path}" if self.path else ""
@@ -85,7 +86,7 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     @property
     def value(self) -> FloatArray:
-        """V of every sample; NaN where there is none."""
+        """V of every sample; NaN for a sample without a value."""
         return np.asarray(numpy_numbers(self.table["value"]), dtype=np.float64)
 
     @property
@@ -104,7 +105,7 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     @property
     def lengths(self) -> dict[Length, FloatArray]:
-        """The lengths that a value may follow: all three, or two where the tokens of steps are not known."""
+        """The lengths of samples: all three, or two if the tokens of steps are not known."""
         if self.table["step_num_tokens"].null_count:
             return lengths_of(self.num_steps, self.num_tokens, None)
         totals = sum_by_sample(self.num_steps, self.flat("step_num_tokens"))
@@ -112,30 +113,41 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     @property
     def capability(self) -> IntArray | None:
-        """Which capability each sample is counted to, -1 without one; None if the method has no capabilities."""
+        """The capability of each sample, -1 for no capability; None if the method has no capabilities."""
         if "capability" not in self.table.column_names:
             return None
         return np.asarray(numpy_numbers(self.table["capability"].fill_null(-1)), dtype=np.int64)
 
     @property
     def group(self) -> IntArray | None:
-        """The number of each sample's question; None if the table does not know it."""
+        """The number of each sample's question; None for a table without groups."""
         return None if self.note.groups is None else self._ints("group")
 
     @property
     def influence(self) -> Float32Array:
-        """Influence of each sample on every subtask or capability, (n, J); NaN for one without a value."""
+        """Influence of each sample on every subtask or capability, (n, J); NaN for a sample without a value."""
         num_influenced = len(self.note.influence_of or ())
         return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, num_influenced)
 
     @property
     def known_flags(self) -> tuple[str, ...]:
-        """The flags that were looked for: all, but same_direction only by a method that reads Grams."""
+        """The flags that scoring looked for: same_direction only if the method reads Grams, and all others."""
         return tuple(name for name in ABOUT if name != "same_direction" or self.note.method.reads == "grams")
 
     @property
+    def known_trace_flags(self) -> list[str]:
+        """The flags of traces that scoring looked for."""
+        return [name for name in HYGIENE_FLAGS if name in self.known_flags]
+
+    @property
+    def exclude_option(self) -> str:
+        """The option of `select` that leaves flagged traces out; it takes only known flags."""
+        known = self.known_trace_flags
+        return "--exclude-flagged" + ("" if len(known) == len(HYGIENE_FLAGS) else f" {','.join(known)}")
+
+    @property
     def flag_counts(self) -> dict[str, int]:
-        """How many samples have each flag, of those that any sample has."""
+        """Number of samples with each flag; flags of no sample are left out."""
         counts = Counter(self.table["flags"].combine_chunks().flatten().to_pylist())
         return {name: counts[name] for name in ABOUT if counts[name]}
 
@@ -147,9 +159,13 @@ class ScoreTable(NotedTable[ScoresNote]):
         found[numpy_numbers(pa.chunked_array([pc.list_parent_indices(lists).filter(hits)]))] = True
         return found
 
+    def num_flagged(self, rows: IntArray) -> int:
+        """Return how many of some rows of the table have a flag of the trace."""
+        return int(self.is_flagged(self.known_trace_flags)[rows].sum())
+
     @property
     def method(self) -> str:
-        """The method's name, with what must be said of it."""
+        """The name of the method, marked if the method is a reconstruction."""
         return self.note.method.title
 
     @property
@@ -158,30 +174,30 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     @property
     def has_step_scores(self) -> bool:
-        """Whether steps have scores; those of a heuristic have none."""
+        """Whether steps have scores; a heuristic gives none."""
         return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
 
     @property
     def offsets(self) -> IntArray:
-        """Where each sample's steps begin in a flat column, and where the last ones end."""
+        """(n + 1,) index of each sample's first step in a flat column, and the number of all steps."""
         return offsets_of(self.num_steps)
 
     def values_of(self, row: IntArray) -> FloatArray:
-        """Return the value of each of some dataset rows; NaN for a row that the table lacks."""
+        """Return the value of each of these dataset rows; NaN for a row that the table lacks."""
         found = np.full(len(row), np.nan)
         place, here = find_rows(self.row, row)
         found[here] = self.value[place[here]]
         return found
 
     def with_steps(self) -> ScoreTable:
-        """Return the table with its step scores, if it has any, reading them if they were left out."""
+        """Return the table with its step scores; they are read if they were left out."""
         if self.path is None or "step_score" in self.table.column_names:
             return self
         whole = read_scores(self.path)
         return whole if len(whole) == len(self) else whole.among(self.row)
 
     def by_row(self) -> ScoreTable:
-        """Return the table in the order of the dataset, which that of a store that gathers questions is not."""
+        """Return the table in the order of the dataset; a store that gathers questions has another order."""
         return self if ascend(self.row) else replace(self, table=self.table.take(np.argsort(self.row)))
 
     def among(self, rows: IntArray) -> ScoreTable:
@@ -189,15 +205,15 @@ class ScoreTable(NotedTable[ScoresNote]):
         return replace(self, table=self.table.filter(arrow_flags(np.isin(self.row, rows))))
 
     def ranked(self, value: FloatArray | None = None) -> IntArray:
-        """Return the rows that have a value, the best first; with capabilities in turns, the best of each first."""
+        """Return the rows that have a value, the best first; capabilities, if there are any, take turns."""
         order = rank(self.value if value is None else value, self.row)
         if self.capability is None:
             return order
-        # Numbered again from 0: a table from elsewhere may have any number there.
+        # Number capabilities again from 0: a table of another program may have any numbers.
         return order[balanced_order(np.unique(self.capability[order], return_inverse=True)[1], "equal")]
 
     def signal_named(self, signal: str | None = None) -> str:
-        """Return the signal whose vectors go with the table: the one named, or the one that was scored."""
+        """Return the signal to read vectors from: the named one, or the one that was scored."""
         if signal is not None:
             return signal
         scored = list(self.note.signals)
@@ -209,7 +225,7 @@ class ScoreTable(NotedTable[ScoresNote]):
         return scored[0]
 
     def flat(self, name: str) -> Array:
-        """Return a column of lists as one array, the steps of sample i at offsets[i]..offsets[i + 1]."""
+        """Return a column of lists as one array; sample i owns offsets[i]..offsets[i + 1]."""
         chunks = [chunk.flatten() for chunk in self.table[name].chunks]
         return numpy_numbers(pa.chunked_array(chunks, self.table.schema.field(name).type.value_type))
 
@@ -219,13 +235,46 @@ class ScoreTable(NotedTable[ScoresNote]):
     def to_pandas(self, fields: Sequence[str] = (), data: Sequence[str] | None = None) -> Any:
         """Return a pandas DataFrame, with fields of the records as further columns; pandas must be installed.
 
-        data says where the dataset is now, if it moved.
+        data gives the new paths of the dataset, if it moved.
         """
-        from grace_store.pool.records import columns_of_rows  # all of the dataset's modules, for this alone
+        from grace_store.pool.records import columns_of_rows  # the dataset's modules, which only fields need
 
         frame = NotedTable.to_pandas(self)
         more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
         return frame.assign(**more)
+
+
+BEST = "0.2"
+"""The share of a table that the conclusion calls the best."""
+
+
+def conclude_scores(table: ScoreTable) -> str:
+    """Return how far values follow length, whether the best traces are flagged, and what to do next."""
+    ranked = table.ranked()
+    if not len(ranked):
+        flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
+        why = f": the flags say why ({flags})" if flags else ""
+        return f"None of {counted(len(table), 'sample')} has a value{why}."
+    explained, pearson = explained_by_lengths(table.value, table.lengths)
+    of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
+    follows_length = explained.high > MUCH and not is_vague(explained)
+    return f"{explained_text(explained, pearson, of_all)} {_next_step(table, ranked, follows_length=follows_length)}"
+
+
+def _next_step(table: ScoreTable, ranked: IntArray, *, follows_length: bool) -> str:
+    """Return what the user should do before or while selecting."""
+    best = ranked[: budget(BEST, len(ranked))]
+    if num_flagged := table.num_flagged(best):
+        known = table.known_trace_flags
+        first = [name for name in table.table["flags"][int(ranked[0])].as_py() if name in known]
+        top = f"The highest value belongs to a trace flagged {', '.join(first)}, and " if first else ""
+        of_best = f"{num_flagged} of the best {len(best)} {'are' if num_flagged > 1 else 'is'} flagged"
+        of_all = f"{table.num_flagged(ranked)} of all {len(ranked)}"
+        return f"{top}{of_best} ({of_all}): `select {table.exclude_option}` leaves flagged traces out."
+    clean = f"None of the best {len(best)} is flagged; "
+    if follows_length:
+        return f"{clean}`audit` shows more of length, and `select --control length` ranks without it."
+    return f"{clean}next, `select` keeps the best."
 
 
 # ---------------------------------------------------------------- writing
@@ -233,7 +282,7 @@ class ScoreTable(NotedTable[ScoresNote]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRows:
-    """Some rows of a table, as arrays."""
+    """Some rows of a table as arrays."""
 
     sample_id: Array
     row: IntArray
@@ -241,15 +290,15 @@ class ScoreRows:
     num_tokens: IntArray
     value: FloatArray
     flags: FlagArray
-    """Those that scoring found."""
+    """Flags that scoring found."""
     text_flags: Array
-    """Those of the texts, as bits of Flag."""
+    """Flags of the texts, as bits of Flag."""
     steps: tuple[FloatArray, FloatArray, FloatArray] | None = None
     """step_score, answer_alignment and history_alignment, flat; None for a method without step scores."""
     step_tokens: Int32Array | None = None
-    """Flat; None where only the tokens of whole responses are known."""
+    """Tokens of steps, flat; None if only the tokens of whole responses are known."""
     more: Mapping[str, Array] = field(default_factory=dict)
-    """Columns of the method's own; influences are (n, J)."""
+    """Columns of the method; influences are (n, J)."""
 
     @classmethod
     def of(
@@ -305,7 +354,7 @@ class ScoreRows:
 
 
 def scores_schema(note: ScoresNote) -> pa.Schema:
-    """Return the columns that a table has, by what made it, with its note in the metadata."""
+    """Return the columns of a table with this note, and the note in the metadata."""
     return pa.schema(list(_columns_of(note).items()), metadata=document_metadata(note))
 
 
@@ -315,50 +364,41 @@ def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
 
 
 def write_scores(path: Path, note: ScoresNote) -> AbstractContextManager[pq.ParquetWriter]:
-    """Open a table for writing, as write_blocks does."""
+    """Open a table for writing block by block."""
     return write_blocks(path, _columns_of(note), note)
 
 
-# ---------------------------------------------------------------- reading, also what others wrote
+# ---------------------------------------------------------------- reading
 
 
 def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> ScoreTable:
-    """Read a scores table, or say why the file is none; without steps, only what is one number a sample.
+    """Read a table of scores; raise DataError if the file is not such a table, for example of another program.
 
-    Without ids there is no column sample_id.
+    Without steps, columns of lists of scores and influences are left out; without ids, the column sample_id.
     """
     path = Path(path)
     note = read_scores_note(path)
     left_out = {*(() if steps else (*STEP_SCORES, "influence")), *(() if ids else ("sample_id",))}
     wanted = {name: kind for name, kind in _columns_of(note).items() if name not in left_out}
     table = read_columns(path, wanted, note.maker)
-    _check_rows(table, path)
-    _check_lists(table, note, path)
-    return ScoreTable(table, note, path)
-
-
-def read_scores_note(path: str | Path) -> ScoresNote:
-    """Return what made a scores table, without reading the table."""
-    return read_note(Path(path), ScoresNote)
-
-
-def _check_rows(table: pa.Table, path: Path) -> None:
-    """Raise DataError unless the rows can be those of samples. Whether values are right only the store can tell."""
+    # Only the store can tell whether values are right.
     if nulls := [name for name in NEVER_NULL if name in table.column_names and table[name].null_count]:
         raise not_made_by(path, "score", f"{nulls[0]} is empty in some rows")
     for name in ("row", "num_steps", "num_tokens"):
         if len(table) and pc.min(table[name]).as_py() < 0:
             raise not_made_by(path, "score", f"{name} is negative in some rows")
-
-
-def _check_lists(table: pa.Table, note: ScoresNote, path: Path) -> None:
-    """Raise DataError unless every list that is there has an entry for each step, or for each thing influenced."""
     lengths = dict.fromkeys(STEP_COLUMNS, (table["num_steps"], "step"))
     lengths["influence"] = (len(note.influence_of or ()), "name in influence_of")
     for name, (length, thing) in lengths.items():
         if name in table.column_names and pc.any(pc.not_equal(pc.list_value_length(table[name]), length)).as_py():
             raise not_made_by(path, "score", f"{name} has lists without exactly one entry for each {thing}")
+    return ScoreTable(table, note, path)
+
+
+def read_scores_note(path: str | Path) -> ScoresNote:
+    """Return the note of a table of scores without reading the table."""
+    return read_note(Path(path), ScoresNote)
 
 
 ScoresLike = ScoreTable | str | Path
-"""A table of scores, or where it is."""
+"""A table of scores, or its path."""

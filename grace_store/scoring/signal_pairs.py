@@ -1,7 +1,7 @@
-"""Which signals of a pool and a target set belong together, how much each counts, and whether they can be compared.
+"""Pairs of signals of a pool and a target set, with their weights, and the check that they can be compared.
 
-Two projected gradients have a meaningful product only if one model, one adapter, one set of parameters and one random
-projection made both. What differs is said all at once.
+The product of two projected gradients has a meaning only if the same model, adapter, parameters and random projection
+made both. An error lists all differences at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,33 +15,24 @@ from grace_store.store.opened import SignalView, Store
 from grace_store.values.methods.method import InfluenceMethod
 
 PROJECTION = ("projection", "dimension", "seed", "parameters")
-"""What two projected gradients must share."""
+"""Settings that two projected gradients must share."""
 TREATMENT = (*PROJECTION, "preconditioner", "bias_correction")
-"""What the checkpoints of one pool must share."""
-CONDITIONS = (
-    "rendering",
-    "system",
-    "include_eos",
-    "text_only",
-    "images_as",
-    "min_pixels",
-    "max_pixels",
-    "dtype",
-    "attention",
-)
-"""What may differ between pool and targets, and should be known if it does."""
+"""Settings that the checkpoints of one pool must share."""
+READING = ("rendering", "system", "include_eos", "text_only", "images_as", "min_pixels", "max_pixels")
+CONDITIONS = (*READING, "dtype", "attention")
+"""Settings that may differ between pool and targets; a difference is noted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalPairs:
-    """Checkpoints: for each, a signal of the pool, one of the targets, and a weight."""
+    """Checkpoints: each has a signal of the pool, a signal of the targets, and a weight."""
 
     weights: SignalWeights
     weights_from: WeightsFrom
     targets: tuple[str, ...]
-    """Names in the target store, in the order of the weights."""
+    """Names of signals in the target store, in the order of the weights."""
     notes: tuple[str, ...]
-    """What the user should know."""
+    """Notes for the user."""
 
     @property
     def shares(self) -> list[float]:
@@ -53,11 +44,11 @@ class SignalPairs:
 def pair_signals(
     pool: Store, targets: Store, method: InfluenceMethod, signals: Signals = None, target_signals: Sequence[str] = ()
 ) -> SignalPairs:
-    """Return the checkpoints meant, or raise TargetMismatch with all that keeps them from being compared.
+    """Return the pairs of signals; raise TargetMismatch, with all reasons, if they cannot be compared.
 
-    Without names, the only signal of the pool with one gradient a sample. Its target, unless named, has the same name
-    or, if there is none such, is the only one that can be compared with it. Weights are those given, else the learning
-    rates that the signals recorded, else equal.
+    Without names, the pool must have exactly one signal with one gradient per sample. Unless it is named, the target
+    signal has the same name, or else is the only signal that fits. Weights are the given ones, else the learning rates
+    that the signals recorded, else equal.
     """
     names, given = _named(pool, signals)
     resolve_signals(pool, names)
@@ -79,7 +70,10 @@ def pair_signals(
     pairs = [(pool.signal(name), targets.signal(other)) for name, other in zip(names, wanted, strict=True)]
     _check_comparable(pairs, method)
     weights, weights_from = _weights(pool, [ours.signal.spec for ours, _ in pairs], names, given)
-    notes = [*_notes(pairs, method), *_about_weights([ours for ours, _ in pairs], weights_from)]
+    notes = _notes(pairs, method)
+    if weights_from == "equal" and len(pairs) > 1:
+        silent = ", ".join(ours.name for ours, _ in pairs if _learning_rate(ours.signal.spec) is None)
+        notes.append(f"signal {silent}: no learning rate is recorded, so all checkpoints count alike")
     return SignalPairs(weights, weights_from, wanted, tuple(notes))
 
 
@@ -102,7 +96,7 @@ def _named(pool: Store, signals: Signals) -> tuple[list[str], list[float | None]
 
 
 def _counterpart(ours: SignalView, targets: Store, method: InfluenceMethod) -> str:
-    """Return the target signal that belongs to one of the pool: by its name, or as the only one that fits."""
+    """Return the target signal for a signal of the pool: the signal of the same name, or the only one that fits."""
     if ours.name in targets.signal_names:
         return ours.name
     others = [targets.signal(name) for name in targets.signal_names]
@@ -115,7 +109,7 @@ def _counterpart(ours: SignalView, targets: Store, method: InfluenceMethod) -> s
             "--target-signal, one for each --signal."
         )
     if not fitting:
-        # Only those that nearly fit: what is wrong with an unrelated checkpoint helps nobody.
+        # Name only the nearest signals: the faults of an unrelated checkpoint help nobody.
         fewest = min(len(_obstacles(ours, theirs, method)) for theirs in others)
         nearest = [theirs for theirs in others if len(_obstacles(ours, theirs, method)) == fewest]
         _check_comparable([(ours, theirs) for theirs in nearest], method)
@@ -150,7 +144,7 @@ def _learning_rate(spec: ExtractSpec) -> float | None:
 
 
 def _check_suitable(signals: Sequence[SignalView], method: InfluenceMethod) -> None:
-    """Raise TargetMismatch if signals of the pool cannot take part, whatever the targets are."""
+    """Raise TargetMismatch if signals of the pool are unsuitable for any target."""
     lines = [f"{each.name}: {line}" for each in signals for line in _unsuitable(each, method, is_target=False)]
     if not lines:
         return
@@ -171,7 +165,10 @@ def _check_comparable(pairs: Sequence[tuple[SignalView, SignalView]], method: In
         lines += [f"{label}: {line}" for line in _obstacles(ours, theirs, method)]
     first = pairs[0][0]
     for other, _ in pairs[1:]:
-        lines += [f"{first.name} and {other.name} of the pool: {line}" for line in _between_checkpoints(first, other)]
+        one, two = first.signal.spec.gradient, other.signal.spec.gradient
+        for name in TREATMENT if one is not None and two is not None else ():
+            if (a := getattr(one, name)) != (b := getattr(two, name)):
+                lines.append(f"{first.name} and {other.name} of the pool: {name} is {short(a)} and {short(b)}")
     if lines:
         raise TargetMismatch(
             f"{method.name.upper()} cannot compare {first.store.location} with the targets in "
@@ -181,7 +178,7 @@ def _check_comparable(pairs: Sequence[tuple[SignalView, SignalView]], method: In
 
 
 def _obstacles(ours: SignalView, theirs: SignalView, method: InfluenceMethod) -> list[str]:
-    """Return all that keeps a signal of the pool from being compared with one of the targets."""
+    """Return all reasons why a signal of the pool cannot be compared with a signal of the targets."""
     found = [*_unsuitable(ours, method, is_target=False), *_unsuitable(theirs, method, is_target=True)]
     if ours.signal.spec.is_per_sample and theirs.signal.spec.is_per_sample:
         found += differences(ours.signal.spec, theirs.signal.spec)
@@ -189,7 +186,7 @@ def _obstacles(ours: SignalView, theirs: SignalView, method: InfluenceMethod) ->
 
 
 def _unsuitable(view: SignalView, method: InfluenceMethod, *, is_target: bool) -> list[str]:
-    """Return why a signal cannot take part, whatever the other side is."""
+    """Return the reasons why a signal is unsuitable, whatever the other signal is."""
     spec, whose = view.signal.spec, "the target signal" if is_target else "the pool's signal"
     if spec.gradient is None:
         return [f"{whose} has proxy vectors, not gradients (`extract --kind gradient`)"]
@@ -203,7 +200,7 @@ def _unsuitable(view: SignalView, method: InfluenceMethod, *, is_target: bool) -
 
 
 def differences(ours: ExtractSpec, theirs: ExtractSpec, whose: str = "targets") -> list[str]:
-    """Return what the vectors of two signals must share to be compared, and do not; whose is the second one."""
+    """Return the differences that keep two signals from being compared; whose names the owner of theirs."""
     fields = ModelIdentity.model_fields
     pairs = [(f"model {name}", getattr(ours.model, name), getattr(theirs.model, name)) for name in fields]
     if ours.gradient is not None and theirs.gradient is not None:
@@ -211,14 +208,6 @@ def differences(ours: ExtractSpec, theirs: ExtractSpec, whose: str = "targets") 
     else:
         pairs.append(("kind", ours.kind, theirs.kind))
     return [f"{name}: pool {short(a)}, {whose} {short(b)}" for name, a, b in pairs if a != b]
-
-
-def _between_checkpoints(first: SignalView, other: SignalView) -> list[str]:
-    one, two = first.signal.spec.gradient, other.signal.spec.gradient
-    if one is None or two is None:
-        return []
-    pairs = [(name, getattr(one, name), getattr(two, name)) for name in TREATMENT]
-    return [f"{name} is {short(a)} and {short(b)}" for name, a, b in pairs if a != b]
 
 
 def _notes(pairs: Sequence[tuple[SignalView, SignalView]], method: InfluenceMethod) -> list[str]:
@@ -231,10 +220,3 @@ def _notes(pairs: Sequence[tuple[SignalView, SignalView]], method: InfluenceMeth
         if method.name == "less" and pool.gradient is not None and pool.gradient.preconditioner == "none":
             notes.append(f"signal {ours.name}: plain gradients; LESS itself has the pool's preconditioned with Adam")
     return notes
-
-
-def _about_weights(signals: Sequence[SignalView], weights_from: WeightsFrom) -> list[str]:
-    if weights_from != "equal" or len(signals) == 1:
-        return []
-    silent = [each.name for each in signals if _learning_rate(each.signal.spec) is None]
-    return [f"signal {', '.join(silent)}: no learning rate is recorded, so all checkpoints count alike"]

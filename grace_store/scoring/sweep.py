@@ -1,4 +1,4 @@
-"""Sweep settings over a store: one pass gives the values of all of them, then they are compared with each other."""
+"""Sweep settings over a store: compute the values of all settings in one pass, then compare the settings."""
 
 import math
 from collections.abc import Sequence
@@ -43,18 +43,17 @@ from grace_store.scoring.sweep_table import (
     is_sweep,
     read_sweep_table,
     samples_table,
-    summary_table,
     write_sweep,
 )
 from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import OrderStatistics, budget, top_mask
-from grace_store.values.score_spec import ScoreSpec
 
 MAX_RANKED = 1 << 17
-"""Rank correlations are taken over at most this many samples, evenly spread; the sweep says how many."""
+"""Largest number of samples, evenly spread, that rank correlations are taken over."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,10 +61,10 @@ class Sweep:
     """The values of many settings, and how the settings differ. Arrays have settings in the order of ``settings``."""
 
     labels: list[str]
-    """What differs between the settings, for tables and figures."""
+    """Short names of settings with only the differing parts, for tables and figures."""
     summary: list[dict[str, Any]]
-    """One row a setting: its parts, mean, spread, correlations with length and K, the command that scores by it, and
-    how much of the best it shares with the default setting, at the first ratio."""
+    """One row for each setting: its parts, mean, spread, correlations with length and K, its command, and the overlap
+    of its best samples with those of the default setting, at the first ratio."""
     jaccard: FloatArray
     """(ratios, settings, settings): overlap of the best samples, as intersection over union."""
     rank_correlation: FloatArray
@@ -76,7 +75,7 @@ class Sweep:
     note: SweepNote
     tables: SweepTables
     folder: Path | None = None
-    """Where it lies; None for one in memory."""
+    """The folder of the sweep; None for a sweep in memory."""
 
     @property
     def settings(self) -> list[str]:
@@ -90,7 +89,7 @@ class Sweep:
 
     @property
     def conclusion(self) -> str:
-        """How settings change what is chosen, against the default one, in a sentence or two."""
+        """How settings change the chosen samples, compared with the default setting, in a sentence or two."""
         return conclude_sweep(self.summary, self.labels, self.ratios[0])
 
     def finding(self) -> Finding:
@@ -129,7 +128,7 @@ class Sweep:
         return self.tables.values(index)
 
     def values(self) -> FloatArray:
-        """Return all values, (settings, samples). Memory for all of them is needed."""
+        """Return all values, (settings, samples), in memory."""
         return np.stack([self.value(index) for index in range(len(self.settings))])
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,11 +152,11 @@ class Sweep:
 
 
 def sweep(pool: PoolLike, spec: SweepSpec, *, out: str | Path | None = None, listener: Listener = ignore) -> Sweep:
-    """Score by every setting of a sweep in one pass, and say how the settings differ: in memory, or in the folder out.
+    """Score by every setting of a sweep in one pass, and compare the settings: in memory, or in the folder out.
 
-    The folder is a new one, or that of an earlier sweep, which is replaced. In it values.parquet has a row for each
-    sample and a column for each setting, samples.parquet what else is known of the samples, summary.parquet a row for
-    each setting; overlap.parquet is of pairs of settings. `grace-store report --sweep` draws it.
+    The folder is new, or holds an earlier sweep, which is replaced. values.parquet has a row for each sample and a
+    column for each setting, samples.parquet the ids, rows and lengths of samples, summary.parquet a row for each
+    setting, and overlap.parquet a row for each pair of settings. `grace-store report --sweep` draws the sweep.
     """
     pool = Pool.of(pool)
     settings = resolve_settings(pool.store, spec, listener, signals=pool.signals)
@@ -173,7 +172,7 @@ def sweep(pool: PoolLike, spec: SweepSpec, *, out: str | Path | None = None, lis
         **{name: getattr(made_from, name) for name in PoolNote.model_fields},
     )
     threads = pool.threads
-    # What the driver has is compared here, wherever it was computed.
+    # This process compares the values, even if a cluster computed them.
     here = None if isinstance(threads, Mapper) else threads
     if out is None:
         held = HeldTables(note)
@@ -197,10 +196,13 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
     shape = (len(note.settings), len(note.settings))
     if [row["setting"] for row in summary] != list(note.settings) or len(overlap) != shape[0] ** 2:
         raise DataError(f"{folder} does not hold the {len(note.settings)} settings that its note names. Sweep again.")
+    found = resolve_settings(store, note.spec)
+    # If signals were added or removed since, the settings keep their full names.
+    is_same = [setting.name for setting in found] == list(note.settings)
     tables = FolderTables(folder)
     overlaps = np.stack([overlap[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio])
     return Sweep(
-        labels=_labels(store, note),
+        labels=short_labels(found) if is_same else list(note.settings),
         summary=summary,
         jaccard=overlaps,
         rank_correlation=overlap["rank_correlation"].to_numpy().reshape(shape),
@@ -219,25 +221,14 @@ def _overlap_schema(note: SweepNote) -> pa.Schema:
     return pa.schema([*names, *numbers, ("rank_correlation", pa.float64()), ("num_ranked", pa.int64())])
 
 
-def _labels(store: Store, note: SweepNote) -> list[str]:
-    """Return what differs between settings; their full names if signals came or went since."""
-    found = resolve_settings(store, note.spec)
-    return short_labels(found) if [setting.name for setting in found] == list(note.settings) else list(note.settings)
-
-
-def _stride(num_samples: int) -> int:
-    """Return n if every n-th sample is ranked."""
-    return max(1, -(-num_samples // MAX_RANKED))
-
-
 Beside = tuple[Int32Array, Int32Array, FloatArray, IntArray]
-"""What settings are compared with: tokens and steps of the samples, their values by the default setting, their rows."""
+"""Arrays that settings are compared with: tokens, steps, values by the default setting, and rows of the samples."""
 
 
 def _add_values(
     reader: SignalReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
 ) -> Beside:
-    """Add the values of all settings, and return what they are compared with; the default may be none of them."""
+    """Add the values of all settings to out; return the arrays that settings are compared with."""
     default = Setting(ScoreSpec(), settings[0].weights)
     names = [setting.name for setting in settings]
     place = names.index(default.name) if default.name in names else len(names)
@@ -260,11 +251,11 @@ def _add_values(
 def _compare(
     tables: SweepTables, settings: Sequence[Setting], note: SweepNote, beside: Beside, threads: int | None
 ) -> Sweep:
-    """Describe every setting and every pair of them, holding one setting's values at a time on each thread."""
+    """Describe every setting and every pair of settings; each thread holds the values of one setting at a time."""
     *lengths, default, row = beside
     ratios, num_samples = note.spec.ratio, len(default)
     covariates = [_Covariate(length.astype(np.float64)) for length in lengths]
-    stride = _stride(num_samples)
+    stride = max(1, -(-num_samples // MAX_RANKED))
     order = None if ascend(row) else row
     by_default = _Values(default).best(ratios[0], order)
     ranked = slice(None, None, stride) if order is None else np.argsort(order)[::stride]
@@ -294,7 +285,7 @@ def _compare(
 
 
 class _Values:
-    """The values of one setting, and those of them that are numbers."""
+    """All values of one setting, and the finite ones."""
 
     def __init__(self, every: FloatArray) -> None:
         self.every = every
@@ -303,13 +294,13 @@ class _Values:
         self.order = OrderStatistics(self.finite)
 
     def best(self, ratio: str, row: IntArray | None) -> BitArray:
-        """Return which are the best share of those there are, as bits; ties by row (by place, without rows)."""
+        """Return bits that mark the best share of the finite values; ties by row (by place, without rows)."""
         bits = np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order, row))
         return np.pad(bits, (0, -len(bits) % 8)).view(np.uint64)
 
 
 class _Covariate:
-    """Something that values may go with, its centre and length known."""
+    """A length that values are correlated with, centred once for all settings."""
 
     def __init__(self, raw: FloatArray) -> None:
         self.raw = raw
@@ -317,7 +308,7 @@ class _Covariate:
         self.norm = math.sqrt(self.centred @ self.centred)
 
     def correlation(self, value: _Values, deviation: float) -> float:
-        """Return the correlation with values, whose standard deviation is known; NaN where there is no value."""
+        """Return the correlation with values that have this standard deviation; NaN if one side does not vary."""
         if not self.norm or not deviation > 0:
             return math.nan
         num = len(value.every)
@@ -364,7 +355,7 @@ def _overlaps(chosen: Sequence[BitArray]) -> FloatArray:
 
 
 def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
-    """Return Spearman's of all pairs of settings, from values (settings, n), which ranks are written over."""
+    """Return Spearman's correlation of all pairs of settings; ranks replace the values (settings, n) in place."""
     out = np.full((len(values), len(values)), np.nan)
     if values.shape[1] < 2:
         return out
@@ -378,7 +369,12 @@ def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
 
 def _write_comparison(folder: Path, sweep: Sweep) -> None:
     metadata = document_metadata(sweep.note)
-    pq.write_table(summary_table(sweep.summary).replace_schema_metadata(metadata), folder / SUMMARY)
+    arrays = []
+    for name, kind in zip(SUMMARY_SCHEMA.names, SUMMARY_SCHEMA.types, strict=True):
+        column = [row[name] for row in sweep.summary]
+        arrays.append(arrow_texts(column) if kind == pa.string() else arrow_numbers(np.array(column), kind))
+    summary = pa.Table.from_arrays(arrays, schema=SUMMARY_SCHEMA)
+    pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
     num = len(sweep.settings)
     names = [one for one in sweep.settings for _ in sweep.settings], sweep.settings * num
     numbers = [*sweep.jaccard.reshape(-1, num**2), sweep.rank_correlation.ravel()]

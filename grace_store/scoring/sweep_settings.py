@@ -1,5 +1,5 @@
-"""The settings of a sweep: grids resolved against a store's signals, their values for one block of samples, and how the
-settings change which samples are chosen, against the default setting.
+"""The settings of a sweep: grids resolved against a store's signals, values for one block of samples, and the
+conclusion about how settings change the chosen samples.
 """
 
 import math
@@ -18,22 +18,22 @@ from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.finding import Estimate
 from grace_store.base.text import about
 from grace_store.pool.pool import Signals, SignalWeights, resolve_signals
-from grace_store.pool.walk import SampleBlock, SignalSamples
+from grace_store.pool.walk import SampleBlock
 from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard_by_chance
 from grace_store.values.alignment import Target
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import share_interval
-from grace_store.values.methods.grace import AlignmentMeans, alignment_means, combine_signals, placed, score_ragged
+from grace_store.values.methods.grace import alignment_means, combine_signals, placed, score_ragged
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget
-from grace_store.values.score_spec import ScoreSpec
 
 MAX_SETTINGS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way of scoring: by which signals, with what settings."""
+    """One setting of a sweep: how samples are scored, and by which signals."""
 
     spec: ScoreSpec
     weights: SignalWeights
@@ -42,12 +42,12 @@ class Setting:
     def words(self) -> dict[str, str]:
         """The setting part by part, for labels."""
         spec = self.spec
-        parts = {} if spec.without_answer else {"alpha": f"{spec.alpha:g}"}
-        parts["history"] = spec.history
-        parts["target"] = "none" if spec.without_answer else spec.target
-        parts["aggregation"] = spec.aggregation
-        parts["signals"] = str(self.weights)
-        return parts
+        return ({} if spec.without_answer else {"alpha": f"{spec.alpha:g}"}) | {
+            "history": spec.history,
+            "target": "none" if spec.without_answer else spec.target,
+            "aggregation": spec.aggregation,
+            "signals": str(self.weights),
+        }
 
     @property
     def name(self) -> str:
@@ -73,12 +73,12 @@ class Setting:
 
     @property
     def is_affine(self) -> bool:
-        """Whether its values follow from the means of alignments that other settings share."""
+        """Whether its values follow from mean alignments, which other settings share."""
         return self.spec.aggregation == "mean" and not self.spec.without_answer
 
 
 def short_labels(settings: Sequence[Setting]) -> list[str]:
-    """Return labels with only the parts that differ between the settings."""
+    """Return labels that show only the parts in which the settings differ."""
     words = [setting.words for setting in settings]
     differ = [key for key in AXES if len({each.get(key) for each in words}) > 1]
     return [" ".join(f"{key}={each[key]}" for key in differ if key in each) or "the only one" for each in words]
@@ -89,9 +89,8 @@ def load_grid(path: Path) -> SweepSpec:
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SettingError(
-            f"{path} does not exist; --grid takes a TOML file such as jobs/sweeps/balance.toml."
-        ) from None
+        what = "does not exist; --grid takes a TOML file such as jobs/sweeps/balance.toml."
+        raise SettingError(f"{path} {what}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise SettingError(f"{path} cannot be read as TOML: {error}") from None
     try:
@@ -103,30 +102,26 @@ def load_grid(path: Path) -> SweepSpec:
 def sweep_of(
     axes: Mapping[str, str], signals: Sequence[str] = (), ratios: Sequence[str] = (), grid: Path | None = None
 ) -> SweepSpec:
-    """Return a sweep over the axes given, or the one in a grid file, for which signals and ratios may be given too."""
+    """Return a sweep over the given axes, or the sweep in a grid file; signals and ratios may be added to either."""
     if grid is None:
         spec = SweepSpec.parse(grid=[{**axes, **({"signal": signals} if signals else {})}])
     elif axes:
         given = ", ".join(f"--{name}" for name in axes)
         raise SettingError(f"--grid says it all: leave out {given}, or write it in {grid}")
     else:
-        spec = _with_signals(load_grid(grid), signals, grid)
+        spec = load_grid(grid)
+        if signals and any(each.signal for each in spec.grid):
+            raise SettingError(f"{grid} names signals itself: leave out --signal, or write it there")
+        if signals:
+            grids = [each.model_dump() | {"signal": signals} for each in spec.grid]
+            spec = SweepSpec.parse(**spec.model_dump() | {"grid": grids})
     return SweepSpec.parse(**spec.model_dump() | {"ratio": ratios}) if ratios else spec
-
-
-def _with_signals(spec: SweepSpec, signals: Sequence[str], grid: Path) -> SweepSpec:
-    if not signals:
-        return spec
-    if any(each.signal for each in spec.grid):
-        raise SettingError(f"{grid} names signals itself: leave out --signal, or write it there")
-    grids = [each.model_dump() | {"signal": signals} for each in spec.grid]
-    return SweepSpec.parse(**spec.model_dump() | {"grid": grids})
 
 
 def resolve_settings(
     store: Store, sweep: SweepSpec, listener: Listener = ignore, *, signals: Signals = None
 ) -> list[Setting]:
-    """Return every setting of a sweep once, in the order of its grids; say which signals each and all leave out."""
+    """Return every setting of a sweep once, in the order of its grids; report the signals that each and all skip."""
     found: dict[str, Setting] = {}
     for grid in sweep.grid:
         for weights in _signal_choices(store, grid.signal, listener, signals):
@@ -145,17 +140,17 @@ def _signal_choices(store: Store, choices: Sequence[str], listener: Listener, si
     for choice in choices:
         if choice in ("each", "all") and choice not in store.signal_names:
             if not store.signal_names:
-                store.signal(None)  # says that there is none yet
+                store.signal(None)  # raises the error for a store without signals
             names = _with_steps(store, choice, listener)
-            found += [SignalWeights({name: 1.0}) for name in names] if choice == "each" else []
-            found += [SignalWeights(dict.fromkeys(names, 1.0))] if choice == "all" else []
+            groups = [[name] for name in names] if choice == "each" else [names]
+            found += [SignalWeights(dict.fromkeys(group, 1.0)) for group in groups]
         else:
             found.append(resolve_signals(store, choice.split(",")))
     return found
 
 
 def _with_steps(store: Store, choice: str, listener: Listener) -> list[str]:
-    """Return the signals that have vectors of steps, which alone can be scored by settings."""
+    """Return the signals with vectors of steps; a sweep scores no other signals."""
     skipped = [name for name in store.signal_names if store.signal(name).per_sample]
     names = [name for name in store.signal_names if name not in skipped]
     if not names:
@@ -166,7 +161,7 @@ def _with_steps(store: Store, choice: str, listener: Listener) -> list[str]:
 
 
 class SettingValues:
-    """Computes the values of many settings for blocks of samples, sharing what they share. Threads may share it."""
+    """Computes the values of many settings for blocks of samples, each mean alignment once. Threads may share it."""
 
     def __init__(self, settings: Sequence[Setting], names: Sequence[str]) -> None:
         self._settings = settings
@@ -179,8 +174,12 @@ class SettingValues:
                     histories.append(setting.spec.history)
 
     def __call__(self, block: SampleBlock) -> FloatArray:
-        """Return the values, (settings, n); NaN where there is none."""
-        means = {key: self._means(block.signals[self._place[key[0]]], key) for key in self._histories}
+        """Return the values, (settings, n); NaN where a sample has no value."""
+        means = {}
+        for (name, target), histories in self._histories.items():
+            found = block.signals[self._place[name]]
+            arrays = found.num_steps, found.gram, found.num_tokens
+            means[name, target] = alignment_means(*arrays, histories, target)
         out = np.empty((len(self._settings), len(block)))
         for index, setting in enumerate(self._settings):
             parts = []
@@ -198,9 +197,6 @@ class SettingValues:
             out[index] = parts[0] if len(parts) == 1 else combine_signals(np.stack(parts), weights)
         return out
 
-    def _means(self, found: SignalSamples, key: tuple[str, Target]) -> AlignmentMeans:
-        return alignment_means(found.num_steps, found.gram, found.num_tokens, self._histories[key], key[1])
-
 
 # ---------------------------------------------------------------- the conclusion of a sweep
 
@@ -208,25 +204,22 @@ class SettingValues:
 AXES = ("alpha", "history", "target", "aggregation", "signals")
 WITH_DEFAULT = "overlap_with_default"
 VAGUE = 0.2
-"""An overlap that is known less well, to either side, tells nothing of a setting."""
+"""Half-width above which an overlap is too uncertain for a conclusion."""
 CLEAR = 0.1
+"""Half-width at which an overlap is certain enough."""
 HARDLY = 0.9
-"""From this overlap on a setting hardly matters."""
+"""Overlap from which on a setting hardly matters."""
 
 
 Changed = tuple[str, tuple[str, ...], Estimate]
-"""One setting that is not the default: its label, what differs from the default, and its overlap with that."""
-
-
-def _default_parts(signals: str) -> dict[str, Any]:
-    spec = ScoreSpec()
-    parts = {"alpha": spec.alpha, "history": spec.history, "target": spec.target, "aggregation": spec.aggregation}
-    return parts | {"signals": signals}
+"""A setting other than the default: its label, the parts that differ from the default, and the overlap with it."""
 
 
 def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], ratio: str) -> str:
-    """Return which settings change the best samples most and least, and which of their parts matters."""
-    default = _default_parts(summary[0]["signals"])
+    """Return which settings change the best samples most and least, and which parts of settings matter."""
+    spec = ScoreSpec()
+    default: dict[str, Any] = {"alpha": spec.alpha, "history": spec.history, "target": spec.target}
+    default |= {"aggregation": spec.aggregation, "signals": summary[0]["signals"]}
     is_there = not all(_differing(row, default) for row in summary)
     changed = [
         _changed(row, label, default, ratio)
@@ -243,7 +236,11 @@ def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], 
     moved = {name for _, axes, _ in known for name in axes}
     parts = " ".join(f"{name}={default[name]}" for name in AXES if name in moved)
     if half_width > VAGUE:
-        return _too_few(num_samples, ratio, half_width, parts)
+        return (
+            f"The best {ratio} are {budget(ratio, num_samples)} of {num_samples} samples, too few to say how settings "
+            f"change them: overlaps with the default ({parts}) are known to {half_width:.2f} to either side. "
+            f"About {about(num_samples * (half_width / CLEAR) ** 2)} samples would narrow that to {CLEAR:.2f}."
+        )
     beside = "" if is_there else ", scored for this though the sweep lacks it"
     told = f"Against the default ({parts}{beside}), {_extremes(known, ratio, num_samples)}."
     return " ".join([told, *_by_axis(known)])
@@ -256,20 +253,11 @@ def _differing(row: Mapping[str, Any], default: Mapping[str, Any]) -> tuple[str,
 def _changed(row: Mapping[str, Any], label: str, default: Mapping[str, Any], ratio: str) -> Changed:
     overlap = math.nan if row[WITH_DEFAULT] is None else float(row[WITH_DEFAULT])
     num_chosen = budget(ratio, row["num_with_value"])
-    # Of two subsets of one size, s of each in the other, the overlap (Jaccard) is s / (2 - s).
+    # If two subsets of the same size share s of their samples, their overlap (Jaccard) is s / (2 - s).
     both = 2 * overlap / (1 + overlap)
     low, high = (0.0, 1.0) if math.isnan(both) else share_interval(both * num_chosen, num_chosen)
     found = Estimate(value=overlap, low=low / (2 - low), high=high / (2 - high), num=num_chosen)
     return label, _differing(row, default), found
-
-
-def _too_few(num_samples: int, ratio: str, half_width: float, default: str) -> str:
-    wanted = about(num_samples * (half_width / CLEAR) ** 2)
-    return (
-        f"The best {ratio} are {budget(ratio, num_samples)} of {num_samples} samples, too few to say how settings "
-        f"change them: overlaps with the default ({default}) are known to {half_width:.2f} to either side. "
-        f"About {wanted} samples would narrow that to {CLEAR:.2f}."
-    )
 
 
 def _extremes(known: Sequence[Changed], ratio: str, num_samples: int) -> str:
@@ -285,9 +273,9 @@ def _extremes(known: Sequence[Changed], ratio: str, num_samples: int) -> str:
 
 
 def _by_axis(known: Sequence[Changed]) -> list[str]:
-    """Return what each part of a setting does where it alone differs from the default."""
+    """Return the effect of each part of a setting, from settings that differ from the default in this part alone."""
     lowest: dict[str, Estimate] = {}
-    for _, axes, overlap in known:  # those that change most come first
+    for _, axes, overlap in known:  # the lowest overlap comes first
         if len(axes) == 1:
             lowest.setdefault(axes[0], overlap)
     if not lowest:

@@ -1,6 +1,6 @@
-"""The values of a sweep as Parquet: a row for each sample and a column for each setting, and a table of the samples."""
+"""The tables of a sweep: values with a row for each sample and a column for each setting, samples, and the summary."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -50,48 +50,57 @@ OVERLAP = "overlap.parquet"
 SWEEP_NOTE = "sweep.json"
 
 
-AnySweepSpec = Annotated[
-    SweepSpec, BeforeValidator(lambda given: SweepSpec.parse(**given) if isinstance(given, dict) else given)
-]
-
-
 class SweepNote(StoreNote):
-    """What made a sweep."""
+    """The note of a sweep."""
 
     words: ClassVar[str] = "a sweep"
     maker: ClassVar[str] = "sweep"
 
     kind: Literal["sweep"] = "sweep"
-    spec: AnySweepSpec
+    spec: Annotated[
+        SweepSpec, BeforeValidator(lambda given: SweepSpec.parse(**given) if isinstance(given, dict) else given)
+    ]
     settings: tuple[str, ...] = Field(min_length=1)
     signals: dict[str, SignalNote]
 
 
-class ValuesWriter:
-    """Writes the table of values, a row group at a time.
+class SweepWriter:
+    """Writes the samples block by block, and the values in row groups of many blocks.
 
-    Columns that are never null take half the time to write, so they are of that kind until the first value is missing:
-    then what is there is written again, into columns that may have nulls.
+    Columns without nulls take half the time to write, so columns have no nulls until the first value is missing. Then
+    the groups that exist are written again, into columns that may have nulls.
     """
 
-    def __init__(self, path: Path, note: SweepNote) -> None:
+    def __init__(self, path: Path, note: SweepNote, samples: pq.ParquetWriter) -> None:
         self._path = path
         self._note = note
-        self._writer = self._opened(nullable=False)
+        self._samples = samples
+        self._values = self._opened(nullable=False)
+        self._waiting: list[tuple[IntArray, FloatArray]] = []
 
-    def write(self, blocks: Sequence[tuple[IntArray, FloatArray]]) -> None:
-        """Write rows (n,) and values (settings, n) of some blocks as one group."""
-        columns = [
-            [arrow_numbers(row, pa.int64()), *(arrow_floats(each, pa.float64()) for each in values)]
-            for row, values in blocks
-        ]
-        if any(each.null_count for block in columns for each in block) and not self._writer.schema[-1].nullable:
-            self._begin_again()
-        table = pa.concat_tables(pa.Table.from_arrays(block, schema=self._writer.schema) for block in columns)
-        self._writer.write_table(table, row_group_size=len(table))
+    def add(self, samples: pa.Table, row: IntArray, values: FloatArray) -> None:
+        """Add a block: its samples, their rows (n,) and values (settings, n)."""
+        self._samples.write_table(samples)
+        self._waiting.append((row, values))
+        if sum(len(row) for row, _ in self._waiting) >= GROUP_ROWS:
+            self._write_group()
 
     def close(self) -> None:
-        self._writer.close()
+        """Write the last group."""
+        if any(len(row) for row, _ in self._waiting):
+            self._write_group()
+        self._values.close()
+
+    def _write_group(self) -> None:
+        columns = [
+            [arrow_numbers(row, pa.int64()), *(arrow_floats(each, pa.float64()) for each in values)]
+            for row, values in self._waiting
+        ]
+        if any(each.null_count for block in columns for each in block) and not self._values.schema[-1].nullable:
+            self._begin_again()
+        table = pa.concat_tables(pa.Table.from_arrays(block, schema=self._values.schema) for block in columns)
+        self._values.write_table(table, row_group_size=len(table))
+        self._waiting.clear()
 
     def _opened(self, *, nullable: bool) -> pq.ParquetWriter:
         kinds = {"row": pa.int64(), **dict.fromkeys(self._note.settings, pa.float64())}
@@ -101,39 +110,14 @@ class ValuesWriter:
         return pq.ParquetWriter(self._path, schema, compression="none", use_dictionary=False, write_statistics=False)
 
     def _begin_again(self) -> None:
-        self._writer.close()
+        self._values.close()
         before = self._path.rename(self._path.with_suffix(".before"))
-        self._writer = self._opened(nullable=True)
+        self._values = self._opened(nullable=True)
         with pq.ParquetFile(before) as file:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number)
-                self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
+                self._values.write_table(group.cast(self._values.schema), row_group_size=len(group))
         before.unlink()
-
-
-class SweepWriter:
-    """Writes blocks of values; runs of samples are gathered until they fill a row group."""
-
-    def __init__(self, values: ValuesWriter, samples: pq.ParquetWriter) -> None:
-        self._values = values
-        self._samples = samples
-        self._waiting: list[tuple[IntArray, FloatArray]] = []
-        self._num_waiting = 0
-
-    def add(self, samples: pa.Table, row: IntArray, values: FloatArray) -> None:
-        """Add a block: its samples, their rows (n,) and values (settings, n)."""
-        self._samples.write_table(samples)
-        self._waiting.append((row, values))
-        self._num_waiting += len(row)
-        if self._num_waiting >= GROUP_ROWS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is waiting."""
-        if self._num_waiting:
-            self._values.write(self._waiting)
-        self._waiting.clear()
-        self._num_waiting = 0
 
 
 def samples_table(ids: Sequence[str], row: IntArray, num_steps: IntArray, num_tokens: IntArray) -> pa.Table:
@@ -143,32 +127,16 @@ def samples_table(ids: Sequence[str], row: IntArray, num_steps: IntArray, num_to
     return pa.Table.from_arrays([arrow_texts(ids), *numbers], schema=SAMPLES_SCHEMA)
 
 
-def summary_table(summary: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return what is known of settings, a row each."""
-    columns = [[row[name] for row in summary] for name in SUMMARY_SCHEMA.names]
-    arrays = [
-        arrow_texts(column) if kind == pa.string() else arrow_numbers(np.array(column), kind)
-        for column, kind in zip(columns, SUMMARY_SCHEMA.types, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=SUMMARY_SCHEMA)
-
-
 @contextmanager
 def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
-    """Open a sweep's two tables for writing in a folder."""
+    """Open the tables of values and samples for writing in a folder."""
+    schema = SAMPLES_SCHEMA.with_metadata(document_metadata(note))
+    how: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "write_statistics": ["row"]}
     with (
-        closing(ValuesWriter(folder / VALUES, note)) as values,
-        pq.ParquetWriter(
-            folder / SAMPLES,
-            SAMPLES_SCHEMA.with_metadata(document_metadata(note)),
-            compression="snappy",
-            use_dictionary=False,
-            write_statistics=["row"],
-        ) as samples,
+        pq.ParquetWriter(folder / SAMPLES, schema, **how) as samples,
+        closing(SweepWriter(folder / VALUES, note, samples)) as writer,
     ):
-        writer = SweepWriter(values, samples)
         yield writer
-        writer.flush()
 
 
 class HeldTables:
@@ -184,7 +152,7 @@ class HeldTables:
         self._values.append(values)
 
     def joined(self) -> Self:
-        """Put the blocks together, once all are there."""
+        """Join the blocks after the last one was added."""
         self._samples, self._values = [pa.concat_tables(self._samples)], [np.concatenate(self._values, axis=1)]
         return self
 
@@ -227,5 +195,5 @@ def read_sweep_table(folder: Path, name: str, schema: pa.Schema) -> pa.Table:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep of ours."""
+    """Return whether a folder holds a sweep that grace-store wrote."""
     return find_document(folder / SWEEP_NOTE, SweepNote) is not None

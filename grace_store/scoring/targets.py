@@ -1,4 +1,4 @@
-"""The target set of an influence method: a store of its own, its samples in subtasks, each subtask a mean gradient."""
+"""The target set of an influence method: a store with its samples in subtasks, and a mean gradient for each subtask."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ NAMED_IN_A_SENTENCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """A target set as a user names it."""
+    """The settings of a target set."""
 
     store: Store | str | Path
     signals: tuple[str, ...] = ()
-    """One for each signal of the pool; none: those of the same names, or that fit."""
+    """One signal for each signal of the pool; if empty, the signals of the same names, or the only ones that fit."""
     subtasks: str | None = None
-    """Field of the records that names the subtask; None: every file of the plan is one."""
+    """Field of the records that names the subtask; None if every file of the plan is a subtask."""
     data: tuple[str, ...] = ()
-    """Where the target set's files are now, if they moved; only a field needs them."""
+    """New paths of the target set's files, if they moved; needed only with a field."""
 
     def open(self) -> Store:
         return self.store if isinstance(self.store, Store) else Store.open(self.store)
@@ -37,10 +37,10 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Subtasks:
-    """Which subtask every sample of the target plan belongs to."""
+    """The subtask of every sample of the target plan."""
 
     by: str | None
-    """The records' field, or None for the files."""
+    """Field of the records, or None for the files."""
     names: tuple[str, ...]
     of_sample: IntArray
     """Number of the subtask of each sample."""
@@ -48,21 +48,21 @@ class Subtasks:
 
 @dataclass(frozen=True, slots=True)
 class TargetSet:
-    """What is known of the targets once they are read."""
+    """A target set that was read."""
 
     reader: SignalReader
     subtasks: Subtasks
     sizes: IntArray
-    """Samples of each subtask that count: those that every signal has."""
+    """Number of samples of each subtask that every signal has; only these samples count."""
     num_set_aside: int
-    """Records that do not count, because planning or one of the signals set them aside."""
+    """Number of records that planning or one of the signals set aside."""
     num_zero: int
-    """Gradients without a direction, over all signals; their cosines are 0."""
+    """Number of zero gradients over all signals; their cosines are 0."""
     means: FloatArray
-    """(checkpoints, subtasks, D): of directions, or of gradients as long as they were."""
+    """(checkpoints, subtasks, D): mean directions, or mean gradients."""
 
     def describe(self, names: Sequence[str], data: Sequence[str]) -> TargetsNote:
-        """Return what a table says of its target set; names are the pool's signals."""
+        """Return the note of the target set; names are the signals of the pool."""
         store = self.reader.store
         return TargetsNote(
             store=store.location,
@@ -87,7 +87,11 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
     if targets.subtasks is None:
         if targets.data:
             raise SettingError("--target-data is read only for --subtasks: files are subtasks by their names alone")
-        return _by_file(store)
+        names = name_files([Path(file.path) for file in store.plan.files])
+        stems = [Path(name.removesuffix(".gz").removesuffix(".zst")).stem for name in names]
+        # If two files share a stem, the names hold as much of their paths as tells files apart.
+        labels = stems if len(set(stems)) == len(stems) else names
+        return Subtasks(None, tuple(labels), store.column("sample_file").astype(np.int64))
     from grace_store.pool.records import read_field  # the dataset's modules, which only a field needs
 
     values = read_field(store, targets.subtasks, targets.data or None)
@@ -100,24 +104,16 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
             f"{len(empty)} of {len(values)} target samples have no {targets.subtasks!r} ({ids}): every target sample "
             "needs a subtask"
         )
-    # As text, as it is shown: 1 and "1" are one subtask.
+    # Values are compared as text: 1 and "1" are the same subtask.
     numbers: dict[str, int] = {}
     of_sample = np.array([numbers.setdefault(str(value), len(numbers)) for value in values], dtype=np.int64)
     return Subtasks(targets.subtasks, tuple(numbers), of_sample)
 
 
-def _by_file(store: Store) -> Subtasks:
-    names = name_files([Path(file.path) for file in store.plan.files])
-    stems = [Path(name.removesuffix(".gz").removesuffix(".zst")).stem for name in names]
-    # Files that share a stem are told apart by as much of their paths as that takes.
-    labels = stems if len(set(stems)) == len(stems) else names
-    return Subtasks(None, tuple(labels), store.column("sample_file").astype(np.int64))
-
-
 def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, restore_length: bool) -> TargetSet:
     """Return the mean gradient of every subtask for every signal. Each signal must be finished.
 
-    One unit is in memory at a time, and gradients are added up in their order, so the result is always the same.
+    Memory holds one unit at a time. Gradients are added in the order of the plan, so the result is always the same.
     """
     reader = SignalReader(store, tuple(signals), reads=("vectors",))
     reader.check_complete(may_be_partial=False)
@@ -134,7 +130,7 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
         )
     means, num_zero = [], 0
     for number in signals_of:
-        sums = SubtaskMeans(len(subtasks.names), reader.dimension)
+        sums = SubtaskMeans(len(subtasks.names), reader.views[0].vector_size)
         for unit, mine in enumerate(counted):
             of_sample = np.where(mine, subtasks.of_sample[slice(*store.plan.unit_range(unit))], -1)
             num_zero += _add_unit(reader, number, unit, of_sample, sums, restore_length=restore_length)
@@ -146,9 +142,9 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
 def _add_unit(
     reader: SignalReader, number: int, unit: int, of_sample: IntArray, sums: SubtaskMeans, *, restore_length: bool
 ) -> int:
-    """Add a unit's gradients to their subtasks, -1 for none, and return how many of them have no direction."""
+    """Add a unit's gradients to their subtasks, -1 for no subtask; return the number of zero gradients."""
     found = reader.vectors(number, unit)
-    assert found is not None  # every unit is there: that was asked first
+    assert found is not None  # check_complete was called: every unit is there
     counted, num_zero = np.flatnonzero(of_sample >= 0), 0
     for start in range(0, len(counted), ROWS_AT_ONCE):
         rows = counted[start : start + ROWS_AT_ONCE]

@@ -1,4 +1,4 @@
-"""Weigh the steps of a store: a table out, block by block, from Grams alone, and what the weights do on the whole."""
+"""Weigh the steps of a store from Grams alone: write the table block by block, and summarise the weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import overload
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
 from grace_store.base.states import Flag, flag_counts
 from grace_store.base.text import counted, percent
 from grace_store.pool.pool import Pool, PoolLike, SignalWeights
-from grace_store.pool.walk import SampleBlock, SignalReader, SignalSamples
+from grace_store.pool.walk import SampleBlock, SignalReader
 from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals, where_note
@@ -27,8 +26,7 @@ from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, 
 from grace_store.store.storages import num_packed
 from grace_store.values.length_bias import z_for
 from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
-from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
 
 
 @overload
@@ -46,9 +44,9 @@ def weights(
 def weights(
     pool: PoolLike, spec: WeightsSpec | None = None, *, out: str | Path | None = None, listener: Listener = ignore
 ) -> WeightTable | Finding:
-    """Return the step weights of all done samples; or write them to out, and return what they do.
+    """Return the step weights of all done samples; or write them to out, and return a summary of the weights.
 
-    Several signals of the pool are weighed as one.
+    Several signals of the pool count as one signal.
     """
     pool = Pool.of(pool)
     reader = SignalReader(pool.store, pool.weights.names, wanted=pool.wanted)
@@ -83,12 +81,16 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
         if place is not None:
             in_all &= np.isin(np.arange(len(block)), place)
     total = sum(weights.weights.values())
-    signals = [
-        _taken(signal, in_all if place is None else in_all[place], share / total)
-        for signal, place, share in zip(block.signals, block.places, weights.weights.values(), strict=True)
-    ]
+    signals = []
+    for signal, place, share in zip(block.signals, block.places, weights.weights.values(), strict=True):
+        chosen = in_all if place is None else in_all[place]
+        gram, tokens, num_segments = signal.gram, signal.num_tokens, signal.num_steps + 1
+        if not chosen.all():
+            gram = gram[np.repeat(chosen, num_packed(num_segments))]
+            tokens = tokens[np.repeat(chosen, num_segments)]
+        signals.append(SignalGrams(gram, tokens, share / total))
     score = None
-    if WEIGHTINGS[spec.method].uses_scores:
+    if "scores" in WEIGHTINGS[spec.method].settings:
         score = score_signals(block, spec.scores, weights).step_score[np.repeat(in_all, block.num_steps)]
     part = weigh_ragged(block.num_steps[in_all], signals, spec, score)
     if in_all.all():
@@ -99,46 +101,7 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
     return found
 
 
-def _taken(signal: SignalSamples, chosen: BoolArray, share: float) -> SignalGrams:
-    """Return what a signal has of some of its samples."""
-    if chosen.all():
-        return SignalGrams(signal.gram, signal.num_tokens, share)
-    num_segments: IntArray = signal.num_steps + 1
-    gram = signal.gram[np.repeat(chosen, num_packed(num_segments))]
-    return SignalGrams(gram, signal.num_tokens[np.repeat(chosen, num_segments)], share)
-
-
-# ---------------------------------------------------------------- what weights do
-
-
-class RunningMean:
-    """A mean with its 95 % interval over samples, from sums alone."""
-
-    def __init__(self) -> None:
-        self._num, self._total, self._squares = 0, 0.0, 0.0
-
-    def add(self, values: FloatArray) -> None:
-        self._num += len(values)
-        self._total += float(values.sum())
-        self._squares += float((values**2).sum())
-
-    def estimate(self) -> Estimate:
-        """Return the mean of all that was added."""
-        mean = self._total / self._num if self._num else math.nan
-        if self._num < 2:
-            return Estimate(value=mean, num=self._num)
-        half_width = z_for() * math.sqrt(max(0.0, self._squares / self._num - mean**2) / (self._num - 1))
-        return Estimate(value=mean, low=mean - half_width, high=mean + half_width, num=self._num)
-
-
-def residual(cosine: FloatArray) -> FloatArray:
-    """Return the share of the answer's squared length that the best multiple of a sum leaves.
-
-    >>> residual(np.array([0.6, -0.6]))
-    array([0.64, 1.  ])
-    """
-    left: FloatArray = 1.0 - np.maximum(cosine, 0.0) ** 2
-    return left
+# ---------------------------------------------------------------- the summary of weights
 
 
 MEANS = {
@@ -148,14 +111,14 @@ MEANS = {
     "residual": "share of the answer's direction that the weighted sum leaves uncovered",
     "equal_residual": "the same with equal weights",
 }
-"""What is averaged over samples, in words."""
+"""Numbers that are averaged over samples, in words."""
 
 
 class WeightSummary:
-    """Counts and means over all samples that were weighed; memory does not grow with them.
+    """Counts and means over all samples; memory does not grow with the number of samples.
 
     num_samples; num_weighed, samples that have weights; num_all_zero, samples with weights that are all 0; num_steps,
-    steps that have a weight; num_zero, steps whose weight is 0.
+    steps that have a weight; num_zero, steps with weight 0.
     """
 
     def __init__(self) -> None:
@@ -163,7 +126,8 @@ class WeightSummary:
         self.counts: Counter[str] = Counter(dict.fromkeys(names, 0))
         self.flags: Counter[str] = Counter()
         self.largest = 0.0
-        self._means = {name: RunningMean() for name in MEANS}
+        self._sums = dict.fromkeys(MEANS, (0.0, 0.0))
+        """Sum and sum of squares over samples."""
 
     def add(self, found: RaggedWeights) -> None:
         """Count the samples of a block."""
@@ -177,13 +141,26 @@ class WeightSummary:
             self.counts.update(num_all_zero=int(is_zero.sum()))
         self.flags.update(flag_counts(found.flags.astype(np.uint32)))
         cosine, equal = found.cosine[has], found.equal_cosine[has]
-        values = (cosine, equal, cosine - equal, residual(cosine), residual(equal))
-        for mean, each in zip(self._means.values(), values, strict=True):
-            mean.add(each)
+        # The best multiple of a sum leaves this share of the answer's squared length uncovered.
+        left, equal_left = (1.0 - np.maximum(each, 0.0) ** 2 for each in (cosine, equal))
+        values = (cosine, equal, cosine - equal, left, equal_left)
+        for (name, (total, squares)), each in zip(self._sums.items(), values, strict=True):
+            self._sums[name] = total + float(each.sum()), squares + float((each**2).sum())
+
+    def means(self) -> dict[str, Estimate]:
+        """Return the means over samples with their 95 % intervals."""
+        num, found = self.counts["num_weighed"], {}
+        for name, (total, squares) in self._sums.items():
+            mean = total / num if num else math.nan
+            found[name] = Estimate(value=mean, num=num)
+            if num > 1:
+                half_width = z_for() * math.sqrt(max(0.0, squares / num - mean**2) / (num - 1))
+                found[name] = Estimate(value=mean, low=mean - half_width, high=mean + half_width, num=num)
+        return found
 
     def finding(self, pool: PoolNote | None, note: WeightsNote, out: Path) -> Finding:
-        """Return what the weights do, and where they were written."""
-        means = {name: mean.estimate() for name, mean in self._means.items()}
+        """Return the summary as a finding; out is the file that was written."""
+        means = self.means()
         rows: list[dict[str, Cell]] = [{"name": MEANS[name], "mean": each} for name, each in means.items()]
         columns = {"name": Column(heading="mean over samples"), "mean": Column(heading="95 %")}
         notes = [f"{out}: weights of {counted(self.counts['num_weighed'], 'sample')}, the largest {self.largest:.3g}."]
@@ -208,15 +185,21 @@ class WeightSummary:
 
     @property
     def conclusion(self) -> str:
-        """What the weights do, in a sentence or two."""
+        """The effect of the weights, in a sentence or two."""
         if not self.counts["num_weighed"]:
             flagged = ", ".join(f"{count} {name}" for name, count in self.flags.items() if count)
             why = f": the flags say why ({flagged})" if flagged else ""
             return f"None of {counted(self.counts['num_samples'], 'sample')} has weights{why}."
-        return f"{self._closer()} {self._zeros()}"
+        counts = self.counts
+        zeros = percent(counts["num_zero"] / counts["num_steps"])
+        told = f"{zeros} of {counted(counts['num_steps'], 'step')} get weight 0"
+        if num_all := counts["num_all_zero"]:
+            told += f"; in {counted(num_all, 'sample')} all do, since no step points the way of the answer"
+        without = counts["num_samples"] - counts["num_weighed"]
+        return f"{self._closer()} {told}.{f' {without} have no weights.' if without else ''}"
 
     def _closer(self) -> str:
-        cosine, equal, gain, left, equal_left = (mean.estimate() for mean in self._means.values())
+        cosine, equal, gain, left, equal_left = self.means().values()
         between = ""
         if gain.is_known:
             between = f" ({gain.value:+.3f} a sample, 95 % interval {gain.low:.3f} to {gain.high:.3f})"
@@ -231,14 +214,3 @@ class WeightSummary:
             f"the sum leaves {percent(left.value)} of the answer's direction uncovered, "
             f"{percent(equal_left.value)} with equal weights."
         )
-
-    def _zeros(self) -> str:
-        counts = self.counts
-        told = f"{percent(counts['num_zero'] / counts['num_steps'])} of {counted(counts['num_steps'], 'step')} "
-        told += "get weight 0"
-        if counts["num_all_zero"]:
-            told += (
-                f"; in {counted(counts['num_all_zero'], 'sample')} all do, since no step points the way of the answer"
-            )
-        without = counts["num_samples"] - counts["num_weighed"]
-        return f"{told}.{f' {without} have no weights.' if without else ''}"

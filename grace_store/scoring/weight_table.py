@@ -1,4 +1,4 @@
-"""The table of step weights: Parquet, one row a sample, with the note of what made it in the metadata."""
+"""The table of step weights: a Parquet file with one row for each sample, and a note in its metadata."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WeightTable(NotedTable[WeightsNote]):
-    """A table of weights in memory: its columns as Arrow, and what made it."""
+    """A table of weights in memory: its columns as Arrow, and its note."""
 
     def __repr__(self) -> str:
         place = f", {self.path}" if self.path else ""
@@ -60,7 +60,7 @@ class WeightTable(NotedTable[WeightsNote]):
         return WEIGHTINGS[self.note.spec.method].is_mask and self.note.spec.answer_weight in (0.0, 1.0)
 
     def segment_weights(self, rows: IntArray) -> Iterator[FloatArray | None]:
-        """Yield the weights of each of some records' segments, the answer last; None for one whose steps have none."""
+        """Yield the weights of each record's segments, the answer last; None for a record without weights."""
         column = self.table["weight"].combine_chunks()
         place, is_there = find_rows(self.row, rows)
         offsets, flat = column.offsets.to_numpy(), column.values.to_numpy(zero_copy_only=False)
@@ -96,7 +96,7 @@ def weights_schema(note: WeightsNote) -> pa.Schema:
 
 
 def read_weights(path: str | Path) -> WeightTable:
-    """Read a table of weights, or say why the file is none."""
+    """Read a table of weights; raise DataError if the file is not such a table."""
     path = Path(path)
     note = read_note(path, WeightsNote)
     table = read_columns(path, COLUMNS, note.maker)
@@ -113,4 +113,4 @@ def read_weights(path: str | Path) -> WeightTable:
 
 
 WeightsLike = WeightTable | str | Path
-"""A table of weights, or where it is."""
+"""A table of weights, or its path."""

@@ -21,7 +21,7 @@ from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt, UnknownName
-from grace_store.store import keys
+from grace_store.store.backend import chunk_key, commit_key
 from grace_store.store.digested_json import BODY, from_bytes, sealed_body
 from grace_store.store.layout import ArraySpec
 
@@ -89,7 +89,7 @@ class ArrayGroup:
     def _whole(self, name: str, number: int) -> Array:
         """Return a chunk by its number, with its padding."""
         spec = self.specs[name]
-        key = f"{self.path}/{keys.chunk_key(name, len(spec.dims), number)}"
+        key = f"{self.path}/{chunk_key(name, len(spec.dims), number)}"
         if (raw := self.backend.read(key)) is None:
             raise broken(self.backend, key, "is missing")
         try:
@@ -205,7 +205,7 @@ class ChunkReader:
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
         """Return the chunks of each unit's commit, after a check of its digest and owner; verify checks more."""
         backend = self._group.backend
-        commits = [keys.commit_key(self._signal, unit) for unit in units]
+        commits = [commit_key(self._signal, unit) for unit in units]
         found: dict[int, Digests] = {}
         for unit, key, raw in zip(units, commits, backend.read_all(commits), strict=True):
             try:
@@ -222,7 +222,7 @@ class ChunkReader:
         """Yield the chunk of each (array, unit), with its padding; the backend may read several at a time."""
         specs = [self._group.specs[name] for name, _ in wanted]
         both = zip(specs, wanted, strict=True)
-        chunks = [keys.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
+        chunks = [chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
         raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
         for (name, unit), key, raw in zip(wanted, chunks, raws, strict=True):
             where = f"{self._group.path}/{key}"
@@ -239,7 +239,7 @@ class ChunkReader:
         try:
             chunk = decode_chunk(raw, spec)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            where = f"{self._group.path}/{keys.chunk_key(name, len(spec.dims), unit)}"
+            where = f"{self._group.path}/{chunk_key(name, len(spec.dims), unit)}"
             raise broken(self._group.backend, where, f"cannot be decoded ({error})") from error
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
 

@@ -12,10 +12,25 @@ from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import Commit
 from grace_store.base.states import STATE_CODES, STATE_DONE
-from grace_store.store import keys, layout
+from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
+from grace_store.store.backend import (
+    COMMITS,
+    COMPLETIONS,
+    GROUPS,
+    LOCKS,
+    PLAN_COPY,
+    RUNS,
+    SAMPLES_GROUP,
+    TMP,
+    chunk_key,
+    commit_key,
+    completion_key,
+    sharing_key,
+    signal_copy_key,
+    signal_key,
+)
 from grace_store.store.digested_json import from_bytes, group_bytes
-from grace_store.store.keys import COMMITS, COMPLETIONS, LOCKS, RUNS, SAMPLES_GROUP, TMP
 from grace_store.store.metadata_backup import wrong_copy
 from grace_store.store.opened import SignalView, Store, is_commit_name
 from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
@@ -66,7 +81,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
     for array in arrays:
         digest = hashlib.sha256()
         for start in range(0, array.shape[0], array.chunks[0]):
-            key = f"{SAMPLES_GROUP}/{keys.chunk_key(array.name, len(array.dims), start // array.chunks[0])}"
+            key = f"{SAMPLES_GROUP}/{chunk_key(array.name, len(array.dims), start // array.chunks[0])}"
             if key not in sizes:
                 yield problem(key, "chunk is missing")
             elif deep:
@@ -99,7 +114,7 @@ def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) ->
     # With wrong metadata no unit can be read, but the units themselves may be intact.
     yield from _check_units(view, sizes, committed, sums, deep=deep, readable=not wrong)
     for unit in sorted(committed - set(plan.units)):
-        yield Problem(view.name, unit, keys.commit_key(view.name, unit), "the plan has no such unit", "delete")
+        yield Problem(view.name, unit, commit_key(view.name, unit), "the plan has no such unit", "delete")
     yield from _check_completion(view, sums)
 
 
@@ -115,9 +130,9 @@ def _check_units(
 ) -> Iterator[Problem]:
     """Check the units of the plan one by one, and add their intact commits to sums."""
     units = view.store.plan.units
-    commits = view.store.backend.read_all(keys.commit_key(view.name, unit) for unit in units if unit in committed)
+    commits = view.store.backend.read_all(commit_key(view.name, unit) for unit in units if unit in committed)
     for unit in units:
-        key = keys.commit_key(view.name, unit)
+        key = commit_key(view.name, unit)
         if unit not in committed:
             yield Problem(view.name, unit, key, "unit is not committed", "extract")
             continue
@@ -149,20 +164,20 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
     lost = sorted({*backend.names(COMMITS), *totals} - set(store.signal_names))
     for name in lost:
         text = "the metadata of the signal is missing, although units were committed"
-        yield Problem(name, None, f"{keys.signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
-    known = {"zarr.json", keys.PLAN_COPY, *(f"{group}/zarr.json" for group in keys.GROUPS)}
+        yield Problem(name, None, f"{signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
+    known = {"zarr.json", PLAN_COPY, *(f"{group}/zarr.json" for group in GROUPS)}
     known.update(f"{SAMPLES_GROUP}/{key}" for key in layout.array_keys(layout.plan_arrays(store.plan)))
     # Other checks report files below these prefixes, or the format does not describe them.
     beyond = [f"{RUNS}/", f"{LOCKS}/", *(f"{TMP}/{name.removesuffix('.json')}/" for name in backend.names(LOCKS))]
-    beyond += [f"{keys.signal_key(name)}/" for name in lost]
+    beyond += [f"{signal_key(name)}/" for name in lost]
     for name in [*store.signal_names, *lost]:
-        known.update((keys.completion_key(name), keys.signal_copy_key(name), keys.sharing_key(name)))
-        known.update(keys.commit_key(name, unit) for unit in _committed_units(name, sizes))
+        known.update((completion_key(name), signal_copy_key(name), sharing_key(name)))
+        known.update(commit_key(name, unit) for unit in _committed_units(name, sizes))
     for name in store.signal_names:
         try:
             view = store.signal(name)
         except Corrupt:
-            beyond.append(f"{keys.signal_key(name)}/")
+            beyond.append(f"{signal_key(name)}/")
             continue
         known.update(f"{view.key}/{key}" for key in ("zarr.json", *layout.array_keys(view.arrays)))
     for key in sizes:
@@ -172,7 +187,7 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
 
 def remedy_of_lost(store: Store, signal: str) -> Remedy:
     """Return the remedy for a signal whose document is damaged or missing."""
-    return "delete" if store.backend.size(keys.signal_copy_key(signal)) is None else "repair"
+    return "delete" if store.backend.size(signal_copy_key(signal)) is None else "repair"
 
 
 def _wrong_documents(store: Store, expected: dict[str, bytes]) -> Iterator[tuple[str, str]]:
@@ -197,12 +212,12 @@ def specified(metadata: Any) -> Any:
 
 
 def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes) -> Iterator[tuple[str, str]]:
-    expected = {keys.chunk_key(a.name, len(a.dims), commit.unit) for a in view.arrays if a.is_per_unit}
+    expected = {chunk_key(a.name, len(a.dims), commit.unit) for a in view.arrays if a.is_per_unit}
     for name in sorted(expected ^ set(commit.chunks)):
         yield f"{view.key}/{name}", "the commit does not list the chunks of the format"
     start, stop = view.store.plan.unit_range(commit.unit)
     if commit.num_samples != stop - start or commit.num_done + len(commit.set_aside) != commit.num_samples:
-        yield keys.commit_key(view.name, commit.unit), "samples done and set aside do not add up"
+        yield commit_key(view.name, commit.unit), "samples done and set aside do not add up"
     for name, chunk in commit.chunks.items():
         key = f"{view.key}/{name}"
         if (size := sizes.get(key)) is None:
@@ -219,7 +234,7 @@ def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) 
     try:
         arrays = {
             array.name: view.chunks.decoded(
-                array.name, commit.unit, raws[keys.chunk_key(array.name, len(array.dims), commit.unit)]
+                array.name, commit.unit, raws[chunk_key(array.name, len(array.dims), commit.unit)]
             )
             for array in view.arrays
             if array.is_per_unit
@@ -272,7 +287,7 @@ def _check_sharing(view: SignalView, *, is_begun: bool) -> Iterator[Problem]:
             return
     except Corrupt as error:
         text = str(error)
-    yield Problem(view.name, None, keys.sharing_key(view.name), text, "repair")
+    yield Problem(view.name, None, sharing_key(view.name), text, "repair")
 
 
 def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:
@@ -286,4 +301,4 @@ def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:
     except Corrupt as error:
         text = str(error)
     if text:
-        yield Problem(view.name, None, keys.completion_key(view.name), text, remedy)
+        yield Problem(view.name, None, completion_key(view.name), text, remedy)

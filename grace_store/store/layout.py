@@ -1,5 +1,6 @@
 """The keys and arrays of a store (shapes, chunks, types) as in schemas/FORMAT.md. Pure functions of the plan."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -7,12 +8,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import MissingExtra, SettingError
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import STATE_CODES, TEXT_FLAGS, text_mask
-from grace_store.store.keys import chunk_key
+from grace_store.store.backend import chunk_key
 from grace_store.store.storages import storage_of
+
+LOWEST_ZARR = (3, 1, 3)
+
+
+def check_zarr(installed: str) -> None:
+    """Raise MissingExtra for a version of zarr that fails to start or reports intact stores as damaged."""
+    if tuple(map(int, re.findall(r"\d+", installed)[:3])) < LOWEST_ZARR:
+        lowest = ".".join(map(str, LOWEST_ZARR))
+        raise MissingExtra(f"zarr {installed} is too old for grace-store. Run `pip install 'zarr>={lowest}'`.")
+
 
 # ---------------------------------------------------------------- arrays
 

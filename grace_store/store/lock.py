@@ -23,8 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from grace_store.base.errors import NotAStore, StorageError, StoreBusy
-from grace_store.store.backend import Backend, LocalBackend
-from grace_store.store.keys import LOCKS, TMP
+from grace_store.store.backend import LOCKS, TMP, Backend, LocalBackend
 
 RENEW_SECONDS = 60.0
 SILENT_SECONDS = 900.0

@@ -2,9 +2,8 @@
 
 from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import Plan, Signal
-from grace_store.store.backend import Backend
+from grace_store.store.backend import COMMITS, PLAN_COPY, SIGNALS_GROUP, Backend, signal_copy_key, signal_key
 from grace_store.store.digested_json import group_bytes, group_document
-from grace_store.store.keys import COMMITS, PLAN_COPY, SIGNALS_GROUP, signal_copy_key, signal_key
 
 Restored = tuple[str | None, str, str]
 """A document that was damaged or lost and is restored: its signal, its key, and the problem."""

@@ -4,29 +4,67 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import zarr
 
-from grace_store.base.arrays import Array, Float32Array, FloatArray, IntArray, Positions, find_rows
+from grace_store.base.arrays import (
+    Array,
+    ByteArray,
+    Float32Array,
+    FloatArray,
+    Int32Array,
+    IntArray,
+    Positions,
+    find_rows,
+)
 from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinished, UnknownName
 from grace_store.base.metadata import Commit, Completion, Plan, Sharing, SharingDocument, Signal
 from grace_store.base.states import STATE_CODES, TEXT_SHIFT
 from grace_store.base.text import counted
-from grace_store.store import keys, layout
+from grace_store.store import layout
 from grace_store.store.array_group import ArrayGroup, ChunkReader
-from grace_store.store.backend import Backend, LocalBackend, open_backend
+from grace_store.store.backend import (
+    COMMITS,
+    PLAN_COPY,
+    SAMPLES_GROUP,
+    SIGNALS_GROUP,
+    Backend,
+    LocalBackend,
+    commit_key,
+    completion_key,
+    open_backend,
+    sharing_key,
+    signal_key,
+)
 from grace_store.store.digested_json import from_bytes, group_document, unseal
-from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
-from grace_store.store.sample_rows import SampleRows
 from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64
 """If a plan has more chunks of samples than this, opening it checks that they exist."""
 _REDO_ALL = "Without it the units cannot be used: `grace-store verify --repair` computes all of them again."
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """The plan's columns for some samples."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("id", "row", "file", "offset", "length", "digest", "num_steps")
+
+    sample_id: list[str]
+    row: IntArray
+    file: Int32Array
+    offset: IntArray
+    length: IntArray
+    digest: ByteArray
+    num_steps: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.sample_id)
 
 
 class Store:
@@ -56,7 +94,7 @@ class Store:
                     raise Corrupt(f"{backend.location}: {what}.")
             return cls(backend, plan)
         except (Corrupt, NotAStore) as error:
-            if backend.size(keys.PLAN_COPY) is not None:
+            if backend.size(PLAN_COPY) is not None:
                 error.add_note("`grace-store verify --repair` restores the plan from its copy.")
             raise
 
@@ -81,7 +119,7 @@ class Store:
     def signal_names(self) -> list[str]:
         """Names of the signals, sorted. A signal exists if the metadata of its group exists."""
         names = [name for name in self.backend.names(SIGNALS_GROUP) if name != "zarr.json"]
-        documents = self.backend.read_all(f"{keys.signal_key(name)}/zarr.json" for name in names)
+        documents = self.backend.read_all(f"{signal_key(name)}/zarr.json" for name in names)
         return [name for name, document in zip(names, documents, strict=True) if document is not None]
 
     def signal(self, name: str | None = None) -> SignalView:
@@ -94,8 +132,7 @@ class Store:
                 raise UnknownName(f"{self.location}: say which signal is meant (there are: {known}) by --signal.")
             name = names[0]
         elif (
-            name not in self.backend.names(SIGNALS_GROUP)
-            or self.backend.size(f"{keys.signal_key(name)}/zarr.json") is None
+            name not in self.backend.names(SIGNALS_GROUP) or self.backend.size(f"{signal_key(name)}/zarr.json") is None
         ):
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
             raise UnknownName(f"{self.location} has no signal {name!r} (there are: {known}).")
@@ -153,7 +190,7 @@ class SignalView:
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
-        self.key = keys.signal_key(name)
+        self.key = signal_key(name)
         where = f"{store.location}/{self.key}/zarr.json"
         self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
         if self.signal.name != name:
@@ -206,21 +243,21 @@ class SignalView:
 
     def committed_units(self) -> list[int]:
         """Return the units that have a commit, in order, from one listing."""
-        names = self.store.backend.names(f"{keys.COMMITS}/{self.name}")
+        names = self.store.backend.names(f"{COMMITS}/{self.name}")
         return [int(name[:-5]) for name in names if is_commit_name(name)]
 
     def commit(self, unit: int) -> Commit:
         """Return a unit's commit; raise Corrupt if it is missing, damaged or of another signal."""
-        return self.parsed_commit(unit, self.store.backend.read(keys.commit_key(self.name, unit)))
+        return self.parsed_commit(unit, self.store.backend.read(commit_key(self.name, unit)))
 
     def commits(self, units: Sequence[int]) -> Iterator[Commit]:
         """Yield the commits of units as commit does; the backend may read several at a time."""
-        found = self.store.backend.read_all([keys.commit_key(self.name, unit) for unit in units])
+        found = self.store.backend.read_all([commit_key(self.name, unit) for unit in units])
         return map(self.parsed_commit, units, found)
 
     def parsed_commit(self, unit: int, raw: bytes | None) -> Commit:
         """Return a unit's commit from its bytes; raise Corrupt if they are not a commit of this unit and signal."""
-        key = keys.commit_key(self.name, unit)
+        key = commit_key(self.name, unit)
         commit = unseal(from_bytes(raw, key), Commit, key)
         if commit.unit != unit or commit.signal_sha256 != self.identity:
             raise Corrupt(f"{key} belongs to another unit or signal.")
@@ -228,13 +265,13 @@ class SignalView:
 
     def completion(self) -> Completion | None:
         """Return the totals of the signal; None if it is not complete."""
-        key = keys.completion_key(self.name)
+        key = completion_key(self.name)
         raw = self.store.backend.read(key)
         return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
 
     def sharing(self) -> Sharing | None:
         """Return how samples share prompts and images, from the probe of the first run; None before it."""
-        key = keys.sharing_key(self.name)
+        key = sharing_key(self.name)
         if (raw := self.store.backend.read(key)) is None:
             return None
         try:
@@ -370,7 +407,7 @@ def is_commit_name(name: str) -> bool:
 
 def is_committed(view: SignalView, unit: int) -> bool:
     """Return whether a unit is committed."""
-    return view.store.backend.size(keys.commit_key(view.name, unit)) is not None
+    return view.store.backend.size(commit_key(view.name, unit)) is not None
 
 
 StoreLike = Store | str | Path

@@ -17,11 +17,21 @@ from grace_store.base.errors import NotAStore
 from grace_store.base.metadata import DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, TEXT_FLAGS, Reason, text_mask
-from grace_store.store import keys, layout
+from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
-from grace_store.store.backend import Backend, open_backend
+from grace_store.store.backend import (
+    COMMITS,
+    GROUPS,
+    LEDGER_GROUP,
+    PLAN_COPY,
+    SAMPLES_GROUP,
+    SIGNAL_COPIES,
+    SIGNALS_GROUP,
+    TMP,
+    Backend,
+    open_backend,
+)
 from grace_store.store.digested_json import group_bytes
-from grace_store.store.keys import COMMITS, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.layout import PlannedSample, sample_arrays
 from grace_store.store.lock import Lease
 from grace_store.store.metadata_backup import write_copy
@@ -74,7 +84,7 @@ class PlanWriter:
         """Delete the remains of a plan that was cancelled or cut short."""
         for group in (SAMPLES_GROUP, SIGNALS_GROUP):
             self._backend.delete_tree(group)
-        self._backend.delete(keys.PLAN_COPY)
+        self._backend.delete(PLAN_COPY)
 
     def finish(self, spec: DataSpec, files: Iterable[DataFile], samples_per_unit: int | None, created_by: str) -> Plan:
         """Write the remaining samples and then the plan."""
@@ -199,14 +209,14 @@ def replace_plan(backend: Backend, stage: Backend) -> None:
     The copy of the old plan is replaced last, so that the next planning can read its settings.
     """
     unfinished = [f"{SIGNALS_GROUP}/{name}" for name in backend.names(SIGNALS_GROUP) if name != "zarr.json"]
-    for remains in (*unfinished, keys.SIGNAL_COPIES):
+    for remains in (*unfinished, SIGNAL_COPIES):
         backend.delete_tree(remains)
     backend.flush()
     backend.delete("zarr.json")
     backend.flush()
     backend.delete_tree(SAMPLES_GROUP)
-    last = (keys.PLAN_COPY, "zarr.json")
-    first = [key for key in stage.walk() if key not in last and not key.startswith(keys.TMP)]
+    last = (PLAN_COPY, "zarr.json")
+    first = [key for key in stage.walk() if key not in last and not key.startswith(TMP)]
     for together in (first, *([key] for key in last)):
         for key in together:
             if (value := stage.read(key)) is not None:
@@ -218,7 +228,7 @@ def plan_documents(plan: Plan) -> dict[str, bytes]:
     """Return {key: bytes} of all metadata of a plan; the zarr.json of the root is last."""
     arrays = layout.plan_arrays(plan)
     documents = {f"{SAMPLES_GROUP}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
-    documents |= {f"{group}/zarr.json": group_bytes() for group in keys.GROUPS}
+    documents |= {f"{group}/zarr.json": group_bytes() for group in GROUPS}
     return documents | {"zarr.json": group_bytes(plan)}
 
 
@@ -226,8 +236,8 @@ def check_claimable(backend: Backend) -> None:
     """Raise NotAStore unless the location is empty or has only the remains of an unfinished plan."""
     arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
     samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
-    ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{keys.LEDGER_GROUP}/.*")
-    if not (strangers := [name for name in backend.names("") if name not in keys.GROUPS]):
+    ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
+    if not (strangers := [name for name in backend.names("") if name not in GROUPS]):
         if backend.names(COMMITS):
             raise NotAStore(
                 f"{backend.location} holds units of a store whose plan (zarr.json) is gone. "

@@ -13,8 +13,9 @@ from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import ChunkDigest, Commit, Completion, SampleSetAside, Sharing, SharingDocument, Signal
 from grace_store.base.states import STATE_CODES, STATE_DONE, SampleSignals, UnitOutcome, UnitSignals
 from grace_store.base.text import counted
-from grace_store.store import keys, layout
+from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
+from grace_store.store.backend import check_signal_name, commit_key, completion_key, sharing_key, signal_key
 from grace_store.store.digested_json import group_bytes, seal, to_bytes
 from grace_store.store.lock import Lease
 from grace_store.store.metadata_backup import write_copy
@@ -28,10 +29,10 @@ _POLL_SECONDS = 0.1
 
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal, and last the metadata that makes the signal exist."""
-    keys.check_signal_name(signal.name)
+    check_signal_name(signal.name)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
-    store.backend.write(f"{keys.signal_key(signal.name)}/zarr.json", group_bytes(signal))
+    store.backend.write(f"{signal_key(signal.name)}/zarr.json", group_bytes(signal))
     store.backend.flush()
     return store.signal(signal.name)
 
@@ -43,10 +44,10 @@ def keep_sharing(view: SignalView, found: Sharing) -> None:
     """
     document = to_bytes(seal(SharingDocument(signal_sha256=view.identity, sharing=found)))
     deadline = time.monotonic() + WHOLE_SECONDS
-    while not view.store.backend.write_new(keys.sharing_key(view.name), document):
+    while not view.store.backend.write_new(sharing_key(view.name), document):
         try:
             if view.sharing() is None:
-                where = f"{view.store.location}/{keys.sharing_key(view.name)}"
+                where = f"{view.store.location}/{sharing_key(view.name)}"
                 raise Corrupt(f"{where} can neither be read nor written. Delete it and run again.")
         except Corrupt:
             if time.monotonic() >= deadline:
@@ -62,7 +63,7 @@ def drop_damaged_sharing(view: SignalView) -> None:
     try:
         view.sharing()
     except Corrupt:
-        view.store.backend.delete(keys.sharing_key(view.name))
+        view.store.backend.delete(sharing_key(view.name))
 
 
 def rewrite_signal_metadata(view: SignalView) -> None:
@@ -77,7 +78,7 @@ def _write_metadata(store: Store, signal: Signal) -> None:
     constants = {name: (0, values) for name, (_, values, _) in storage_of(signal.spec).constants().items()}
     encoder = ArrayEncoder(arrays)
     documents = encoder.metadata | encoder.encode(constants)
-    store.backend.write_all({f"{keys.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
+    store.backend.write_all({f"{signal_key(signal.name)}/{name}": value for name, value in documents.items()})
     store.backend.flush()
 
 
@@ -126,7 +127,7 @@ class UnitWriter:
             chunks={name: digest_of(value) for name, value in chunks.items()},
         )
         self.confirm()
-        backend.write(keys.commit_key(self._view.name, unit), to_bytes(seal(commit)))
+        backend.write(commit_key(self._view.name, unit), to_bytes(seal(commit)))
         backend.flush()
         return commit
 
@@ -172,7 +173,7 @@ def complete_signal(view: SignalView) -> Completion:
         wanted = counted(view.store.plan.num_units, "unit")
         raise Corrupt(f"{view.name} has {len(units)} of {wanted}; it is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)
-    view.store.backend.write(keys.completion_key(view.name), to_bytes(seal(completion)))
+    view.store.backend.write(completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()
     return completion
 
@@ -180,8 +181,8 @@ def complete_signal(view: SignalView) -> Completion:
 def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
     """Delete commits, so that the next run computes these units again."""
     backend = view.store.backend
-    backend.delete(keys.completion_key(view.name))
-    backend.delete(*(keys.commit_key(view.name, unit) for unit in units))
+    backend.delete(completion_key(view.name))
+    backend.delete(*(commit_key(view.name, unit) for unit in units))
     backend.flush()
 
 

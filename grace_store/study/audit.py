@@ -8,12 +8,17 @@ from pathlib import Path
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
 from grace_store.base.text import counted, percent_more
 from grace_store.choose.choice_conclusion import group_sizes, rise_and_fall
-from grace_store.scoring.conclusions import LENGTH_WORDS, MORE, VAGUE, beyond_chance, chance_text, explained_text
 from grace_store.scoring.provenance import filter_scores, groups_of, noted_pool
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.values.length_bias import (
+    LENGTH_WORDS,
     MIN_AUDITED,
+    MORE,
+    VAGUE,
+    beyond_chance,
+    chance_text,
     explained_by_lengths,
+    explained_text,
     length_measures,
     residuals,
     step_measures,

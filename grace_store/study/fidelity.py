@@ -22,9 +22,9 @@ from grace_store.run.open_signal import check_same
 from grace_store.study import Study
 from grace_store.values.agreement import agreement, jaccard_by_chance, survival
 from grace_store.values.methods.grace import RaggedScores, score_grams
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
-from grace_store.values.score_spec import ScoreSpec
 
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0

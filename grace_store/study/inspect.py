@@ -25,7 +25,7 @@ from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.methods.grace import score_grams
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 
 def inspect(pool: PoolLike, sample: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from grace_store.base.arrays import Array, FloatArray, IntArray
+from grace_store.base.arrays import Array, FloatArray, IntArray, offsets_of, sum_by_sample
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
@@ -21,9 +21,10 @@ from grace_store.pool.walk import STATISTICS, SampleBlock, SignalReader, SignalS
 from grace_store.store.opened import SignalView
 from grace_store.study import Study
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
-from grace_store.values.gram import is_step, offsets_of, sum_by_sample
+from grace_store.values.gram import is_step
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.methods.loss import loss_values
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import rank
 from grace_store.values.roc import (
@@ -37,7 +38,6 @@ from grace_store.values.roc import (
     find_first_errors,
     question_draws,
 )
-from grace_store.values.score_spec import ScoreSpec
 
 FEWEST_LABELS = 5
 """Right ones and wrong ones that there must be of either."""

@@ -13,7 +13,7 @@ from grace_store.base.states import HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.choose.duplicate_table import read_duplicates
 from grace_store.choose.select import read_subset
-from grace_store.pool.records import read_field, read_fields
+from grace_store.pool.records import SampleRecords, read_field
 from grace_store.scoring.provenance import noted_pool, open_store_of
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.study.judge import FEWEST_LABELS, NUM_WRONG
@@ -50,7 +50,7 @@ def find_planted(
     """
     table = read_scores(scores, steps=False)
     store = open_store_of(table, None)
-    fields = read_fields(store, [kind, copy_of], positions=store.positions_of(table.row))
+    fields = SampleRecords(store, positions=store.positions_of(table.row)).fields([kind, copy_of])
     kinds = [str(each) for each in fields[kind]]
     flagged = np.flatnonzero(table.is_flagged(HYGIENE_FLAGS))
     chosen = [read_subset(path).chosen for path in (subset, unflagged)]

@@ -21,8 +21,8 @@ from grace_store.store.storages import STORAGES, packed_grams, stored_form
 from grace_store.study import Study
 from grace_store.values.agreement import jaccard_by_chance, share_kept, step_survival, survival
 from grace_store.values.methods.grace import score_ragged
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget
-from grace_store.values.score_spec import ScoreSpec
 
 MAX_DECODED = 20_000
 """Precision is tried on at most this many samples, in units spread evenly: their vectors have to be read."""

@@ -23,7 +23,8 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.text import counted
 from grace_store.choose.selection import samples_named
-from grace_store.pool.records import question_digests, wording_digests
+from grace_store.data.sample_digests import wording_digest
+from grace_store.pool.records import digest_samples, question_digests
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.weight_table import read_weights
 from grace_store.store.opened import Store
@@ -62,7 +63,7 @@ def gather_samples(
         digests = question_digests(store, None, data, pool)
         held, asked = _hold_out(store, pool, digests, spec)
     else:
-        digests = wording_digests(store, data, pool)
+        digests = digest_samples(store, data, pool, wording_digest)
         held, asked = _all_of(other, spec)
     _check_enough(len(held), spec.held_out)
     is_held = np.isin(digests, asked)
@@ -259,7 +260,7 @@ def _all_of(other: Store, spec: TrialSpec) -> tuple[IntArray, Digests]:
     positions = np.arange(other.plan.num_samples)
     digests = question_digests(other, None, None, positions)
     first = _first_of_each(digests, other.column("sample_row").astype(np.int64), spec.training.seed)
-    return np.sort(first[:MOST_ITEMS]), wording_digests(other, None, positions)
+    return np.sort(first[:MOST_ITEMS]), digest_samples(other, None, positions, wording_digest)
 
 
 def _check_enough(num_items: int, held_out: str) -> None:

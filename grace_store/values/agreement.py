@@ -1,7 +1,7 @@
-"""How far two ways of scoring agree: in the order of samples, and in what they choose. Knows no store and no model.
+"""Agreement of two scorings, in the order of samples and in the best samples. Knows no store and no model.
 
-Orders are compared by rank correlation (Spearman's), subsets by Jaccard's index: those in both over those in either.
-Intervals come from a seeded bootstrap over samples: steps of one sample go together, so samples are drawn, not steps.
+Orders are compared by rank correlation (Spearman's), subsets by the Jaccard index: intersection over union.
+Intervals come from a seeded bootstrap over samples, because the steps of one sample are not independent.
 """
 
 import math
@@ -15,7 +15,7 @@ from grace_store.values.ranking import Ratio, budget, rank, top_mask
 
 
 def jaccard(num_both: int, num_one: int, num_other: int) -> float:
-    """Return the overlap of two subsets from how many are in both, and in each; NaN if both are empty.
+    """Return the overlap of two subsets from their sizes and the number of common samples; NaN if both are empty.
 
     >>> jaccard(2, 3, 3)
     0.5
@@ -25,7 +25,7 @@ def jaccard(num_both: int, num_one: int, num_other: int) -> float:
 
 
 def jaccard_by_chance(num_samples: int, num_chosen: int) -> float:
-    """Return what two independent random subsets share in the mean, to first order.
+    """Return the mean overlap of two independent random subsets, to first order.
 
     >>> round(jaccard_by_chance(100, 20), 4)
     0.1111
@@ -35,7 +35,10 @@ def jaccard_by_chance(num_samples: int, num_chosen: int) -> float:
 
 
 def agreement(one: FloatArray, other: FloatArray, offsets: IntArray, *, draws: int = 200, seed: int = 0) -> Estimate:
-    """Compare two flat columns of which sample i owns offsets[i]..offsets[i + 1]; pairs that lack one do not count."""
+    """Return the rank correlation of two flat columns, where sample i owns offsets[i]..offsets[i + 1].
+
+    Entries that are not finite in both columns do not count.
+    """
     both = np.isfinite(one) & np.isfinite(other)
     kept = np.concatenate([[0], np.cumsum(both)])[offsets]
     first, second = one[both], other[both]
@@ -50,12 +53,12 @@ def agreement(one: FloatArray, other: FloatArray, offsets: IntArray, *, draws: i
 
 
 def share_kept(jaccard: float) -> float:
-    """Return the share of a subset that is in another of the same size, by their Jaccard index."""
+    """Return the share of a subset that is in another subset of the same size, from their Jaccard index."""
     return 2 * jaccard / (1 + jaccard)
 
 
 def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Estimate:
-    """Compare the best of two columns of values over the same samples; the interval draws the samples again."""
+    """Return the overlap of the best samples by two columns of values, with a bootstrap interval over samples."""
     both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
     value, other = value[both], other[both]
     count = budget(ratio, len(both))
@@ -67,7 +70,7 @@ def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int =
 
 
 def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntArray], count: int) -> float:
-    """Return the overlap among as many samples drawn with replacement, each counting as often as it was drawn."""
+    """Return the overlap in a bootstrap sample, where each sample counts as often as it was drawn."""
     size = len(orders[0])
     times = np.bincount(generator.integers(0, size, size), minlength=size)
     shares = []
@@ -83,9 +86,10 @@ def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntAr
 def step_survival(
     value: FloatArray, step_score: FloatArray, offsets: IntArray, ratio: Ratio, *, draws: int = 200, seed: int = 0
 ) -> Estimate:
-    """Compare the best by value with the best by the mean of steps drawn again from each sample's own.
+    """Return the overlap of the best samples by value with the best by the mean of redrawn steps.
 
-    step_score lies flat, sample i owning offsets[i]..offsets[i + 1]; a step without a score counts in no mean.
+    Steps are drawn with replacement from each sample's own steps. step_score is flat, and sample i owns
+    offsets[i]..offsets[i + 1]; a step without a score does not count.
     """
     scored = np.isfinite(step_score)
     before = np.concatenate([[0], np.cumsum(scored)])

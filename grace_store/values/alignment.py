@@ -1,11 +1,12 @@
 """Cosines of steps with their targets and histories, from Grams alone. Knows no settings but their names.
 
 A reference (target or history) is a weighted sum r of vectors, so g.r and r.r are sums over the Gram. Where the
-vectors in it cancel, r.r is what float32 rounding left over: below RESOLUTION of the squared sum of their lengths
-the reference counts as the zero vector. A cosine with a zero vector is 0, and the sample is flagged. Where they nearly
-cancel, below ROUGH of it, most digits of r.r are lost, and the sample is flagged too.
+vectors of a sum cancel, r.r is only rounding of float32: below RESOLUTION times the squared sum of their lengths, the
+reference counts as the zero vector. A cosine with a zero vector is 0, and the sample has a flag. Where the vectors
+nearly cancel, below ROUGH times that square, most digits of r.r are lost, and the sample has another flag.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -16,25 +17,25 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.values.gram import RESOLUTION, TINY, GramColumns
-from grace_store.values.score_spec import History, history_weights, parse_history
+from grace_store.values.methods.method import NamedHistory, parse_history
 
+History = str | FloatArray | Callable[[int], FloatArray]
+"""A name ("uniform", "window:W", "ema:B"), weights (K, K) or larger, or a function from K to weights (K, K)."""
 Target = Literal["answer", "trace", "suffix", "group"]
 
 ROUGH = 2.0**-10
-"""Of that sum, the r.r below which cosines are off by more than 3e-5, at the line of RESOLUTION by a tenth."""
-
-
+"""Below this share of the squared sum, cosines have errors above 3e-5; at RESOLUTION the error is a tenth."""
 SAME = 0.75
-"""The cosine of a step with the one before it from which on, in most steps of a trace, they count as repeated.
+"""Cosine of consecutive steps above which, in most steps of a trace, the steps count as repeated.
 
-With SmolLM2-135M the median of a trace's cosines was -0.09 to 0.63 in 40 solutions of GSM8K and 0.80 to 0.99 in 20 that
-say one of their steps again and again."""
+With SmolLM2-135M the median of a trace's cosines was -0.09 to 0.63 in 40 solutions of GSM8K, and 0.80 to 0.99 in 20
+traces that repeat one of their steps again and again."""
 FEWEST_SAME = 3
-"""Steps that a trace must have for that: two may well be alike."""
+"""Least number of steps of such a trace: two steps may well be alike."""
 
 
 class Cosines(NamedTuple):
-    """Cosines of steps, (steps, n), 0 for steps a sample has not; and samples (n,) that met such vectors."""
+    """Cosines of steps, (steps, n), 0 for steps that a sample does not have; and samples (n,) to flag."""
 
     value: FloatArray
     met_zero: BoolArray
@@ -43,20 +44,20 @@ class Cosines(NamedTuple):
 
 @dataclass(slots=True)
 class _Reference:
-    """The references r of some steps, one row a step, as far as cosines with them need to know."""
+    """The references r of some steps, one row for each step."""
 
     dot: FloatArray
     """Products of the steps with their references."""
     square: FloatArray
     """r.r"""
     length: FloatArray
-    """The weighted sum of the lengths of the vectors in r: its length if nothing cancelled."""
+    """Weighted sum of the lengths of the vectors in r: the length of r if no vectors cancel."""
     weight: FloatArray
-    """The sum of the weights, shape (steps, 1) or (steps, n)."""
+    """Sum of the weights, shape (steps, 1) or (steps, n)."""
 
 
 def _cosines(gram: GramColumns, first: int, reference: _Reference) -> Cosines:
-    """Return the cosines of the steps from the first on with their references."""
+    """Return the cosines of the steps from number first on with their references."""
     square, most = reference.square, reference.length**2
     zero = gram.step_length.zero[first:] | (square <= RESOLUTION * most)
     zero |= square < TINY * reference.weight**2
@@ -66,7 +67,7 @@ def _cosines(gram: GramColumns, first: int, reference: _Reference) -> Cosines:
 
 
 def _divide(gram: GramColumns, dot: FloatArray, length: FloatArray, zero: BoolArray) -> Cosines:
-    """Return the cosines of the last steps, overwriting length."""
+    """Return the cosines of the last steps; length is overwritten."""
     value = np.divide(dot, length, out=length)
     np.clip(value, -1.0, 1.0, out=value)
     if not zero.any():
@@ -87,7 +88,7 @@ def target_cosines(gram: GramColumns, target: Target) -> Cosines:
 
 
 def _token_references(gram: GramColumns, *, whole: bool) -> _Reference:
-    """Return the token-weighted sums over the segments after each step, or over all segments."""
+    """Return the token-weighted sums over the segments after each step, or over all segments (whole)."""
     tokens, length = gram.step_tokens, gram.step_length
     num_steps, num_samples = tokens.shape
     dot = np.zeros((num_steps, num_samples))
@@ -122,8 +123,51 @@ def history_cosines(gram: GramColumns, history: History) -> Cosines:
     return _cosines(gram, 1, reference)
 
 
+def history_weights(history: History, num_steps: int) -> FloatArray:
+    """Return the weights (K, K); row k has the weights of the steps before step k. Row 0 is 0, other rows sum to 1.
+
+    Weights from Python need not sum to 1, but must be at least 0; of a larger matrix the leading part is used.
+
+    >>> history_weights("ema:0.5", 3)
+    array([[0.        , 0.        , 0.        ],
+           [1.        , 0.        , 0.        ],
+           [0.33333333, 0.66666667, 0.        ]])
+    """
+    if isinstance(history, str):
+        weights = _named_weights(parse_history(history), num_steps)
+    else:
+        weights = _given_weights(history(num_steps) if callable(history) else history, num_steps)
+    weights[1:] /= weights[1:].sum(axis=1, keepdims=True)
+    return weights
+
+
+def _named_weights(history: NamedHistory, num_steps: int) -> FloatArray:
+    step = np.arange(num_steps)
+    age = step[:, None] - 1 - step[None, :]
+    if history.kind == "window":
+        return ((age >= 0) & (age < history.parameter)).astype(np.float64)
+    # 0.0 ** 0 is 1, so ema:0 is the previous step alone. The powers of later steps are not used.
+    powers: FloatArray = np.power(1.0 if history.kind == "uniform" else history.parameter, np.maximum(age, 0))
+    return np.where(age >= 0, powers, 0.0)
+
+
+def _given_weights(given: FloatArray, num_steps: int) -> FloatArray:
+    weights = np.array(given, dtype=np.float64)
+    if weights.ndim != 2 or min(weights.shape) < num_steps:
+        raise SettingError(f"history weights of shape {weights.shape} do not reach {num_steps} steps")
+    weights = weights[:num_steps, :num_steps].copy()
+    if np.triu(weights).any():
+        raise SettingError("history weights give weight to a step itself or to later ones: keep row k below column k")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise SettingError("history weights must be finite and at least 0")
+    if not (weights[1:] > 0).any(axis=1).all():
+        step = 1 + int(np.flatnonzero(~(weights[1:] > 0).any(axis=1))[0])
+        raise SettingError(f"history weights leave step {step + 1} without a history: its row is all 0")
+    return weights
+
+
 def point_one_way(gram: GramColumns) -> BoolArray:
-    """Return which samples (n,) have mostly steps that point nearly the same way as the step before them."""
+    """Return which samples (n,) repeat: most of their steps point nearly the same way as the step before."""
     num_steps = len(gram.active)
     step = np.arange(1, num_steps)
     product, norm = gram.entry[step * (step + 1) // 2 + step - 1], gram.step_length.norm
@@ -131,14 +175,8 @@ def point_one_way(gram: GramColumns) -> BoolArray:
     return np.asarray((gram.num_steps >= FEWEST_SAME) & (2 * num_alike > gram.num_steps - 1))
 
 
-def _empty_reference(gram: GramColumns) -> _Reference:
-    num_steps, num_samples = gram.answer.shape
-    dot, square, length = (np.zeros((num_steps - 1, num_samples)) for _ in range(3))
-    return _Reference(dot, square, length, np.ones((num_steps - 1, 1)))
-
-
 def _decaying_references(gram: GramColumns, decay: float) -> _Reference:
-    """Return r_k = decay r_(k-1) + g_(k-1), which needs each Gram entry no more than once."""
+    """Return r_k = decay r_(k-1) + g_(k-1); each entry of the Gram is read at most once."""
     square, length = gram.step_length.square[:-1].copy(), gram.step_length.norm[:-1].copy()
     dot = np.zeros_like(square)
     for step in range(1, len(gram.active)):
@@ -167,21 +205,21 @@ def _powers(decay: float, num: int) -> FloatArray:
 
 
 def _weighted_references(gram: GramColumns, history: History) -> _Reference:
-    """Return r_k = sum of w_kj g_j for any weights, looking only at those that are not 0."""
-    reference = _empty_reference(gram)
+    """Return r_k = sum of w_kj g_j for any weights; weights of 0 are skipped."""
+    num_steps, num_samples = gram.answer.shape
+    dot, square, length = (np.zeros((num_steps - 1, num_samples)) for _ in range(3))
     weights = None if isinstance(history, str) else history_weights(history, len(gram.active))
     for step in range(1, len(gram.active)):
         terms = _named_terms(str(history), step) if weights is None else _terms(weights[step, :step])
         now, here = step - 1, slice(0, gram.active[step])
-        np.add.reduce(gram.before(step)[terms.step] * terms.weight, axis=0, out=reference.dot[now, here])
-        np.add.reduce(gram.entry[terms.entry, here] * terms.product, axis=0, out=reference.square[now, here])
-        norm = gram.step_length.norm[terms.step, here]
-        np.add.reduce(norm * terms.weight, axis=0, out=reference.length[now, here])
-    return reference
+        np.add.reduce(gram.before(step)[terms.step] * terms.weight, axis=0, out=dot[now, here])
+        np.add.reduce(gram.entry[terms.entry, here] * terms.product, axis=0, out=square[now, here])
+        np.add.reduce(gram.step_length.norm[terms.step, here] * terms.weight, axis=0, out=length[now, here])
+    return _Reference(dot, square, length, np.ones((num_steps - 1, 1)))
 
 
 class _Terms(NamedTuple):
-    """One step's history: which earlier steps are in it, and which entries of the Gram make its square."""
+    """The history of one step: its earlier steps, and the entries of the Gram that make its square."""
 
     step: IntArray
     weight: FloatArray

@@ -1,7 +1,7 @@
-"""Directions of gradients, their means over subtasks, and products with those. Knows no method and no files.
+"""Directions of gradients, their means over subtasks, and products with these means. Knows no method and no files.
 
-The mean over v of cos(z, v) is the product of z's direction with the mean of the directions of all v. So a subtask is
-one vector, however many samples it has, and a block of samples costs one matrix product for each checkpoint.
+The mean over v of cos(z, v) is the product of z's direction with the mean of the directions of all v. So one vector
+stands for a subtask of any size, and a block of samples costs one matrix product for each checkpoint.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers
 from grace_store.base.states import Flag
 
 ROWS_AT_ONCE = 256
-"""Vectors that are held as float64 at a time."""
+"""Vectors that are in memory as float64 at a time."""
 
 
 def unit_vectors(vectors: Numbers) -> tuple[FloatArray, FlagArray]:
-    """Return vectors (n, D) with length 1, as float64, and the flags of each.
+    """Return vectors (n, D) scaled to length 1, as float64, and the flags of each.
 
-    One without a direction is all zero and flagged, also where that is because it is not finite.
+    A vector that is zero or not finite becomes all zero, and has a flag.
 
     >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]]))
     (array([[0.6, 0.8],
@@ -25,7 +25,7 @@ def unit_vectors(vectors: Numbers) -> tuple[FloatArray, FlagArray]:
     wide = vectors.astype(np.float64)
     finite = np.isfinite(wide).all(axis=1)
     wide[~finite] = 0.0
-    # Divided by the largest first: squares of very small or large numbers are no numbers.
+    # Divide by the largest entry first: squares of very small or large numbers underflow or overflow.
     largest = np.abs(wide).max(axis=1, initial=0.0)
     has_direction = largest > 0
     wide /= np.where(has_direction, largest, 1.0)[:, None]
@@ -37,8 +37,8 @@ def unit_vectors(vectors: Numbers) -> tuple[FloatArray, FlagArray]:
 def products(vectors: Numbers, directions: FloatArray, length: Numbers | None = None) -> tuple[FloatArray, FlagArray]:
     """Return the products (n, J) of vectors' directions with (J, D) vectors, and the flags of each vector.
 
-    length (n,), if given, is what the directions are multiplied by first: the length that a stored vector had before
-    it was normalised. A vector without direction has products of 0; one that is not finite has NaN.
+    length (n,), if given, is the length of each vector before it was normalised; directions are multiplied with it.
+    A zero vector has products of 0, a vector that is not finite has products of NaN.
     """
     out = np.empty((len(vectors), len(directions)))
     flags = np.zeros(len(vectors), dtype=np.uint8)
@@ -55,7 +55,7 @@ def products(vectors: Numbers, directions: FloatArray, length: Numbers | None = 
 
 
 class SubtaskMeans:
-    """Adds up target vectors by subtask, some at a time; the order of adding is the order of the result's rounding."""
+    """Sums of target vectors by subtask. Rounding depends on the order in which vectors are added."""
 
     def __init__(self, num_subtasks: int, dimension: int) -> None:
         self._sums = np.zeros((num_subtasks, dimension))

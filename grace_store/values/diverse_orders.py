@@ -1,10 +1,10 @@
 """Orders that trade value against redundancy. Knows places, groups and similarities; no vectors and no files.
 
-Samples are given by place: 0 is the one with the largest value. Each function returns one order of all of them, and a
-subset is its beginning, so a smaller subset lies within a larger one whatever the method.
+The place of a sample is its rank by value, from 0. Each function returns one order of all samples, and a subset is a
+prefix of it, so a smaller subset lies within a larger one.
 
-Greedy orders are those of one cell: samples whose similarities are all known. Over several cells, in which
-similarity counts inside a cell only, the greedy order of the whole is the cells' orders merged by gain (merge_cells).
+A cell is a set of samples with known similarities. Similarity counts inside a cell only, so the greedy order of all
+samples is the greedy orders of the cells merged by gain (merge_cells).
 """
 
 import heapq
@@ -26,14 +26,14 @@ Greedy = Literal["facility", "mmr"]
 
 @dataclass(frozen=True, slots=True)
 class GreedyOrder:
-    """Places in the order they were taken, and what each was worth when it was: never more than the one before."""
+    """Places in greedy order, and the gain of each; gains never rise."""
 
     order: IntArray
     gain: FloatArray
 
 
 def rank_utility(num_samples: int) -> FloatArray:
-    """Return the values on a scale that any scoring shares: 1 for the best, down to 1 / N for the last of N.
+    """Return values on a scale that does not depend on the scoring: 1 for the best, down to 1 / N for the last of N.
 
     >>> rank_utility(4)
     array([1.  , 0.75, 0.5 , 0.25])
@@ -42,7 +42,7 @@ def rank_utility(num_samples: int) -> FloatArray:
 
 
 def distinct_first(group: IntArray) -> IntArray:
-    """Return the best of every group in the order of value, then all others in the order of value.
+    """Return the best sample of every group in the order of value, then all others in the order of value.
 
     >>> distinct_first(np.array([5, 5, 2, 7, 2]))
     array([0, 2, 3, 1, 4])
@@ -53,7 +53,7 @@ def distinct_first(group: IntArray) -> IntArray:
 
 
 def blended_order(order: IntArray, weight: float) -> IntArray:
-    """Return the order of (1 - weight) place by value + weight place in the given order; 0 is value alone.
+    """Return the order by (1 - weight) times the place by value plus weight times the place in the given order.
 
     >>> blended_order(np.array([2, 0, 1]), 1.0), blended_order(np.array([2, 0, 1]), 0.2)
     (array([2, 0, 1]), array([0, 1, 2]))
@@ -66,12 +66,12 @@ def blended_order(order: IntArray, weight: float) -> IntArray:
 def facility_order(similarity: FloatArray, utility: FloatArray, weight: float) -> GreedyOrder:
     """Return the greedy order for facility location with a value term, found lazily.
 
-    What is maximised is G(S) = (1 - weight) sum of u_j over S + weight sum over all i of max over S of s_ij: a sample
-    wholly covered by a neighbour is worth as much as the whole way from the worst value to the best. G is monotone and
-    submodular, so every beginning has at least 1 - 1/e of what any subset of its size could have.
+    The order maximises G(S) = (1 - weight) sum of u_j over S + weight sum over all i of max over S of s_ij: covering
+    one sample fully is worth as much as the difference from the worst value to the best. G is monotone and submodular,
+    so every prefix has at least 1 - 1/e of the maximum for its size.
 
-    similarity is (n, n), symmetric, between 0 and 1. A sample's last known gain bounds its gain from above, so only
-    those at the top of a queue are looked at again: n numbers each, a few of them for every sample taken.
+    similarity is (n, n), symmetric, between 0 and 1. The last known gain of a sample is an upper bound of its gain, so
+    only a few samples at the top of a queue are computed again for every sample taken.
     """
     num = len(utility)
     covered = np.zeros(num)
@@ -99,8 +99,8 @@ def facility_order(similarity: FloatArray, utility: FloatArray, weight: float) -
 def mmr_order(similarity: FloatArray, utility: FloatArray, weight: float) -> GreedyOrder:
     """Return the order by maximal marginal relevance.
 
-    The next sample is always the one with the largest (1 - weight) u_j - weight max of s_ij over the samples i taken
-    before (0 when there are none). similarity is (n, n), symmetric, between 0 and 1; n numbers for every sample taken.
+    The next sample always has the largest (1 - weight) u_j - weight max of s_ij over the samples i taken before (0 at
+    first). similarity is (n, n), symmetric, between 0 and 1.
     """
     num = len(utility)
     redundancy, relevance = np.zeros(num), (1.0 - weight) * utility
@@ -120,9 +120,9 @@ GREEDY = {"facility": facility_order, "mmr": mmr_order}
 def merge_cells(cells: Sequence[IntArray], greedy: Sequence[GreedyOrder]) -> IntArray:
     """Return the greedy order over all cells; cells hold the places of their samples, ascending.
 
-    What a sample adds depends on its own cell alone, and gains never rise along a cell's order. So the largest gain
-    that is left is always at the head of some cell, and sorting by gain, the better value first where equal, is
-    exactly what the greedy algorithm over everything does.
+    The gain of a sample depends on its own cell alone, and gains never rise along the order of a cell. So the largest
+    remaining gain is always at the head of some cell. Sorting by gain, and by value for equal gains, gives exactly the
+    greedy order over all samples.
     """
     place = np.concatenate([cell[each.order] for cell, each in zip(cells, greedy, strict=True)])
     gain = np.concatenate([each.gain for each in greedy])
@@ -130,7 +130,7 @@ def merge_cells(cells: Sequence[IntArray], greedy: Sequence[GreedyOrder]) -> Int
 
 
 def check_weight(weight: float) -> float:
-    """Return a weight if it is a balance, refuse it otherwise."""
+    """Return a weight; raise SettingError if it is not between 0 and 1."""
     if not 0 <= weight <= 1:
         raise SettingError(f"weight {weight:g} is not between 0 (value alone) and 1 (diversity alone)")
     return weight
@@ -154,7 +154,7 @@ _OPTIONAL = {"num_clusters": ("clusters",), "similarity": ("dedup",)}
 
 
 class DiversitySpec(Settings):
-    """How a ranking is made diverse. What a method has no use for is None, and refused if it is given.
+    """How a ranking is made diverse. A setting that the method does not use is None; a value for it is refused.
 
     >>> DiversitySpec(method="mmr").weight
     0.5
@@ -170,13 +170,13 @@ class DiversitySpec(Settings):
     balance: Balance | None = None
     """With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its size."""
     num_clusters: int | None = Field(default=None, ge=1)
-    """For clusters: how many; None for a number that grows with that of the samples."""
+    """Number of clusters; None for a number that grows with the number of samples."""
     seed: int | None = Field(default=None, ge=0)
     """Seed of the clustering."""
     signal: str | None = None
-    """Whose vectors say what is similar; None for the one that was scored."""
+    """Signal of the vectors that are compared; None for the signal that was scored."""
     descriptor: str | None = None
-    """How a sample's vectors become one; None for the signal's default."""
+    """Descriptor of samples; None for the default of the signal."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,13 +1,13 @@
-"""Packed Grams, and blocks of them turned so that samples run along the last axis. Knows no settings and no scores.
+"""Packed Grams, and blocks of Grams with samples along the last axis. Knows no settings and no scores.
 
-A sample with K steps has m = K + 1 segments, the answer last. Its Gram is kept as the lower triangle row by row,
-the diagonal included: m (m + 1) / 2 values, of which row k holds the products of segment k with segments 0..k.
+A sample with K steps has m = K + 1 segments, the answer last. A packed Gram is the lower triangle row by row,
+with the diagonal: m (m + 1) / 2 values, where row k holds the products of segment k with segments 0..k.
 
-In a block, samples stand in columns, those with most steps first, so that the samples that have a step k are the first
-active[k] columns, and one loop over steps serves them all. Everything computed from here on is an elementwise
-operation or a sum over a leading axis. Unlike a matrix product, that gives a sample the same bits whatever its block,
-its neighbours and the number of threads, so equal samples tie exactly. With a single column numpy would add in
-another order, hence the first sample of a chunk is there twice.
+In a block, samples are columns, and samples with most steps come first. So the samples that have a step k are the
+first active[k] columns, and one loop over steps serves all samples. All later operations are elementwise, or sums over
+a leading axis. Unlike a matrix product, they give a sample the same bits whatever its block, its neighbours and the
+number of threads, so equal samples tie exactly. With a single column numpy would add in another order, so the first
+sample of a chunk is there twice.
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Numbers
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Numbers, offsets_of
 
 
 def num_entries(num_segments: int) -> int:
@@ -66,19 +66,8 @@ def unpack(packed: Numbers) -> FloatArray:
     return gram
 
 
-def offsets_of(counts: Numbers) -> IntArray:
-    """Return where each of consecutive runs starts, and where the last one ends.
-
-    >>> offsets_of(np.array([3, 1, 2]))
-    array([0, 3, 4, 6])
-    """
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
-
-
 def is_step(num_steps: Numbers) -> BoolArray:
-    """Return which of the samples' segments, flat, are steps; the last segment of each sample is its answer.
+    """Return whether each segment, flat over samples, is a step; the last segment of a sample is its answer.
 
     >>> is_step(np.array([2, 1]))
     array([ True,  True, False,  True, False])
@@ -88,38 +77,21 @@ def is_step(num_steps: Numbers) -> BoolArray:
     return found
 
 
-def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
-    """Return the sum of each sample's parts, which lie flat.
-
-    >>> sum_by_sample(np.array([2, 1]), np.array([3, 4, 5]))
-    array([7., 5.])
-    """
-    offsets = offsets_of(num_parts)
-    if part.shape != (offsets[-1],):
-        raise ValueError(f"{len(num_parts)} samples have {offsets[-1]} parts, not {part.shape}")
-    if not len(num_parts):
-        return np.zeros(0)
-    sums: FloatArray = np.add.reduceat(part.astype(np.float64), offsets[:-1])
-    return sums
-
-
 TINY = float(np.finfo(np.float32).tiny)
-"""Least squared length that float32 keeps all its digits of; a shorter vector counts as zero."""
-
+"""Least squared length that has all digits in float32; a shorter vector counts as zero."""
 RESOLUTION = 2.0**-22
-"""Four times the rounding of a float32 Gram: the least r.r, against (sum of w |g|)^2, that means anything."""
-
+"""Four times the rounding of a float32 Gram: a smaller share of (sum of w |g|)^2 in r.r is rounding."""
 CHUNK_ENTRIES = 1 << 18
-"""Gram entries in a chunk, so that it stays in the processor's cache. Changes the speed, never a bit."""
+"""Gram entries in a chunk, to fit a processor's cache. Changes the speed, never a bit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long vectors are, all of one shape."""
+    """Lengths of vectors; all arrays have the same shape."""
 
     square: FloatArray
     norm: FloatArray
-    """Never 0: a zero vector has the length below which all are zero."""
+    """Never 0: a zero vector has the square root of TINY."""
     zero: BoolArray
 
     @classmethod
@@ -129,12 +101,12 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class GramColumns:
-    """The Grams and token counts of n samples with up to K steps; what a sample does not have is 0."""
+    """The Grams and token counts of n samples with up to K steps; entries of missing steps are 0."""
 
     num_steps: IntArray
     """(n,), never rising."""
     active: list[int]
-    """How many samples have each step, (K,)."""
+    """Number of samples that have each step, (K,)."""
     entry: FloatArray
     """The steps' products with each other, packed like Grams, (K(K+1)/2, n)."""
     answer: FloatArray
@@ -150,11 +122,11 @@ class GramColumns:
 
     @property
     def present(self) -> BoolArray:
-        """Which steps samples have, (K, n)."""
+        """Whether a sample has a step, (K, n)."""
         return np.arange(len(self.active))[:, None] < self.num_steps
 
     def before(self, step: int) -> FloatArray:
-        """Return the products of a step with those before it for the samples that have it, a view."""
+        """Return a view of the products of a step with earlier steps, for the samples that have the step."""
         start = num_entries(step)
         return self.entry[start : start + step, : self.active[step]]
 
@@ -167,7 +139,7 @@ class Chunk:
     gram: GramColumns
 
     def columns_of(self, flat: FloatArray, offsets: IntArray) -> FloatArray:
-        """Return flat numbers of a block's steps as columns, (K, n), 0 for steps that a sample has not."""
+        """Return flat numbers of a block's steps as columns, (K, n), 0 for steps that a sample does not have."""
         columns = np.zeros(self.gram.present.shape)
         step, column = np.nonzero(self.gram.present)
         sample = np.concatenate([self.sample[:1], self.sample])
@@ -181,7 +153,7 @@ class Chunk:
 
 
 class Block:
-    """Consecutive samples, their packed Grams and token counts concatenated; without tokens, columns have NaN there."""
+    """Consecutive samples with concatenated packed Grams and token counts; without tokens, token columns are NaN."""
 
     def __init__(self, num_steps: Numbers, packed: Numbers, num_tokens: Numbers, *, tokens: bool = True) -> None:
         self.num_steps = steps = num_steps.astype(np.int64)
@@ -196,14 +168,14 @@ class Block:
             )
         finite = np.isfinite(packed)
         self.not_finite = np.zeros(len(steps), dtype=np.bool_)
-        """Samples whose Gram holds NaN or infinity, (n,); in the columns they are 0."""
+        """Samples with NaN or infinity in their Gram, (n,); their columns are 0."""
         if not finite.all():
             self.not_finite = ~np.logical_and.reduceat(finite, self.gram_offset[:-1])
             packed = np.where(np.repeat(self.not_finite, np.diff(self.gram_offset)), 0, packed)
         self._packed, self._num_tokens, self._has_tokens = packed, num_tokens, tokens
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield every sample once, those with most steps first."""
+        """Yield every sample once, samples with most steps first."""
         order = np.argsort(-self.num_steps, kind="stable")
         start = 0
         while start < len(order):
@@ -242,13 +214,13 @@ class Block:
 
 
 def _turned(flat: Numbers, start: IntArray, length: int) -> Numbers:
-    """Return runs of a flat array as columns, each read in one go."""
+    """Return runs of a flat array, all of one length, as columns."""
     runs: Numbers = np.lib.stride_tricks.sliding_window_view(flat, length)[start]
     return runs.T
 
 
 def _runs(active: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield half-open runs of steps that the same samples have."""
+    """Yield half-open ranges of steps that the same samples have."""
     start = 0
     for step in range(1, len(active) + 1):
         if step == len(active) or active[step] != active[start]:

@@ -1,4 +1,4 @@
-"""Grids of settings: what a sweep goes over. Knows settings, no files and no store."""
+"""Grids of settings for a sweep. Knows settings, no files and no store."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Frozen, Settings
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 MAX_ALPHAS = 1001
 
 
 def parse_alphas(text: str) -> tuple[float, ...]:
-    """Return the balances in a list ("0.1,0.7") or an inclusive range ("first:last:step"), exact in decimal.
+    """Return the numbers of a list ("0.1,0.7") or an inclusive range ("first:last:step"), exact in decimal.
 
     >>> parse_alphas("0.1:0.4:0.1"), parse_alphas("0.5,1")
     ((0.1, 0.2, 0.3, 0.4), (0.5, 1.0))
@@ -54,13 +54,13 @@ class Grid(Frozen):
     """
 
     alpha: tuple[float, ...] = (0.7,)
-    """Given as numbers, a list in a text ("0.3,0.7") or a range ("0.1:0.9:0.1")."""
+    """Numbers, a list as text ("0.3,0.7") or a range ("0.1:0.9:0.1")."""
     history: tuple[str, ...] = ("uniform",)
     target: tuple[Literal["answer", "trace", "suffix"], ...] = ("answer",)
     aggregation: tuple[str, ...] = ("mean",)
     without_answer: bool = False
     signal: tuple[str, ...] = ()
-    """Each entry one choice: a name, several together ("a,b=2"), "each" one of the store's, or "all" together."""
+    """Choices of signals: a name, several together ("a,b=2"), "each" signal of the store, or "all" together."""
 
     @field_validator("alpha", "history", "target", "aggregation", "signal", mode="before")
     @classmethod
@@ -86,17 +86,17 @@ class Grid(Frozen):
         return self
 
     def specs(self) -> Iterator[ScoreSpec]:
-        """Yield the grid's settings, alpha changing fastest."""
+        """Yield the settings of the grid; alpha changes fastest."""
         names = ("target", "aggregation", "history", "alpha")
         for each in itertools.product(*(getattr(self, name) for name in names)):
             yield ScoreSpec.parse(**dict(zip(names, each, strict=True)), without_answer=self.without_answer)
 
 
 class SweepSpec(Settings):
-    """What a sweep goes over and how its settings are compared."""
+    """The grids of a sweep, and how its settings are compared."""
 
     about: str = ""
-    """What the sweep is for, in words."""
+    """Purpose of the sweep, in words."""
     ratio: tuple[str, ...] = ("0.2",)
     """Shares of the samples whose overlap between settings is measured."""
     grid: tuple[Grid, ...] = (Grid(),)

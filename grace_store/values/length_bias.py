@@ -1,7 +1,7 @@
-"""How far values follow length, and values with that taken out. numpy only.
+"""How far values follow length, and values without the effect of length. numpy only.
 
-Three lengths are looked at: tokens in a step (the mean over a sample's steps), tokens in the response, and K. They
-are used as logarithms: doubling a length counts the same wherever it starts.
+There are three lengths: tokens in a step (the mean over a sample's steps), tokens in the response, and K. All measures
+use their logarithms, so that doubling a length always counts the same.
 """
 
 import math
@@ -12,6 +12,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, Numbers
 from grace_store.base.finding import Estimate
+from grace_store.base.text import about, percent, percent_between
 from grace_store.values.ranking import Length, stable_order
 
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
@@ -19,13 +20,13 @@ LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
 RESOLUTION = 1e-9
 """A standard deviation below this is rounding: the numbers do not vary."""
 MIN_AUDITED = 8
-"""Below this many samples three lengths and a constant fit any values: what is found says nothing."""
+"""Least number of samples: with fewer, three lengths and a constant fit any values."""
 MAX_RANKED = 1 << 22
-"""Steps beyond this many are thinned out evenly before they are ranked."""
+"""Largest number of steps that are ranked; more steps are thinned out evenly."""
 
 
 def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
-    """Return the lengths of samples: all three, or the two that are known without the tokens of steps."""
+    """Return the lengths of samples: all three, or two if the tokens of steps are not known."""
     steps = num_steps.astype(np.float64)
     known: dict[Length, FloatArray] = {"response_length": num_tokens.astype(np.float64), "num_steps": steps}
     if num_step_tokens is None:
@@ -34,7 +35,7 @@ def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers
 
 
 def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control: Sequence[Length]) -> FloatArray:
-    """Return the values with the part that is linear in the logarithms of some lengths taken out, the mean kept.
+    """Return the values without the part that is linear in the logarithms of some lengths; the mean stays the same.
 
     >>> tokens = np.array([10.0, 20.0, 40.0, 80.0])
     >>> residuals(np.log(tokens), {"response_length": tokens}, ["response_length"]).round(6)
@@ -51,10 +52,9 @@ def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control:
 def explained_by_lengths(
     values: FloatArray, lengths: Mapping[Length, FloatArray]
 ) -> tuple[Estimate, dict[Length, float]]:
-    """Return the share of the values' variance that the lengths explain together, and how values go with each length.
+    """Return R squared of the values on all lengths, and Pearson's correlation of the values with each length.
 
-    The first is R squared, over the samples with a value. The second is Pearson's correlation of the value with the
-    length's logarithm; NaN where one side does not vary.
+    Only samples with a value count. A correlation is with the logarithm of the length; NaN if one side does not vary.
     """
     finite = np.isfinite(values)
     value = values if finite.all() else values[finite]
@@ -71,18 +71,18 @@ def explained_by_lengths(
 def length_measures(
     values: FloatArray, lengths: Mapping[Length, FloatArray], ratio: float = 0.2
 ) -> dict[Length, dict[str, float]]:
-    """Return how values go with each of the lengths that are known; correlations are NaN where one side is constant.
+    """Return measures of the values against each known length; correlations are NaN if one side is constant.
 
-    pearson                      with the logarithm of the length
-    spearman                     with the rank of the length
-    partial                      Pearson's, after the other two lengths are taken out of both sides
-    spearman_after_control       Spearman's, after all three lengths are taken out of the value
-    kept_over_all                mean length of the samples with the largest values over that of all: 1 is no preference
-    kept_over_all_after_control  the same, after all three lengths are taken out of the value
-    kept_by_chance               how far random subsets of that size are from 1, to either side: by 95 % none of the
-                                 three lengths is further
-    spread_after_control         Pearson's of the logarithm with the size of the controlled value, whatever its sign:
-                                 above 0, longer ones spread more
+    pearson                      Pearson's correlation with the logarithm of the length
+    spearman                     Spearman's correlation with the length
+    partial                      Pearson's, after the other two lengths are removed from both sides
+    spearman_after_control       Spearman's, after all three lengths are removed from the value
+    kept_over_all                mean length of the best samples divided by that of all samples: 1 is no preference
+    kept_over_all_after_control  the same, after all three lengths are removed from the value
+    kept_by_chance               deviation from 1, to either side, that random subsets of this size stay within, with
+                                 95 % for all three lengths together
+    spread_after_control         Pearson's of the logarithm with the absolute controlled value: above 0, values of
+                                 longer samples spread more
     curve_after_control          Pearson's of the controlled value with the squared distance of the logarithm from its
                                  mean
 
@@ -115,12 +115,12 @@ def length_measures(
 
 
 def step_measures(step_score: FloatArray, step_tokens: Numbers, num_steps: Numbers) -> dict[str, float]:
-    """Return how step scores go with the number of tokens in the step; scores and tokens are flat over all samples.
+    """Return correlations of step scores with the number of tokens in the step; both are flat over all samples.
 
     pooled         Pearson's with the logarithm, over all steps of all samples
-    spearman       Spearman's, over the same
-    within_sample  Pearson's after each sample's own means are taken out: do longer steps of one trace score higher?
-    num_steps      steps with a score
+    spearman       Spearman's, over all steps of all samples
+    within_sample  Pearson's after the means of each sample are removed: do longer steps of one trace score higher?
+    num_steps      number of steps with a score
     """
     logs = _log(step_tokens.astype(np.float64))
     finite = np.isfinite(step_score)
@@ -144,7 +144,7 @@ def _centred(values: FloatArray, sample: Numbers, num_samples: int) -> FloatArra
 
 
 def correlation(x: FloatArray, y: FloatArray) -> float:
-    """Return Pearson's correlation of two finite arrays; NaN if there are fewer than two or one does not vary.
+    """Return Pearson's correlation of two finite arrays; NaN for fewer than two values, or if one does not vary.
 
     >>> round(correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 3.0])), 4)
     0.6547
@@ -158,7 +158,7 @@ def correlation(x: FloatArray, y: FloatArray) -> float:
 
 
 def rank_correlation(x: FloatArray, y: FloatArray) -> float:
-    """Return Spearman's correlation of two finite arrays, ties sharing their mean rank.
+    """Return Spearman's correlation of two finite arrays; ties share their mean rank.
 
     >>> rank_correlation(np.array([1.0, 5.0, 9.0]), np.array([1.0, 2.0, 40.0]))
     1.0
@@ -167,7 +167,7 @@ def rank_correlation(x: FloatArray, y: FloatArray) -> float:
 
 
 def mean_ranks(values: FloatArray) -> FloatArray:
-    """Return the ranks from 0 of values, ties sharing the mean of theirs.
+    """Return the ranks of values, from 0; ties share their mean rank.
 
     >>> mean_ranks(np.array([3.0, 1.0, 3.0]))
     array([1.5, 0. , 1.5])
@@ -185,13 +185,13 @@ def mean_ranks(values: FloatArray) -> FloatArray:
 
 
 def _without(values: FloatArray, columns: Sequence[FloatArray]) -> FloatArray:
-    """Return what a least-squares fit of the columns and a constant leaves of the values."""
+    """Return the residuals of a least-squares fit of the values by the columns and a constant."""
     if not len(values):
         return values
     centred = [column - column.mean() for column in columns]
     design = np.stack([column / (np.sqrt((column**2).mean()) or 1.0) for column in centred], axis=1)
     target = values - values.mean()
-    # Lengths are nearly dependent (response = K times step): small directions are left alone.
+    # Lengths are nearly dependent (response = K times step): small singular values are ignored.
     weights = np.linalg.lstsq(design.T @ design, design.T @ target, rcond=1e-10)[0]
     left: FloatArray = target - design @ weights
     return left
@@ -209,7 +209,7 @@ def _largest(values: FloatArray, ratio: float) -> BoolArray:
 
 
 def kept_over_all(length: FloatArray, kept: BoolArray) -> float:
-    """Return the mean length of what is kept over that of all; NaN if nothing is kept.
+    """Return the mean length of the kept samples divided by that of all samples; NaN if none is kept.
 
     >>> kept_over_all(np.array([10.0, 30.0]), np.array([False, True]))
     1.5
@@ -220,9 +220,9 @@ def kept_over_all(length: FloatArray, kept: BoolArray) -> float:
 
 
 def kept_by_chance(length: FloatArray, kept: BoolArray) -> float:
-    """Return how far from 1 that ratio is for random subsets of as many samples; NaN if nothing is kept.
+    """Return the deviation from 1 of this ratio that random subsets of this size stay within; NaN if none is kept.
 
-    By 95 % it is further for none of three lengths.
+    With probability 95 %, random subsets stay within it for all three lengths.
     """
     num, num_kept = len(length), int(np.count_nonzero(kept))
     if not num_kept or num < 2 or not length.mean():
@@ -231,8 +231,8 @@ def kept_by_chance(length: FloatArray, kept: BoolArray) -> float:
 
 
 # ---------------------------------------------------------------- intervals for shares and for what lengths explain
-# By formula, so a million samples cost nothing. Each is one of 95 %; where several groups are compared at once, 95 %
-# for all of them together.
+# Formulas, so a million samples take no time. Intervals are of 95 %; where several groups are compared at once, of
+# 95 % for all groups together.
 
 
 ERROR = 0.05
@@ -240,7 +240,7 @@ Interval = tuple[float, float]
 
 
 def z_for(num_comparisons: int = 1) -> float:
-    """Return how many standard errors an interval reaches to either side, also if the best of several is looked for.
+    """Return the half-width of a 95 % interval in standard errors, corrected for several comparisons.
 
     >>> round(z_for(), 2), round(z_for(5), 2)
     (1.96, 2.58)
@@ -249,7 +249,7 @@ def z_for(num_comparisons: int = 1) -> float:
 
 
 def share_interval(count: float, total: int, z: float | None = None) -> Interval:
-    """Return Wilson's interval for a share; everything is possible where there is nothing to count.
+    """Return Wilson's interval for a share; 0 to 1 if total is 0.
 
     >>> [round(end, 3) for end in share_interval(8, 10)]
     [0.49, 0.943]
@@ -259,8 +259,8 @@ def share_interval(count: float, total: int, z: float | None = None) -> Interval
     z = z_for() if z is None else z
     share, spread = count / total, z * z / total
     middle = (share + spread / 2) / (1 + spread)
-    reach = z * math.sqrt(share * (1 - share) / total + spread / total / 4) / (1 + spread)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    half_width = z * math.sqrt(share * (1 - share) / total + spread / total / 4) / (1 + spread)
+    return max(0.0, middle - half_width), min(1.0, middle + half_width)
 
 
 def difference_interval(one: tuple[int, int], other: tuple[int, int], num_comparisons: int = 1) -> Interval:
@@ -284,7 +284,7 @@ def difference_interval(one: tuple[int, int], other: tuple[int, int], num_compar
 def explained_interval(share: float, num_samples: int, num_columns: int) -> Interval:
     """Return an interval for R squared, by Fisher's transform.
 
-    Columns explain something of anything by chance, so the lower end starts from the share without that.
+    Columns explain some variance by chance, so the lower end starts from the adjusted R squared.
 
     >>> [round(end, 2) for end in explained_interval(0.156, 200, 3)]
     [0.06, 0.26]
@@ -292,12 +292,74 @@ def explained_interval(share: float, num_samples: int, num_columns: int) -> Inte
     free = num_samples - num_columns - 1
     if free < 1 or share != share:
         return 0.0, 1.0
-    shrunk = 1 - (1 - share) * (num_samples - 1) / free
-    reach = z_for() / math.sqrt(free)
-    low, high = _moved(max(shrunk, 0.0), -reach), _moved(max(share, 0.0), reach)
-    return low, high
+    adjusted = 1 - (1 - share) * (num_samples - 1) / free
+    half_width = z_for() / math.sqrt(free)
+    return _moved(max(adjusted, 0.0), -half_width), _moved(max(share, 0.0), half_width)
 
 
 def _moved(share: float, by: float) -> float:
-    """Return an R squared whose R is moved on Fisher's scale, not below 0."""
+    """Return R squared after R is moved on Fisher's scale, but not below 0."""
     return 1.0 if share >= 1 else math.tanh(max(0.0, math.atanh(math.sqrt(share)) + by)) ** 2
+
+
+# ---------------------------------------------------------------- length in words
+
+
+LENGTH_WORDS: dict[Length, str] = {
+    "step_length": "the length of steps",
+    "response_length": "the length of responses",
+    "num_steps": "the number of steps",
+}
+MORE: dict[Length, tuple[str, str]] = {
+    "step_length": ("longer steps", "shorter steps"),
+    "response_length": ("longer responses", "shorter responses"),
+    "num_steps": ("more steps", "fewer steps"),
+}
+MUCH = 0.1
+"""Share of the variance from which on length explains enough to be looked at."""
+WIDE = 0.1
+"""Half-width from which on the interval of that share is too wide for a conclusion."""
+VAGUE = 0.2
+"""Deviation of random subsets above which a preference for length cannot be seen."""
+
+
+def is_vague(explained: Estimate) -> bool:
+    """Return whether the samples are too few to say how much length explains."""
+    return explained.num < MIN_AUDITED or (explained.low < MUCH and explained.half_width > WIDE)
+
+
+def explained_text(explained: Estimate, pearson: Mapping[Length, float], of_all: str = "") -> str:
+    """Return how many samples have a value, and how far values follow length."""
+    have = "samples have" if explained.num > 1 or of_all else "sample has"
+    return f"{explained.num}{of_all} {have} a value{_by_length(explained, pearson)}."
+
+
+def _by_length(explained: Estimate, pearson: Mapping[Length, float]) -> str:
+    # Samples that narrow the interval to WIDE, at the share in the interval that needs most of them.
+    widest = min(max(explained.low, 1 / 3), explained.high)
+    enough = about(max(float((2 * z_for() / WIDE) ** 2 * widest * (1 - widest) ** 2), explained.num + 1))
+    if explained.num < MIN_AUDITED:
+        return f", too few to say how far values follow length; about {enough} would do"
+    varying = {name: each for name, each in pearson.items() if each == each}
+    if not varying:
+        return "; all values or all lengths are the same, so that values cannot follow length"
+    share = f"{percent(max(explained.value, 0.0))} of how values differ (95 % interval "
+    share += f"{percent_between(explained.low, explained.high)})"
+    if is_vague(explained):
+        told = f"length explains {share}, and about {enough} samples would do"
+        return f", too few to say how far values follow length: {told}"
+    if explained.high <= MUCH:
+        return f"; length explains little, {share}"
+    name = max(varying, key=lambda each: abs(varying[each]))
+    more = MORE[name][0 if varying[name] > 0 else 1]
+    return f"; length explains {share}, above all {LENGTH_WORDS[name]} (higher values go with {more})"
+
+
+def chance_text(by_chance: float) -> str:
+    """Return the deviation of random subsets in words."""
+    return f"random choices differ by less than {math.ceil(100 * by_chance)} %"
+
+
+def beyond_chance(ratio: float, chance: float) -> float:
+    """Return the deviation of a ratio from 1, divided by that of random subsets."""
+    return abs(ratio - 1) / chance

@@ -1,12 +1,12 @@
 """Non-negative least squares for many small problems at once, from inner products alone. Knows matrices, no samples.
 
-Block principal pivoting: guess which variables are above 0, solve for those, exchange whatever came out on the wrong
-side, and repeat; where exchanging many at once stops helping, only the last of them is exchanged, which ends after
-finitely many rounds (Murty's rule). Problems stand in columns, and everything is elementwise along them, so that the
-result of a problem has the same bits whatever stands beside it.
+Block principal pivoting: guess which variables are above 0, solve for these, exchange the variables that violate the
+KKT conditions, and repeat. If exchanging many variables at once stops helping, only the last of them is exchanged,
+which ends after finitely many rounds (Murty's rule). Problems are columns, and all operations are elementwise along
+the columns, so the bits of a result do not depend on the other problems.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -15,21 +15,21 @@ from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.values.gram import num_entries
 
 RIDGE = 2.0**-18
-"""Added to the diagonal, which is 1: more than float32 rounding takes from the least eigenvalue of a matrix, so that
-there is always exactly one optimum. Variables that do the same share what one of them would have."""
+"""Added to the diagonal, which is 1. It is larger than the error of float32 in the least eigenvalue, so there is always
+exactly one optimum. Equal variables share their amount."""
 TOLERANCE = 1e-9
-"""How far, against the largest variable, one may be below 0 or a gradient may point there."""
+"""How far a variable or a slope may be below 0, relative to the largest variable."""
 FULL_EXCHANGES = 3
 """Rounds without progress before exchanges become single."""
 SOLVED_AT_ONCE = 1 << 18
-"""Matrix entries worked on together, which a processor's cache holds. Changes the speed, never a bit."""
+"""Matrix entries that are solved together, to fit a processor's cache. Changes the speed, never a bit."""
 
 
 def nonnegative_least_squares(packed: FloatArray, dot: FloatArray, num: IntArray) -> FloatArray:
     """Return x >= 0, (K, n), that minimises x'Ax - 2 x'dot for each of n problems; NaN where A is no Gram.
 
-    packed is (K(K+1)/2, n): lower triangles of matrices whose diagonals are 1, row by row. num (n,), never rising,
-    says how many variables a problem has; what it does not have is 0, here and in dot (K, n).
+    packed is (K(K+1)/2, n): lower triangles of matrices with a diagonal of 1, row by row. num (n,), never rising, is
+    the number of variables of each problem; all entries beyond it are 0, here and in dot (K, n).
 
     >>> one = np.ones(1)
     >>> nonnegative_least_squares(np.stack([one, 0 * one, one]), np.stack([0.5 * one, -one]), np.array([2])).round(5)
@@ -48,16 +48,16 @@ def nonnegative_least_squares(packed: FloatArray, dot: FloatArray, num: IntArray
 
 @dataclass(slots=True)
 class _Problems:
-    """Some problems of K variables each, and how far they have come."""
+    """Some problems of K variables each, and the state of their solution."""
 
     matrix: FloatArray
     """(K, K, n)"""
     dot: FloatArray
     """(K, n)"""
     is_free: BoolArray
-    """Which variables are taken to be above 0, (K, n)."""
+    """Variables that are assumed to be above 0, (K, n)."""
     fewest_wrong: IntArray
-    """Least number of variables on the wrong side so far, (n,)."""
+    """Least number of violated conditions so far, (n,)."""
     patience: IntArray
     """Full exchanges left, (n,)."""
 
@@ -71,12 +71,8 @@ class _Problems:
         fewest = np.full(num, num_variables + 1)
         return cls(matrix, dot, dot > 0, fewest, np.full(num, FULL_EXCHANGES))
 
-    def taken(self, chosen: BoolArray) -> "_Problems":
-        matrix, dot, is_free = self.matrix[..., chosen], self.dot[:, chosen], self.is_free[:, chosen]
-        return _Problems(matrix, dot, is_free, self.fewest_wrong[chosen], self.patience[chosen])
-
     def solve(self) -> FloatArray:
-        """Return the optimum of each; NaN where pivots or rounds say that the matrix is not positive definite."""
+        """Return the optimum of each problem; NaN if its matrix is not positive definite."""
         problems, place = self, np.arange(self.dot.shape[1])
         solution = np.full(self.dot.shape, np.nan)
         for _ in range(100 + 10 * len(self.dot)):
@@ -89,11 +85,12 @@ class _Problems:
                 break
             problems._exchange(is_wrong)
             if not go_on.all():
-                problems, place = problems.taken(go_on), place[go_on]
+                arrays = (getattr(problems, each.name)[..., go_on] for each in fields(problems))
+                problems, place = _Problems(*arrays), place[go_on]
         return solution
 
     def _solve_free(self) -> tuple[FloatArray, BoolArray]:
-        """Return the free variables at their common optimum, the others 0, and which problems had sound pivots."""
+        """Return the optimum over the free variables, with 0 for the others, and which problems had sound pivots."""
         work, right, inverse = self.matrix.copy(), self.dot.copy(), np.empty_like(self.dot)
         is_sound = np.ones(right.shape[1], dtype=np.bool_)
         for pivot in range(len(right)):
@@ -109,7 +106,7 @@ class _Problems:
         return right, is_sound
 
     def _on_wrong_side(self, variable: FloatArray) -> BoolArray:
-        """Return which variables are free and below 0, or held at 0 though more of them would be better."""
+        """Return which variables violate the KKT conditions: free and below 0, or fixed at 0 with a negative slope."""
         slope = -self.dot
         for each in range(len(variable)):
             slope += self.matrix[each] * variable[each]
@@ -118,7 +115,7 @@ class _Problems:
         return is_wrong
 
     def _exchange(self, is_wrong: BoolArray) -> None:
-        """Change sides: all that are wrong, or the last of them where that has not helped for a while."""
+        """Exchange all variables that are wrong, or only the last of them after rounds without progress."""
         num_wrong = np.count_nonzero(is_wrong, axis=0)
         is_better = num_wrong < self.fewest_wrong
         is_single = ~is_better & (self.patience == 0)

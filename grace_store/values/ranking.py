@@ -1,8 +1,8 @@
-"""Values to rankings and subsets: each subset is a prefix of one ranking, so smaller ones lie within larger ones.
+"""Rankings and subsets from values: each subset is a prefix of one ranking, so a smaller one lies in a larger one.
 
-Sorting is exact and faster than by comparisons. The place of a number between the least and the largest is a whole
-number, which can be counted, and sorted by its digits as numpy does with 16 bits. Only numbers with equal places are
-compared. Numbers that are spread unevenly cost time, never exactness. Knows no files.
+Sorting is exact, and faster than a sort by comparisons. A number is first mapped to a whole number, its place between
+the least and the largest number. numpy sorts places of 16 bits by their digits. Only numbers with equal places are
+compared. Unevenly spread numbers take longer, and the result stays exact. Knows no files.
 """
 
 import math
@@ -13,35 +13,34 @@ from typing import Literal
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, ascend
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, ascend, offsets_of
 from grace_store.base.errors import SettingError
-from grace_store.values.gram import offsets_of
 
 # ---------------------------------------------------------------- order statistics
 
 
 MAX_PLACES = 1 << 16
-"""How many places numbers are counted by, or as many as there are numbers, if that is less."""
+"""Largest number of different places."""
 
 
 class OrderStatistics:
-    """Answers which of some numbers, none of them NaN, is the k-th smallest."""
+    """The k-th smallest of some numbers without NaN, for any k."""
 
     def __init__(self, values: FloatArray) -> None:
         self._values = values
         self._place = _places(values, min(MAX_PLACES, len(values)), "u2")
         self._num_up_to = np.cumsum(np.bincount(self._place))
-        """How many numbers have a place up to each."""
+        """Number of values up to each place."""
 
     def __len__(self) -> int:
         return len(self._values)
 
     def kth(self, rank: int) -> float:
-        """Return the number that would be at a rank, from 0, were all of them sorted."""
+        """Return the number at a rank, from 0, of the sorted numbers."""
         return float(self._some(rank, 1)[0])
 
     def quantile(self, share: float) -> float:
-        """Return a quantile as numpy defines it: between two numbers, linearly; NaN of none."""
+        """Return a quantile as numpy defines it, interpolated linearly; NaN without numbers."""
         if not len(self._values):
             return math.nan
         rank = share * (len(self._values) - 1)
@@ -50,7 +49,7 @@ class OrderStatistics:
         return float(first + (last[0] - first) * (rank - below) if last else first)
 
     def _some(self, rank: int, count: int) -> FloatArray:
-        """Return the numbers at a rank and the next ones."""
+        """Return count numbers from a rank on."""
         low, high = np.searchsorted(self._num_up_to, [rank, rank + count - 1], side="right").tolist()
         between = self._values.compress((self._place >= low) & (self._place <= high))
         first = rank - (int(self._num_up_to[low - 1]) if low else 0)
@@ -58,7 +57,7 @@ class OrderStatistics:
 
 
 def stable_order(values: FloatArray) -> IntArray:
-    """Return what ``np.argsort(values, kind="stable")`` does, in about a third of the time.
+    """Return the result of ``np.argsort(values, kind="stable")`` in about a third of the time.
 
     >>> stable_order(np.array([0.5, 0.9, 0.1, 0.5]))
     array([2, 0, 3, 1])
@@ -66,17 +65,17 @@ def stable_order(values: FloatArray) -> IntArray:
     low, high = _places(values, 1 << 32, "<u4").view("<u2").reshape(-1, 2).T
     order = np.argsort(low, kind="stable")
     order = order[np.argsort(high[order], kind="stable")]
-    # Hardly any are out of place by now, which this sort makes use of.
+    # The last sort is fast, because nearly all numbers are in order.
     return order[np.argsort(values[order], kind="stable")]
 
 
 def _places(values: FloatArray, num_places: int, dtype: str) -> Numbers:
-    """Return where numbers lie between the least and the largest, from 0; all at 0 if that cannot be told."""
+    """Return the places of numbers between the least and the largest, from 0; all 0 if the numbers have no range."""
     least, most = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
     scale = (num_places - 1) / (most - least) if most > least else 0.0
     if not 0 < scale < math.inf:
         return np.zeros(len(values), dtype)
-    # Rounding keeps the order of numbers, and cannot reach the next whole number above the last place.
+    # Rounding keeps the order of numbers, and never exceeds the last place.
     place = np.subtract(values, least, dtype=np.float64)
     place *= scale
     return place.astype(dtype)
@@ -88,7 +87,7 @@ def _places(values: FloatArray, num_places: int, dtype: str) -> Numbers:
 Ratio = str | Decimal | float
 Balance = Literal["equal", "sqrt", "proportional"]
 Length = Literal["step_length", "response_length", "num_steps"]
-"""Lengths that can be taken out of values before they are ranked."""
+"""Lengths that can be removed from values before ranking."""
 
 
 def budget(ratio: Ratio, num_samples: int) -> int:
@@ -102,7 +101,7 @@ def budget(ratio: Ratio, num_samples: int) -> int:
 
 def _exact(ratio: Ratio) -> Fraction:
     try:
-        # A float's text is the decimal its author wrote; its binary value is not.
+        # The text of a float is the decimal that the user wrote; its binary value is not.
         written = Decimal(str(ratio))
     except InvalidOperation:
         written = Decimal("NaN")
@@ -112,20 +111,20 @@ def _exact(ratio: Ratio) -> Fraction:
 
 
 def rank(values: FloatArray, row: Numbers | None = None) -> IntArray:
-    """Return the indices of all finite values, the largest first, ties by row (by place, without rows).
+    """Return the indices of all finite values, the largest first; ties are ordered by row, or by index without rows.
 
     >>> rank(np.array([0.5, np.nan, 0.9, 0.5]))
     array([2, 0, 3])
     """
     finite = np.flatnonzero(np.isfinite(values))
-    # Rows that ascend, as most tables' do, leave ties where they are.
+    # A stable order is enough if rows ascend, as in most tables.
     if row is None or ascend(row):
         return finite[stable_order(-values[finite])]
     return finite[np.lexsort((row[finite], -values[finite]))]
 
 
 def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArray:
-    """Return the beginning of a ranking of these values that reaches the threshold.
+    """Return the prefix of a ranking of these values that reaches the threshold.
 
     >>> at_least(np.array([0.1, 0.3, np.inf, 0.2]), 0.2, np.array([1, 3, 0]))
     array([1, 3])
@@ -138,9 +137,9 @@ def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArra
 def top_mask(
     values: FloatArray, count: int, order: OrderStatistics | None = None, row: Numbers | None = None
 ) -> BoolArray:
-    """Return which values the first count of rank(values, row) are, without sorting them all.
+    """Return a mask of the first count indices of rank(values, row), without sorting all values.
 
-    order is that of the finite values, if it is at hand.
+    order holds the order statistics of the finite values, if they are known already.
 
     >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
     array([ True, False,  True, False])
@@ -163,10 +162,10 @@ def top_mask(
 
 
 def stratified_rank(values: FloatArray, stratum: Sequence[object], row: Numbers | None = None) -> IntArray:
-    """Return a ranking of all finite values every beginning of which has the strata in their natural shares.
+    """Return a ranking of all finite values in which every prefix has the strata in their natural shares.
 
-    Inside a stratum of n samples the j-th best, from 0, is due at (j + 1/2) / n; samples come when they are due, the
-    larger value first where several are. So subsets are nested, and a stratum is never off by more than one or so.
+    The j-th best, from 0, of a stratum of n samples is due at (j + 1/2) / n. Samples are ranked by their due time, and
+    by value where due times are equal. So subsets are nested, and a stratum is off by hardly more than one sample.
 
     >>> stratified_rank(np.array([0.9, 0.8, 0.7, 0.1, 0.2, 0.3]), ["a", "a", "a", "b", "b", "b"])
     array([0, 5, 1, 4, 2, 3])
@@ -178,11 +177,11 @@ def stratified_rank(values: FloatArray, stratum: Sequence[object], row: Numbers 
 
 
 def balanced_order(stratum: IntArray, balance: Balance) -> IntArray:
-    """Return an order of samples, given the best first, every beginning of which has the strata in balance.
+    """Return an order of samples, given the best first, in which every prefix has the strata in balance.
 
     stratum holds whole numbers from 0. The j-th best of a stratum of n, from 0, is due at j + 1/2 (equal),
-    (j + 1/2) / sqrt(n) (sqrt) or (j + 1/2) / n (proportional), the better first where several are. A stratum that is
-    used up leaves its share to the others.
+    (j + 1/2) / sqrt(n) (sqrt) or (j + 1/2) / n (proportional); equal due times go by value. When a stratum has no
+    samples left, the others get its share.
 
     >>> balanced_order(np.array([0, 0, 0, 0, 1]), "equal")
     array([0, 4, 1, 2, 3])
@@ -192,7 +191,7 @@ def balanced_order(stratum: IntArray, balance: Balance) -> IntArray:
     first = offsets_of(np.bincount(stratum))[stratum[by_stratum]]
     turn = np.empty(len(stratum), dtype=np.int64)
     turn[by_stratum] = np.arange(len(stratum)) - first
-    # Squares in place of roots, so that equal fractions are equal floats; different ones differ below 2**24.
+    # Squares instead of roots: equal fractions are equal floats, and different ones differ below 2**24.
     due = {
         "equal": 2 * turn + 1,
         "sqrt": (2 * turn + 1.0) ** 2 / size,

@@ -1,8 +1,8 @@
 """How well scores tell right from wrong: areas under the ROC over chosen pairs, with intervals over questions.
 
-An area is the share of pairs of a right and a wrong item in which the right one has the larger score, ties counting
-half: 0.5 is chance. Only pairs inside one cell are compared, so what makes the cells is held fixed. Intervals draw
-whole questions, with replacement, because items of one question go together. numpy only.
+An area is the share of pairs of a right and a wrong item in which the right item has the larger score; a tie counts
+half, and 0.5 is chance. Only pairs inside one cell are compared, so that place and length do not differ within a pair.
+Intervals draw whole questions, with replacement, because items of one question are not independent. numpy only.
 """
 
 import math
@@ -16,11 +16,11 @@ from grace_store.values.length_bias import mean_ranks
 
 CHANCE = 0.5
 NUM_LENGTHS = 4
-"""Groups of similar length at each place."""
+"""Number of groups of similar length at each place."""
 MANY_QUESTIONS = 2000
-"""From here on draws are computed to first order: the difference is far below the width of an interval."""
+"""Above this number of questions draws are computed to first order: the error is far below the width of an interval."""
 ENTRIES_AT_ONCE = 1 << 21
-"""Weights of items that are held in memory at a time."""
+"""Weights of items that are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class LabelledItems:
     is_right: BoolArray
     question: IntArray
     cell: IntArray
-    """What is held fixed: place and length, as one number."""
+    """Place and length of the item, as one number."""
 
     def taken(self, chosen: BoolArray) -> "LabelledItems":
         """Return some of the items."""
@@ -47,7 +47,7 @@ def question_draws(num_questions: int, draws: int, seed: int) -> FloatArray:
 
 
 def cells_of(place: Numbers, length: Numbers) -> IntArray:
-    """Return one number for items at the same place and of similar length: a fourth of those at that place.
+    """Return the cell of each item; a cell holds a quarter of the items at one place, of similar length.
 
     >>> cells_of(np.array([0, 0, 0, 0, 1]), np.array([5, 40, 9, 22, 7]))
     array([0, 3, 1, 2, 6])
@@ -61,7 +61,7 @@ def cells_of(place: Numbers, length: Numbers) -> IntArray:
 
 
 def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Estimate:
-    """Return the area over pairs of all questions, or over those of one cell; items without a score do not count."""
+    """Return the area over all pairs, or over pairs of the same cell (fixed); items without a score do not count."""
     finite = np.isfinite(score)
     items, score = items.taken(finite), score[finite]
     cell = items.cell if fixed else np.zeros(len(score), dtype=np.int64)
@@ -72,32 +72,22 @@ def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, f
     if not pairs[0]:
         found = np.zeros(0)
     elif drawn.shape[1] > MANY_QUESTIONS:
-        found = _linear_draws(runs, right, question, drawn, float(_ratio(wins, pairs)[0]))
+        # To first order in how often questions are drawn: one pass for all draws.
+        area = float(_ratio(wins, pairs)[0])
+        item_wins, item_pairs = runs.of_items(right)
+        slope = np.bincount(question, item_wins - area * item_pairs, drawn.shape[1]) / (item_pairs.sum() / 2)
+        found = area + drawn @ slope
     else:
-        found = _exact_draws(runs, right, question, drawn)
+        found = np.full(len(drawn), np.nan)
+        step = max(1, ENTRIES_AT_ONCE // max(len(right), 1))
+        for start in range(0, len(drawn), step):
+            weight = drawn[start : start + step][:, question]
+            found[start : start + step] = _ratio(*runs.weighted(weight * right, weight * (1 - right)))
     return _area(wins[0], pairs[0], found)
 
 
-def _exact_draws(runs: "_Runs", right: FloatArray, question: IntArray, drawn: FloatArray) -> FloatArray:
-    """Return the area of every draw, each item counting as often as its question was drawn."""
-    found = np.full(len(drawn), np.nan)
-    step = max(1, ENTRIES_AT_ONCE // max(len(right), 1))
-    for start in range(0, len(drawn), step):
-        weight = drawn[start : start + step][:, question]
-        found[start : start + step] = _ratio(*runs.weighted(weight * right, weight * (1 - right)))
-    return found
-
-
-def _linear_draws(runs: "_Runs", right: FloatArray, question: IntArray, drawn: FloatArray, area: float) -> FloatArray:
-    """Return the same to first order in how often questions are drawn, which takes one pass for all draws."""
-    wins, pairs = runs.of_items(right)
-    slope = np.bincount(question, wins - area * pairs, drawn.shape[1]) / (pairs.sum() / 2)
-    moved: FloatArray = area + drawn @ slope
-    return moved
-
-
 def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Estimate:
-    """Return the area over pairs of the same question, or over those of them that share a cell, too."""
+    """Return the area over pairs of the same question, or of the same question and cell (fixed)."""
     finite = np.isfinite(score)
     items, score = items.taken(finite), score[finite]
     num_cells = int(items.cell.max(initial=0)) + 1 if fixed else 1
@@ -112,11 +102,11 @@ def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, f
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Items in the order of group and score, cut into runs of equal ones."""
+    """Items in the order of group and score, cut into runs of items with equal group and score."""
 
     order: IntArray
     start: IntArray
-    """Where each run begins."""
+    """Index of the first item of each run."""
     first_run: IntArray
     """The first run of each group."""
     group_key: IntArray
@@ -131,7 +121,7 @@ class _Runs:
         return cls(order, start, np.searchsorted(start, first), keys[first])
 
     def by_group(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return won pairs and all pairs of each group, (draws, groups), from the weights of items in order."""
+        """Return the won pairs and all pairs of each group, (draws, groups), from the weights of items in order."""
         if not len(self.start):
             none = np.zeros((len(right), 0))
             return none, none
@@ -144,7 +134,7 @@ class _Runs:
         return wins, totals[0] * totals[1]
 
     def of_items(self, right: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return how many of its pairs each item, in order, has on the right side, and how many pairs it has."""
+        """Return for each item, in order, the number of its pairs that are won, and the number of its pairs."""
         rights, wrongs = (np.add.reduceat(each, self.start) for each in (right, 1 - right))
         sizes = np.diff(np.append(self.first_run, len(self.start)))
         upto = [np.cumsum(each) for each in (rights, wrongs)]
@@ -159,7 +149,7 @@ class _Runs:
         return np.where(is_right, below[run], above[run]), np.where(is_right, total[1][run], total[0][run])
 
     def weighted(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return won pairs and all pairs, (draws,)."""
+        """Return the won pairs and all pairs over all groups, (draws,)."""
         wins, pairs = self.by_group(right, wrong)
         return wins.sum(axis=1), pairs.sum(axis=1)
 
@@ -176,7 +166,7 @@ def _area(wins: float, pairs: float, draws: FloatArray) -> Estimate:
 
 
 def two_sided(found: float, chance: float, draws: FloatArray) -> float:
-    """Return how likely it is to be this far from chance, with the draws' spread as a normal one; NaN without draws.
+    """Return the two-sided p-value against chance, by a normal distribution with the draws' spread; NaN without draws.
 
     >>> round(two_sided(0.6, 0.5, np.array([0.55, 0.65])), 4)
     0.0455
@@ -190,13 +180,13 @@ def two_sided(found: float, chance: float, draws: FloatArray) -> float:
 
 
 # ---------------------------------------------------------------- the first wrong step
-# ProcessBench's F1: the first step whose score is at or below a threshold is taken for the wrong one; without such a
-# step the trace is taken for right. F1 is the harmonic mean of two shares: wrong traces whose first wrong step is found
-# exactly, and right traces where nothing is found.
+# ProcessBench's F1: the judge calls the first step with a score at or below a threshold wrong. Without such a step the
+# judge calls the trace right. F1 is the harmonic mean of two shares: wrong traces whose first wrong step is found
+# exactly, and right traces in which no step is called wrong.
 
 
 CHANCES = np.linspace(0.0005, 0.9995, 1000)
-"""Shares of steps that a blind judge might call wrong."""
+"""Probabilities that are tried for a blind judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +194,9 @@ class LabelledTraces:
     """Traces with their first wrong step, and the question that each belongs to, numbered from 0."""
 
     offsets: IntArray
-    """Where each one's steps begin in a flat column, and where the last ones end."""
+    """(n + 1,) index of each trace's first step in a flat column, and the number of all steps."""
     first_wrong: IntArray
-    """From 0; -1 without one."""
+    """Number of the first wrong step, from 0; -1 for a right trace."""
     question: IntArray
 
     @property
@@ -215,28 +205,32 @@ class LabelledTraces:
 
 
 def find_first_errors(score: FloatArray, traces: LabelledTraces, drawn: FloatArray, seed: int) -> Estimate:
-    """Return the F1 of a flat column of step scores, small where a step is suspect; a step without one is not.
+    """Return the F1 of a flat column of step scores; a step with a small score is suspect, one without a score is not.
 
-    Questions are split into two halves by the seed. Each half is judged by the threshold that is best on the other.
-    drawn says how often each question is drawn, (draws, questions).
+    The seed splits questions into two halves. Each half is judged by the threshold that is best on the other half.
+    drawn holds how often each question is drawn, (draws, questions).
     """
     least, most = _hit_ranges(score, traces)
-    half = _halves(drawn.shape[1], seed)[traces.question]
+    num_questions = drawn.shape[1]
+    half = (np.random.Generator(np.random.Philox(seed)).permutation(num_questions) % 2 == 0)[traces.question]
     hit = np.zeros(len(traces.question), dtype=np.bool_)
     for mine in (half, ~half):
         threshold = _best_threshold(least[~mine], most[~mine], traces.is_wrong[~mine])
         hit[mine] = (least[mine] <= threshold) & (threshold < most[mine])
-    counts = [_by_question(traces, drawn.shape[1], *each) for each in _shares(traces.is_wrong, hit)]
-    draws = _harmonic(*(_share(drawn @ hits, drawn @ number) for hits, number in counts))
-    found, alone = (_share(hits.sum(keepdims=True), number.sum(keepdims=True)) for hits, number in counts)
+    counts = []
+    for label in (traces.is_wrong, ~traces.is_wrong):
+        both = (np.bincount(traces.question[each], minlength=num_questions) for each in (hit & label, label))
+        counts.append([each.astype(np.float64) for each in both])
+    draws = _harmonic(*(_ratio(drawn @ hits, drawn @ number) for hits, number in counts))
+    found, alone = (_ratio(hits.sum(keepdims=True), number.sum(keepdims=True)) for hits, number in counts)
     return Estimate.from_draws(float(_harmonic(found, alone)[0]), draws[np.isfinite(draws)], len(traces.question))
 
 
 def chance_of_first_errors(traces: LabelledTraces) -> float:
-    """Return the F1 of a judge that calls each step wrong by the same chance, whichever chance is best.
+    """Return the F1 of a judge that calls each step wrong with the same probability, for the best probability.
 
-    With chance q, the wrong step i (from 0) is the first that is called so with q (1 - q)^i, and a right trace of n
-    steps is left alone with (1 - q)^n. A wrong answer after right steps is never found.
+    With probability q, the judge finds the wrong step i (from 0) with q (1 - q)^i, and calls a right trace of n steps
+    right with (1 - q)^n. The judge never finds a wrong answer after right steps.
     """
     num_steps, is_wrong = np.diff(traces.offsets), traces.is_wrong
     before = traces.first_wrong[is_wrong & (traces.first_wrong < num_steps)]
@@ -249,7 +243,7 @@ def chance_of_first_errors(traces: LabelledTraces) -> float:
 
 
 def _hit_ranges(score: FloatArray, traces: LabelledTraces) -> tuple[FloatArray, FloatArray]:
-    """Return (least, most): a trace is judged as labelled by every threshold t with least <= t < most."""
+    """Return (least, most): a threshold t judges a trace correctly if least <= t < most."""
     scored = np.where(np.isfinite(score), score, np.inf)
     num_traces = len(traces.first_wrong)
     least, most = np.full(num_traces, -np.inf), np.full(num_traces, np.inf)
@@ -263,7 +257,7 @@ def _hit_ranges(score: FloatArray, traces: LabelledTraces) -> tuple[FloatArray, 
 
 
 def _best_threshold(least: FloatArray, most: FloatArray, is_wrong: BoolArray) -> float:
-    """Return the threshold with the best F1; one that a wrong step just reaches, as no other can be better."""
+    """Return the threshold with the best F1. The scores of wrong steps are enough to try."""
     can_hit = is_wrong & (least < most)
     tried = np.unique(least[can_hit])
     if not len(tried) or is_wrong.all():
@@ -274,29 +268,8 @@ def _best_threshold(least: FloatArray, most: FloatArray, is_wrong: BoolArray) ->
     return float(tried[np.argmax(_harmonic(found / is_wrong.sum(), alone / len(lowest)))])
 
 
-def _halves(num_questions: int, seed: int) -> BoolArray:
-    half: BoolArray = np.random.Generator(np.random.Philox(seed)).permutation(num_questions) % 2 == 0
-    return half
-
-
-def _shares(is_wrong: BoolArray, hit: BoolArray) -> list[tuple[BoolArray, BoolArray]]:
-    return [(hit & is_wrong, is_wrong), (hit & ~is_wrong, ~is_wrong)]
-
-
-def _by_question(
-    traces: LabelledTraces, num_questions: int, hit: BoolArray, counted: BoolArray
-) -> tuple[FloatArray, FloatArray]:
-    hits, number = (np.bincount(traces.question[each], minlength=num_questions) for each in (hit, counted))
-    return hits.astype(np.float64), number.astype(np.float64)
-
-
-def _share(hits: FloatArray, number: FloatArray) -> FloatArray:
-    share: FloatArray = np.divide(hits, number, out=np.full(len(number), np.nan), where=number > 0)
-    return share
-
-
 def _harmonic(one: FloatArray, other: FloatArray) -> FloatArray:
     total = one + other
-    # Where both are nothing their mean is nothing; what is unknown stays so.
+    # The mean of two zeros is 0; NaN stays NaN.
     mean: FloatArray = np.divide(2 * one * other, total, out=np.where(total == 0, 0.0, np.nan), where=total > 0)
     return mean

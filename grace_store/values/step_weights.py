@@ -1,8 +1,8 @@
 """Grams to step weights: how much a trainer should count each token of a step. Knows Grams and settings, no files.
 
-A weight is a factor on the loss of each token of its step. Weights of a sample are scaled so that the mean over the
-tokens of its steps is 1; with the answer's tokens at 1, the mean over the whole response is 1, too. Masks (0 or 1) are
-not scaled: trainers take means over the tokens that a mask leaves.
+A weight is a factor on the loss of each token of its step. The weights of a sample are scaled so that their mean over
+the tokens of its steps is 1. If the answer's tokens have weight 1, the mean over the whole response is 1, too. Masks
+(0 or 1) are not scaled, because trainers take means over the tokens that a mask keeps.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers
+from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers, offsets_of
 from grace_store.base.states import Flag
-from grace_store.values.gram import Block, offsets_of
-from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import Pulls, Steps, WeightsSpec
+from grace_store.values.gram import Block
+from grace_store.values.weightings import WEIGHTINGS, Pulls, Steps, WeightsSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,9 @@ class RaggedWeights:
     weight: FloatArray
     """NaN for all steps of a sample that has no weights."""
     equal_cosine: FloatArray
-    """Of the sum of all steps' pulls with the answer, (n,)."""
+    """Cosine of the sum of all steps' pulls with the answer, (n,)."""
     cosine: FloatArray
-    """The same of the weighted sum; 0 where all weights are 0."""
+    """Cosine of the weighted sum with the answer, (n,); 0 where all weights are 0."""
     flags: FlagArray
     """(n,), bits of Flag."""
     offsets: IntArray
@@ -41,7 +40,7 @@ class RaggedWeights:
         return cls(weight, equal, cosine, np.zeros(num, dtype=np.uint8), offsets)
 
     def put(self, part: Self, place: IntArray) -> None:
-        """Take over the weights of some of the samples, those at these places."""
+        """Copy the weights of some samples to these places."""
         mine = np.zeros(len(self.flags), dtype=np.bool_)
         mine[place] = True
         self.weight[np.repeat(mine, np.diff(self.offsets))] = part.weight
@@ -49,14 +48,14 @@ class RaggedWeights:
 
 
 class SignalGrams(NamedTuple):
-    """What one signal has of some samples."""
+    """The Grams and token counts of some samples in one signal."""
 
     packed: Numbers
-    """Grams, concatenated."""
+    """Packed Grams, concatenated."""
     num_tokens: Numbers
-    """Of segments, concatenated, answers last."""
+    """Token counts of segments, concatenated, the answer of a sample last."""
     share: float = 1.0
-    """Of the signal; those of all signals add up to 1."""
+    """Share of the signal; the shares of all signals add up to 1."""
 
 
 def weigh_ragged(
@@ -64,7 +63,7 @@ def weigh_ragged(
 ) -> RaggedWeights:
     """Weigh the steps of consecutive samples with any numbers of steps, by one signal or several together.
 
-    num_steps is (n,); step_score, one number a step, is for the methods that look at scores.
+    num_steps is (n,); step_score, one number for each step, is for the methods that use scores.
 
     >>> gram = np.array([1.0, 0.0, 1.0, 0.5, -0.5, 1.0])
     >>> weigh_ragged(np.array([2]), [SignalGrams(gram, np.array([6, 2, 1]))], WeightsSpec()).weight.round(4)
@@ -79,29 +78,22 @@ def weigh_ragged(
         pulls = Pulls.of([chunk.gram for chunk in chunks], [each.share for each in signals])
         steps = Steps(pulls=pulls, present=first.gram.present, score=score)
         weight = weighting.weigh(spec, steps)
-        if not weighting.is_mask:
-            weight = _scaled(weight, first.gram.step_tokens)
+        if not weighting.is_mask:  # weights that are all 0 stay 0
+            tokens = first.gram.step_tokens
+            total = np.add.reduce(weight * tokens, axis=0)
+            is_any = total > 0
+            weight = weight * np.where(is_any, np.add.reduce(tokens, axis=0) / np.where(is_any, total, 1.0), 1.0)
         weight[:, ~pulls.has_target] = np.nan
         found.equal_cosine[first.sample] = pulls.cosines_of(first.gram.present.astype(np.float64))[1:]
         found.cosine[first.sample] = pulls.cosines_of(weight)[1:]
         found.flags[first.sample] = (pulls.met_zero * np.uint8(Flag.ZERO_VECTOR))[1:]
         first.write_steps(weight, found.weight, found.offsets)
-    _blot_out(found, np.logical_or.reduce([block.not_finite for block in blocks]))
+    not_finite = np.logical_or.reduce([block.not_finite for block in blocks]).astype(np.bool_)
+    has_none = not_finite
+    if len(not_finite):
+        has_none = not_finite | np.logical_or.reduceat(np.isnan(found.weight), found.offsets[:-1])
+    found.weight[np.repeat(has_none, np.diff(found.offsets))] = np.nan
+    found.cosine[has_none] = found.equal_cosine[has_none] = np.nan
+    found.flags[has_none] |= np.uint8(Flag.NO_VALUE)
+    found.flags[not_finite] = Flag.NOT_FINITE
     return found
-
-
-def _scaled(weight: FloatArray, tokens: FloatArray) -> FloatArray:
-    """Return weights whose mean over the steps' tokens is 1; those that are all 0 stay so."""
-    total = np.add.reduce(weight * tokens, axis=0)
-    is_any = total > 0
-    return weight * np.where(is_any, np.add.reduce(tokens, axis=0) / np.where(is_any, total, 1.0), 1.0)
-
-
-def _blot_out(found: RaggedWeights, not_finite: Numbers) -> None:
-    """Flag the samples that have no weights, and take from them what came out in place of some."""
-    has_none = np.logical_or.reduceat(np.isnan(found.weight), found.offsets[:-1]) if len(not_finite) else not_finite
-    none = has_none.astype(np.bool_) | not_finite.astype(np.bool_)
-    found.weight[np.repeat(none, np.diff(found.offsets))] = np.nan
-    found.cosine[none] = found.equal_cosine[none] = np.nan
-    found.flags[none] |= np.uint8(Flag.NO_VALUE)
-    found.flags[not_finite.astype(np.bool_)] = Flag.NOT_FINITE

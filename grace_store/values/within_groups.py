@@ -1,6 +1,6 @@
-"""Values compared within groups of samples: centred, standardised, the best of each, the best against the worst.
+"""Values compared within groups of samples: centred, standardised, the best of each group, the best and the worst.
 
-A group is a whole number for each sample. A value that is not finite takes no part. Knows no files.
+A group is a whole number for each sample. Values that are not finite do not count. Knows no files.
 """
 
 from dataclasses import dataclass
@@ -8,23 +8,22 @@ from typing import Literal, Self
 
 import numpy as np
 
-from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray, offsets_of
 from grace_store.base.errors import SettingError
-from grace_store.values.gram import offsets_of
 from grace_store.values.ranking import Ratio, budget
 
 Within = Literal["centred", "standardised"]
 LEAST_SPREAD = 2.0**-20
-"""Values that differ by less than this share of the largest one are equal but for the rounding of their vectors."""
+"""Values of a group that differ by less than this share of the largest value count as equal: it is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Samples with a value, those of one group next to each other, in the order given otherwise."""
+    """Samples sorted by group; the order within a group is the given order."""
 
     sample: IntArray
     start: IntArray
-    """Where each group begins."""
+    """Index of the first sample of each group."""
     size: IntArray
 
     @classmethod
@@ -35,9 +34,9 @@ class _Runs:
 
 
 def compare_within(value: FloatArray, group: IntArray, how: Within) -> tuple[FloatArray, BoolArray]:
-    """Return values less the mean of their group, or also divided by its standard deviation, and which are alone.
+    """Return values minus the mean of their group, or also divided by its standard deviation; and which are alone.
 
-    A value that is alone in its group is 0, and so are those of a group whose values are all the same.
+    A value that is alone in its group becomes 0, and so do the values of a group that are all equal.
 
     >>> compare_within(np.array([1.0, 3.0, 9.0, np.nan]), np.array([0, 0, 1, 0]), "standardised")
     (array([-1.,  1.,  0., nan]), array([False, False,  True, False]))
@@ -62,14 +61,14 @@ def compare_within(value: FloatArray, group: IntArray, how: Within) -> tuple[Flo
 
 @dataclass(frozen=True, slots=True)
 class PerGroup:
-    """How many samples of each group are kept: a number, or a share."""
+    """The number, or the share, of samples of each group that are kept."""
 
     count: int | None = None
     share: Ratio | None = None
 
     @classmethod
     def parse(cls, text: str | int) -> Self:
-        """Return what a whole number (at least 1) or a share (above 0, at most 1, with a point) means.
+        """Parse a whole number (at least 1) or a share (above 0, at most 1, with a point).
 
         >>> PerGroup.parse("1"), PerGroup.parse("0.5")
         (PerGroup(count=1, share=None), PerGroup(count=None, share='0.5'))
@@ -84,7 +83,7 @@ class PerGroup:
         return cls(share=str(text))
 
     def of(self, sizes: IntArray) -> IntArray:
-        """Return how many are kept of groups of some sizes; of a share, ceil(share n), exactly."""
+        """Return how many samples are kept of groups of these sizes; a share keeps exactly ceil(share n)."""
         if self.share is None:
             return np.full(len(sizes), self.count)
         known, place = np.unique(sizes, return_inverse=True)
@@ -92,7 +91,7 @@ class PerGroup:
 
 
 def best_of_groups(ranking: IntArray, group: IntArray, per_group: PerGroup) -> IntArray:
-    """Return those of a ranking, in its order, that are among the best of their group.
+    """Return the samples of a ranking, in its order, that are among the best of their group.
 
     >>> best_of_groups(np.array([3, 0, 2, 1]), np.array([0, 0, 0, 1]), PerGroup(count=1))
     array([3, 0])
@@ -105,9 +104,9 @@ def best_of_groups(ranking: IntArray, group: IntArray, per_group: PerGroup) -> I
 
 
 def best_and_worst(ranking: IntArray, group: IntArray, said: BitArray | None = None) -> tuple[IntArray, IntArray]:
-    """Return the first of every group, and the last that says something else; groups that have no such are left out.
+    """Return the first sample of every group, and the last one with another text; skip groups without another text.
 
-    said is the same number for samples that say the same; without it, each says something of its own.
+    said is the same number for samples with the same text; without it, all texts differ.
 
     >>> best_and_worst(np.array([3, 0, 2, 1]), np.array([0, 0, 0, 1]))
     (array([0]), array([1]))

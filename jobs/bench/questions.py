@@ -20,7 +20,7 @@ from grace_store.run.plan import plan
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.store.opened import Store
 from grace_store.study.judge import JudgeSettings, judge
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from jobs.bench.findings import Curve, Findings, Goal, Ratio
 from jobs.bench.measuring import measured_apart
 from jobs.bench.synthetic_store import fill_signal

@@ -20,8 +20,8 @@ from grace_store.scoring.sweep import sweep
 from grace_store.scoring.sweep_settings import SettingValues, resolve_settings
 from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
+from grace_store.values.alignment import history_weights
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.score_spec import history_weights
 from jobs.bench.findings import Curve, Findings, Goal, Ratio
 from jobs.bench.measuring import measured_apart
 from jobs.bench.stores import NUM_STEPS, kept_store, million

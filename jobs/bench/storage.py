@@ -18,7 +18,7 @@ from grace_store.store.unit_writer import UnitWriter, complete_signal, create_si
 from grace_store.values.gram import pack
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.grace import score_ragged
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from jobs.bench.findings import Findings, Goal, Ratio
 from jobs.bench.stores import NUM_STEPS
 from jobs.bench.synthetic_store import make_plan

@@ -19,9 +19,8 @@ from grace_store.base.metadata import Commit, DataFile, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity
 from grace_store.base.states import UnitSignals
 from grace_store.run.scan import RECORDS_PER_BLOCK, SeenIds
-from grace_store.store.backend import open_backend
+from grace_store.store.backend import chunk_key, commit_key, open_backend
 from grace_store.store.digested_json import seal, to_bytes
-from grace_store.store.keys import chunk_key, commit_key
 from grace_store.store.layout import PlannedSample
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.plan_writer import PlanWriter

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, ScoreSpec
 
 Signals = Literal["proxy", "projected", "adam", "plain"]
 """proxy: the last checkpoint's proxies; projected: its gradient of every segment; adam: every checkpoint's gradient of

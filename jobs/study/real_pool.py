@@ -27,9 +27,8 @@ from grace_store.scoring.weigh_steps import weights
 from grace_store.scoring.weight_table import COLUMNS, WeightTable, read_weights, weights_schema
 from grace_store.store.opened import Store
 from grace_store.train.warmup import WarmupJob, warmup
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, MethodSpec
+from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, MethodSpec, ScoreSpec
 from grace_store.values.ranking import budget
-from grace_store.values.score_spec import ScoreSpec
 from jobs.study.corruptions import FEWEST_STEPS, split, usable, versions_of
 from jobs.study.traces import Record, write_records
 

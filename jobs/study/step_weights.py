@@ -38,8 +38,7 @@ from grace_store.run.extract import extract
 from grace_store.scoring.weigh_steps import weights
 from grace_store.scoring.weight_table import WeightTable
 from grace_store.store.opened import Store
-from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
 from jobs.study.ending import end
 from jobs.study.environment import claim
 from jobs.study.runs import append_line, whole_lines

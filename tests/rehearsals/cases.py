@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grace_store.base.metadata import SharedImages
-from grace_store.store.keys import COMPLETIONS
+from grace_store.store.backend import COMPLETIONS
 from tests.rehearsals import checks
 from tests.rehearsals.checks import Check, Scene
 from tests.rehearsals.stage import WARMUP, Play, Stage

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from grace_store.store.keys import COMMITS, SAMPLES_GROUP, SIGNALS_GROUP, completion_key
+from grace_store.store.backend import COMMITS, SAMPLES_GROUP, SIGNALS_GROUP, completion_key
 from tests.fake_model import make_fake_model
 from tests.jobs import content, record
 from tests.torture.runs import NUM_UNITS, Outcome, SmallJob, differences, end_child, left_behind, start_child

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from grace_store.store.keys import LOCKS
+from grace_store.store.backend import LOCKS
 from tests.jobs import content
 from tests.torture.preload import SIGNAL_BEFORE, Preloaded, ensure_preloaded
 from tests.torture.runs import Outcome, SmallJob, differences, end_child, left_behind, start_child

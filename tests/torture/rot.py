@@ -19,8 +19,8 @@ from grace_store.run.extract import extract
 from grace_store.run.verify import repair, verify
 from grace_store.store import check
 from grace_store.store.array_group import ArrayEncoder
+from grace_store.store.backend import LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.check import check_plan, check_signal
-from grace_store.store.keys import LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.opened import Store
 from tests.jobs import content
 from tests.stores import SIGNAL, extract_store

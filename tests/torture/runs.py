@@ -22,7 +22,7 @@ from grace_store.cli import main
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import PROXY
 from grace_store.store import lock
-from grace_store.store.keys import COMMITS, LOCKS, TMP
+from grace_store.store.backend import COMMITS, LOCKS, TMP
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, write_dataset
 

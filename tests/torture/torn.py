@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from grace_store.store.keys import COMMITS, COMPLETIONS, LOCKS, RUNS
+from grace_store.store.backend import COMMITS, COMPLETIONS, LOCKS, RUNS
 from tests.jobs import content
 from tests.torture.preload import LINK, RENAME, TORN, WRITE, Preloaded, calls_in, ensure_preloaded
 from tests.torture.runs import Outcome, SmallJob, computed, end_child, start_child, wrong_after

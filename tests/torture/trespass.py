@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from grace_store.store.keys import LOCKS, RUNS
+from grace_store.store.backend import LOCKS, RUNS
 from tests.fake_model import GATE, Gate
 from tests.jobs import content
 from tests.torture.runs import (

@@ -12,19 +12,17 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError
-from grace_store.base.files import JSON, JSON_LINES
+from grace_store.base.files import JSON, JSON_LINES, format_of, write_records
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
-from grace_store.data.parse_records import parse_record
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
 from grace_store.data.sample_digests import prompt_digest
-from grace_store.pool.records import image_folder
+from grace_store.pool.records import image_folder, locators_at
 from grace_store.scoring.weight_table import WeightTable
 from grace_store.store.opened import Store
-from grace_store.store.sample_rows import locators_at
 
 if TYPE_CHECKING:
     from grace_store.choose.selection import Subset
@@ -149,6 +147,10 @@ class ChosenRecords:
         for raw in self.dataset.read_many(self._locators(rows)):
             yield raw.replace(b"\r", b" ").replace(b"\n", b" ") if one_line and b"\n" in raw else raw
 
+    def copy(self, exported: Exported) -> None:
+        """Write the records byte for byte: as JSON lines or, if the name of the file ends in .json, as an array."""
+        write_records(exported.out, self.raw(one_line=format_of(exported.out) != JSON))
+
     def samples(self) -> Iterator[tuple[bytes, Sample]]:
         """Yield the records on one line each, with the samples they are."""
         return self._samples(self.subset.row)
@@ -198,6 +200,8 @@ class ChosenRecords:
             yield chosen, other
 
     def _samples(self, rows: IntArray) -> Iterator[tuple[bytes, Sample]]:
+        from grace_store.data.parse_records import parse_record  # all formats, which no copy of records needs
+
         names = name_files([Path(file.path) for file in self.store.plan.files])
         file_start = list(accumulate((file.num_records for file in self.store.plan.files), initial=0))
         for row, locator, raw in zip(rows.tolist(), self._locators(rows), self._raw(rows, one_line=True), strict=True):

@@ -17,7 +17,7 @@ from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import Extractor, model_door, reference_of
 from grace_store.store.storages import stored_form
 from grace_store.values.methods.grace import score_grams
-from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 
 NUM_FEW, FEW_CHARS = 8, 16_000
 """Number of samples to run in batches of several sizes, and their characters in total: a minute on a CPU."""

@@ -1,15 +1,15 @@
 """CADC, a reconstruction: subtasks become capabilities, samples belong to the capability they influence most.
 
-The method is published without code; this is a reading of its text. With w_m the checkpoints' shares and g_m(v) the
-gradient, as long as it is,
+The method is published without code; this module follows its text. w_m are the checkpoints' shares, and g_m(v) is the
+gradient, which is not normalised.
 
     t_s = concat_m sqrt(w_m) normalise(mean_v g_m(v))                    the trajectory of subtask s
     an edge joins s and s' where <t_s, t_s'> >= tau; Leiden's communities are the capabilities c
     Inf(z, c) = sum_m w_m <G_m(z), normalise(mean_{s in c} g_s^m)>       g_s^m the mean gradient of subtask s
     cap(z) = argmax_c Inf(z, c)                                          equal ones to the first
 
-A budget is shared evenly by the capabilities, the largest Inf(z, cap(z)) first in each (select does that). The slope
-of |G_m(z)|^2 over the checkpoints is the order for training in stages; it changes nothing of what is chosen.
+`select` divides its budget evenly between capabilities, the largest Inf(z, cap(z)) first in each. The slope of
+|G_m(z)|^2 over the checkpoints is an order for training in stages; it does not change which samples are chosen.
 """
 
 from collections.abc import Sequence
@@ -44,13 +44,13 @@ def joined_pairs(cosine: FloatArray, join_cosine: float) -> list[tuple[int, int]
 
 
 def capability_directions(means: FloatArray, capability: IntArray) -> FloatArray:
-    """Return normalise(mean over the subtasks of each capability), (M, C, D), from (M, S, D) and each one's number."""
+    """Return normalise(mean over the subtasks of each capability), (M, C, D), from means (M, S, D)."""
     members = [means[:, capability == c].mean(axis=1) for c in range(int(capability.max()) + 1)]
     return np.stack([unit_vectors(np.stack([each[m] for each in members]))[0] for m in range(len(means))])
 
 
 def self_influence_slopes(squared_length: FloatArray) -> FloatArray:
-    """Return the least-squares slope of |G_m(z)|^2 over checkpoints 0, 1, ... from (M, n); NaN from one alone.
+    """Return the least-squares slope of |G_m(z)|^2 over checkpoints 0, 1, ... from (M, n); NaN for one checkpoint.
 
     >>> self_influence_slopes(np.array([[4.0, 1.0], [2.0, 2.0], [0.0, 3.0]]))
     array([-2.,  1.])

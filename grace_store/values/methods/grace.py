@@ -1,8 +1,8 @@
-"""GRACE: Grams to step scores to values. Knows Grams and settings, no files.
+"""GRACE: from Grams to step scores to values. Knows Grams and settings, no files.
 
 V is affine in alpha, so one pass over the Grams gives the values for every alpha: the mean over all K steps is
 ``first + alpha * answer + (1 - alpha) * history``, where first is a_1 / K and the others are sums over k > 1
-of a_k / K and h_k / K. Scoring goes the same way, so that a score and a sweep agree to the last bit.
+of a_k / K and h_k / K. Scoring uses the same formula, so that a score and a sweep agree to the last bit.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,17 @@ from typing import Self
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers
+from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers, offsets_of, sum_by_sample
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
-from grace_store.values.alignment import Cosines, Target, history_cosines, point_one_way, target_cosines
-from grace_store.values.gram import Block, GramColumns, offsets_of, pack
-from grace_store.values.methods.method import Method
-from grace_store.values.score_spec import History, ScoreSpec, aggregate, check_alpha, parse_aggregation
+from grace_store.values.alignment import Cosines, History, Target, history_cosines, point_one_way, target_cosines
+from grace_store.values.gram import Block, GramColumns, pack
+from grace_store.values.methods.method import Aggregation, Method, ScoreSpec, check_alpha, parse_aggregation
 
 
 @dataclass(frozen=True, slots=True)
 class RaggedScores:
-    """The scores of n samples; steps lie flat, sample i owning offsets[i]..offsets[i + 1]."""
+    """The scores of n samples; steps are flat, and sample i owns offsets[i]..offsets[i + 1]."""
 
     step_score: FloatArray
     answer_alignment: FloatArray
@@ -37,7 +36,7 @@ class RaggedScores:
 
     @classmethod
     def empty(cls, num_steps: Numbers) -> Self:
-        """Make room for scores, all still to be written."""
+        """Return arrays that are still to be filled."""
         offsets = offsets_of(num_steps)
         steps = (np.empty(int(offsets[-1])) for _ in range(3))
         flags = np.empty(len(num_steps), dtype=np.uint8)
@@ -46,7 +45,7 @@ class RaggedScores:
 
 @dataclass(frozen=True, slots=True)
 class AlignmentMeans:
-    """What the values of n samples are made of, for several histories and any alpha."""
+    """The mean alignments of n samples, which give the values for several histories and any alpha."""
 
     first: FloatArray
     """a_1 / K, (n,)."""
@@ -57,14 +56,8 @@ class AlignmentMeans:
     flags: FlagArray
     """(histories, n), bits of Flag."""
 
-    @classmethod
-    def empty(cls, num_samples: int, num_histories: int) -> Self:
-        """Make room for means, all still to be written."""
-        shape = (num_histories, num_samples)
-        return cls(np.empty(num_samples), np.empty(num_samples), np.empty(shape), np.empty(shape, dtype=np.uint8))
-
     def value(self, history: int, alpha: float) -> FloatArray:
-        """Return the values (n,) for the history with that index and one alpha."""
+        """Return the values (n,) for the history with this index and one alpha."""
         return _balance(self.first, self.answer, self.history[history], check_alpha(alpha))
 
 
@@ -79,12 +72,13 @@ def alignment_means(
     histories: Sequence[History],
     target: Target = "answer",
 ) -> AlignmentMeans:
-    """Return what the values for these histories and any alpha are made of, in one pass.
+    """Return the mean alignments for these histories in one pass.
 
     num_steps is (n,); the packed Grams and token counts of consecutive samples are concatenated, answers last.
     """
     block = Block(num_steps, packed, num_tokens, tokens=target != "answer")
-    means = AlignmentMeans.empty(len(num_steps), len(histories))
+    num, shape = len(num_steps), (len(histories), len(num_steps))
+    means = AlignmentMeans(np.empty(num), np.empty(num), np.empty(shape), np.empty(shape, dtype=np.uint8))
     for chunk in block.chunks():
         answer = target_cosines(chunk.gram, target)
         first, rest = _answer_means(chunk.gram, answer)
@@ -110,8 +104,8 @@ def score_ragged(
     """Score consecutive samples with any numbers of steps.
 
     num_steps is (n,); the packed Grams and token counts are concatenated, answers last. custom_history, which only
-    Python can give, takes the place of the spec's history; target_cosine, one number a step, that of cosines with the
-    spec's target, where that is none of the sample's own vectors.
+    Python can give, replaces the history of the spec. target_cosine, one number for each step, replaces the cosines
+    with the target, if the target is outside the sample.
 
     >>> scores = score_ragged(np.array([1]), np.array([4.0, 3.0, 9.0]), np.array([5, 2]), ScoreSpec())
     >>> scores.value, scores.offsets
@@ -127,7 +121,10 @@ def score_ragged(
             met_none = np.zeros(len(gram.num_steps), dtype=np.bool_)
             answer = Cosines(chunk.columns_of(target_cosine, scores.offsets), met_none)
         past = history_cosines(gram, spec.history if custom_history is None else custom_history)
-        step_score = _step_scores(answer, past, spec)
+        step_score, later_answer = answer.value.copy(), answer.value[1:]
+        step_score[1:] = past.value
+        if not spec.without_answer:
+            step_score[1:] = spec.alpha * later_answer + (1.0 - spec.alpha) * past.value
         value = _values(gram, answer, past, step_score, spec)[1:]
         scores.value[sample] = value
         scores.flags[sample] = _flags(answer, past) | np.isnan(value) * np.uint8(Flag.NO_VALUE)
@@ -142,8 +139,11 @@ def score_ragged(
     scores.history_alignment[scores.offsets[:-1]] = np.nan
     if spec.without_answer:
         scores.step_score[scores.offsets[:-1]] = np.nan
-    if block.not_finite.any():
-        _blot_out(scores, block.not_finite)
+    if (bad := block.not_finite).any():
+        for found in (scores.step_score, scores.answer_alignment, scores.history_alignment):
+            found[np.repeat(bad, np.diff(scores.offsets))] = np.nan
+        scores.value[bad] = np.nan
+        scores.flags[bad] = Flag.NOT_FINITE
     return scores
 
 
@@ -156,14 +156,6 @@ def score_grams(grams: Sequence[FloatArray], num_tokens: Sequence[Numbers], spec
     num_steps = np.array([len(gram) - 1 for gram in grams], dtype=np.int64)
     packed = np.concatenate([pack(gram[None])[0] for gram in grams])
     return score_ragged(num_steps, packed, np.concatenate(list(num_tokens)), spec)
-
-
-def _blot_out(scores: RaggedScores, sample: BoolArray) -> None:
-    step = np.repeat(sample, np.diff(scores.offsets))
-    for found in (scores.step_score, scores.answer_alignment, scores.history_alignment):
-        found[step] = np.nan
-    scores.value[sample] = np.nan
-    scores.flags[sample] = Flag.NOT_FINITE
 
 
 def _flags(answer: Cosines, past: Cosines) -> FlagArray:
@@ -181,18 +173,94 @@ def _history_mean(gram: GramColumns, past: Cosines) -> FloatArray:
     return mean
 
 
-def _step_scores(answer: Cosines, past: Cosines, spec: ScoreSpec) -> FloatArray:
-    scores = answer.value.copy()
-    scores[1:] = past.value if spec.without_answer else spec.alpha * answer.value[1:] + (1.0 - spec.alpha) * past.value
-    return scores
-
-
 def _values(gram: GramColumns, answer: Cosines, past: Cosines, step_score: FloatArray, spec: ScoreSpec) -> FloatArray:
     aggregation = parse_aggregation(spec.aggregation)
     if aggregation.kind == "mean" and not spec.without_answer:
         return _balance(*_answer_means(gram, answer), _history_mean(gram, past), spec.alpha)
     first = 1 if spec.without_answer else 0
     return aggregate(step_score[first:], gram.num_steps - first, gram.step_tokens[first:], aggregation)
+
+
+def aggregate(
+    step_score: FloatArray, num_steps: IntArray, num_tokens: FloatArray, aggregation: Aggregation
+) -> FloatArray:
+    """Return one value for each sample, (n,), from its step scores and the steps' token counts, both (steps, n).
+
+    A sample's first num_steps rows count, and the others must be 0. A quantile between two scores is interpolated.
+    A sample without steps, or without tokens if tokens are the weights, has no value: NaN.
+
+    >>> by_length = parse_aggregation("length_weighted")
+    >>> aggregate(np.array([[1.0], [4.0]]), np.array([2]), np.array([[2.0], [1.0]]), by_length)
+    array([2.])
+    """
+    if len(step_score) == 0:
+        return np.full(len(num_steps), np.nan)
+    if aggregation.kind == "mean":
+        return _ratio(step_score.sum(axis=0), num_steps.astype(np.float64))
+    if aggregation.kind == "length_weighted":
+        return _ratio((step_score * num_tokens).sum(axis=0), num_tokens.sum(axis=0))
+    if aggregation.kind == "last":
+        value = _pick(step_score, num_steps - 1)
+    else:
+        # min is the quantile 0. Steps that a sample does not have are sorted to the end.
+        present = np.arange(len(step_score))[:, None] < np.maximum(num_steps, 1)
+        ordered = np.sort(np.where(present, step_score, np.inf), axis=0)
+        last = np.maximum(num_steps - 1, 0)
+        place = aggregation.quantile * last
+        below = place.astype(np.int64)
+        low, high = _pick(ordered, below), _pick(ordered, np.minimum(below + 1, last))
+        value = low + (place - below) * (high - low)
+    value[num_steps == 0] = np.nan
+    return value
+
+
+def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
+    return np.divide(total, weight, out=np.full_like(total, np.nan), where=weight > 0)
+
+
+def _pick(rows: FloatArray, row: IntArray) -> FloatArray:
+    picked: FloatArray = np.take_along_axis(rows, np.maximum(row, 0)[None], axis=0)[0]
+    return picked
+
+
+# ---------------------------------------------------------------- values as sums of two parts
+
+
+ADDED_UP = ("mean", "last", "length_weighted")
+"""Aggregations with weights of steps that do not depend on scores; those of min and quantiles do."""
+
+
+def value_parts(
+    spec: ScoreSpec, num_steps: IntArray, step_tokens: Numbers | None, answer: FloatArray, history: FloatArray
+) -> FloatArray | None:
+    """Return (2, n): the parts of each value from the answer and from history; None if values are not such a sum.
+
+    Alignments and tokens of steps are flat. A first step has no history, so its score is alignment with the answer.
+
+    >>> parts = value_parts(ScoreSpec(), np.array([2]), None, np.array([0.5, 1.0]), np.array([np.nan, 0.5]))
+    >>> parts.round(3).tolist()
+    [[0.6], [0.075]]
+    """
+    if spec.aggregation not in ADDED_UP or (spec.aggregation == "length_weighted" and step_tokens is None):
+        return None
+    starts = np.repeat(offsets_of(num_steps)[:-1], num_steps)
+    place = np.arange(len(starts)) - starts  # number of every step in its sample, from 0
+    is_first = place == 0
+    counts = ~is_first if spec.without_answer else np.ones(len(place), dtype=np.bool_)
+    if spec.aggregation == "last":
+        counts &= place == np.repeat(num_steps, num_steps) - 1
+    weight = counts.astype(np.float64)
+    if step_tokens is not None and spec.aggregation == "length_weighted":
+        weight *= step_tokens.astype(np.float64)
+    weight = _ratio(weight, np.repeat(sum_by_sample(num_steps, weight), num_steps))
+    alpha = 0.0 if spec.without_answer else spec.alpha
+    of_answer = np.where(is_first, 0.0 if spec.without_answer else 1.0, alpha)
+    return np.stack(
+        [
+            sum_by_sample(num_steps, weight * of_answer * answer),
+            sum_by_sample(num_steps, np.where(is_first, 0.0, weight * (1 - alpha) * history)),
+        ]
+    )
 
 
 # ---------------------------------------------------------------- several signals as one
@@ -218,7 +286,7 @@ def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) 
 
 
 def placed(values: FloatArray, place: IntArray | None, num_samples: int) -> FloatArray:
-    """Return values with samples on the last axis put in their places among all; NaN elsewhere. None: they are all.
+    """Return an array of num_samples on the last axis with values at these places, NaN elsewhere; None for all places.
 
     >>> placed(np.array([1.0, 2.0]), np.array([0, 2]), 3)
     array([ 1., nan,  2.])
@@ -233,7 +301,7 @@ def placed(values: FloatArray, place: IntArray | None, num_samples: int) -> Floa
 def combine_scores(
     num_steps: Numbers, parts: Sequence[RaggedScores], places: Sequence[IntArray | None], weights: Sequence[float]
 ) -> RaggedScores:
-    """Return the weighted mean of signals' scores; a sample that one of them lacks is flagged, and NaN throughout."""
+    """Return the weighted mean of signals' scores; a sample that a signal lacks has a flag, and NaN for all scores."""
     if len(parts) == 1 and places[0] is None:
         return parts[0]
     scores = RaggedScores.empty(num_steps)

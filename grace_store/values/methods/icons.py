@@ -1,10 +1,10 @@
-"""ICONS: subtasks vote for the samples that influence them most; a sample's value is its votes.
+"""ICONS: subtasks vote for the samples with most influence on them; the value of a sample is its number of votes.
 
 I_k(z) = mean_v cos(g(z), g(v)) over the samples v of subtask k, and votes(z) counts the k with I_k(z) >= tau_k, the
-(100 - p) percentile of I_k. The cut of a selection falls inside a large tie, which the mean rank of the I_k breaks:
-value = votes + mean over k of rank_k / N, the ranks from 0. That mean is below 1, so the value's whole part is votes.
+(100 - p) percentile of I_k. Many samples have the same number of votes, so the mean rank of the I_k breaks ties:
+value = votes + mean over k of rank_k / N, with ranks from 0. This mean is below 1, so votes are the value's whole part.
 
-Percentiles and ranks are of all samples, so the influences of all must be in memory: N J float32, 4 bytes for each.
+Percentiles and ranks need all samples, so memory holds the influences of all samples: 4 bytes for each of N J numbers.
 """
 
 import numpy as np
@@ -15,9 +15,9 @@ from grace_store.values.methods.method import InfluenceMethod, InfluenceSpec, Va
 
 
 def vote_thresholds(influence: Numbers, vote_percent: float) -> FloatArray:
-    """Return tau_k of every subtask from influences (N, J): a percentile, between neighbours where it falls there.
+    """Return tau_k of every subtask from influences (N, J): a percentile, interpolated between neighbours.
 
-    Samples that have no influence, all NaN, do not count; without others all thresholds are NaN.
+    Samples without influences (NaN) do not count; if no sample has influences, all thresholds are NaN.
 
     >>> vote_thresholds(np.arange(11.0)[:, None], 20)
     array([8.])
@@ -30,7 +30,7 @@ def vote_thresholds(influence: Numbers, vote_percent: float) -> FloatArray:
 
 
 def count_votes(influence: Numbers, thresholds: FloatArray) -> IntArray:
-    """Return how many subtasks each sample of (N, J) reaches the threshold of; NaN reaches none.
+    """Return the number of thresholds that each sample of (N, J) reaches; NaN reaches none.
 
     >>> count_votes(np.array([[1.0, 5.0], [2.0, 1.0]]), np.array([2.0, 5.0]))
     array([1, 1])
@@ -42,9 +42,9 @@ def count_votes(influence: Numbers, thresholds: FloatArray) -> IntArray:
 
 
 def mean_rank_shares(influence: Numbers) -> FloatArray:
-    """Return the mean over subtasks of each sample's rank among the N by influence, from 0 and divided by N.
+    """Return each sample's rank by influence, from 0, divided by N, as a mean over subtasks.
 
-    Equal influences share their mean rank; NaN where a sample has no influence.
+    Equal influences share their mean rank; a sample without influences has NaN.
 
     >>> mean_rank_shares(np.array([[1.0, 9.0], [2.0, 5.0]]))
     array([0.25, 0.25])

@@ -1,7 +1,7 @@
 """LESS: the influence on the subtask that a sample helps most.
 
 S[z, v] = sum_i w_i cos(G_i(z), g_i(v)) over checkpoints i, and Inf(z) = max over subtasks j of the mean over v in j of
-S[z, v]. The mean is what ``directions`` makes; what remains is the maximum.
+S[z, v]. ``directions`` computes the means; this module takes the maximum.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from grace_store.values.methods.method import InfluenceMethod, Valued
 
 
 def strongest(influence: Numbers) -> FloatArray:
-    """Return the largest influence of each sample from (n, J); NaN if one of them is.
+    """Return the largest influence of each sample from (n, J); NaN if one influence is NaN.
 
     >>> strongest(np.array([[0.1, 0.3], [np.nan, 0.5]]))
     array([0.3, nan])

@@ -1,6 +1,6 @@
 """Longest: the responses with the most tokens."""
 
-from grace_store.values.gram import sum_by_sample
+from grace_store.base.arrays import sum_by_sample
 from grace_store.values.methods.method import Heuristic
 
 METHOD = Heuristic(

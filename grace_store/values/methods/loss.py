@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.gram import sum_by_sample
+from grace_store.base.arrays import FloatArray, Numbers, sum_by_sample
 from grace_store.values.methods.method import Heuristic
 
 
 def loss_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
-    """Return the mean loss of the response's tokens, from its parts' mean losses; NaN without tokens.
+    """Return the mean loss over the tokens of each response, from the mean losses of its parts; NaN without tokens.
 
     >>> loss_values(np.array([2]), np.array([3, 1]), np.array([1.0, 5.0]))
     array([2.])

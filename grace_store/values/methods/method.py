@@ -1,12 +1,14 @@
-"""What a way of scoring is: its settings, what it reads of a store, and what its table has besides. numpy only.
+"""Scoring methods: their settings, what they read of a store, and the columns that they add to a table. numpy only.
 
-A new method is a module with one ``Method`` called METHOD, and its name in ``methods/__init__``. One that needs no
-vectors is a ``Heuristic``, one that looks at a target set an ``InfluenceMethod``: for both, scoring itself is there.
+A new method is a module with one ``Method`` called METHOD, and its name in ``methods/__init__``. A method without
+vectors is a ``Heuristic``, a method with a target set is an ``InfluenceMethod``; both need only a function for values.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -16,7 +18,7 @@ from grace_store.base.settings import Settings
 
 
 class MethodSpec(Settings):
-    """The settings of a method. Those that it has no use for are refused: nobody should believe that they counted."""
+    """The settings of a method. A setting that the method does not use is refused, not ignored."""
 
     method: str
 
@@ -66,8 +68,126 @@ class InfluenceSpec(MethodSpec):
     """Seed of the methods random (its values) and cadc (its clustering)."""
 
 
+# ---------------------------------------------------------------- the settings of GRACE
+
+
+class NamedHistory(NamedTuple):
+    """A parsed history; parameter is W or B, 0 for uniform."""
+
+    kind: Literal["uniform", "window", "ema"]
+    parameter: float = 0.0
+
+    @property
+    def decay(self) -> float | None:
+        """Factor from the history of a step to that of the next; None for a history that is no such recursion."""
+        return {"uniform": 1.0, "ema": self.parameter}.get(self.kind)
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "uniform" else f"{self.kind}:{self.parameter!r}".removesuffix(".0")
+
+
+@lru_cache(maxsize=256)
+def parse_history(text: str) -> NamedHistory:
+    """Parse the name of a history.
+
+    >>> parse_history("ema:0.8")
+    NamedHistory(kind='ema', parameter=0.8)
+    """
+    kind, colon, parameter = text.strip().partition(":")
+    if kind == "uniform" and not colon:
+        return NamedHistory("uniform")
+    if kind == "window" and colon:
+        if not (parameter.isascii() and parameter.isdigit() and int(parameter) >= 1):
+            raise SettingError(f"history {text!r}: a window is a whole number of steps, at least 1, as in window:3")
+        return NamedHistory("window", int(parameter))
+    if kind == "ema" and colon:
+        try:
+            decay = float(parameter)
+        except ValueError:
+            decay = math.nan
+        if not 0 <= decay < 1:
+            raise SettingError(f"history {text!r}: an ema's decay is at least 0 and below 1, as in ema:0.8")
+        return NamedHistory("ema", decay)
+    raise SettingError(f"history {text!r} is none of uniform, window:W, ema:B")
+
+
+Kind = Literal["mean", "min", "last", "length_weighted", "quantile"]
+
+
+class Aggregation(NamedTuple):
+    """A parsed aggregation; quantile is Q, 0 for all other kinds."""
+
+    kind: Kind
+    quantile: float = 0.0
+
+    def __str__(self) -> str:
+        return f"quantile:{self.quantile!r}".removesuffix(".0") if self.kind == "quantile" else self.kind
+
+
+_PLAIN: dict[str, Aggregation] = {kind: Aggregation(kind) for kind in get_args(Kind) if kind != "quantile"}
+
+
+def parse_aggregation(text: str) -> Aggregation:
+    """Parse the name of an aggregation.
+
+    >>> parse_aggregation("quantile:0.25")
+    Aggregation(kind='quantile', quantile=0.25)
+    """
+    kind, colon, parameter = text.strip().partition(":")
+    if not colon and kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind != "quantile" or not colon:
+        raise SettingError(f"aggregation {text!r} is none of {', '.join(_PLAIN)}, quantile:Q")
+    try:
+        quantile = float(parameter)
+    except ValueError:
+        quantile = math.nan
+    if not 0 <= quantile <= 1:
+        raise SettingError(f"aggregation {text!r}: a quantile lies between 0 and 1, as in quantile:0.25")
+    return Aggregation("quantile", quantile)
+
+
+def check_alpha(alpha: float) -> float:
+    """Return alpha; raise SettingError if it is not between 0 and 1."""
+    if not (math.isfinite(alpha) and 0 <= alpha <= 1):
+        raise SettingError(f"alpha {alpha:g} is not between 0 (history alone) and 1 (answer alone)")
+    return alpha
+
+
+class ScoreSpec(MethodSpec):
+    """How Grams become values. GRACE without history is alpha = 1.
+
+    >>> ScoreSpec(history="ema:.80").history
+    'ema:0.8'
+    """
+
+    method: Literal["grace"] = "grace"
+    alpha: Annotated[float, AfterValidator(check_alpha)] = 0.7
+    """Weight of the alignment with the answer, 0 to 1; the alignment with the history has the rest."""
+    history: Annotated[str, AfterValidator(lambda text: str(parse_history(text)))] = "uniform"
+    """Weights of the earlier steps: uniform, window:W (the last W steps) or ema:B (decaying by B a step)."""
+    target: Literal["answer", "trace", "suffix", "group"] = "answer"
+    """What steps are aligned with: the answer, all tokens of steps and answer (trace), the tokens after the step
+    (suffix), or the mean direction of the answers of the question's other traces (group, with `score` alone)."""
+    without_answer: bool = False
+    """Score by the alignment with history alone; a sample with one step has no value then."""
+    aggregation: Annotated[str, AfterValidator(lambda text: str(parse_aggregation(text)))] = "mean"
+    """How step scores become a value: mean, min, last, length_weighted (by tokens) or quantile:Q."""
+
+    @model_validator(mode="after")
+    def _answer_left_out(self) -> Self:
+        for name in ("alpha", "target") if self.without_answer else ():
+            given = getattr(self, name)
+            if given != type(self).model_fields[name].default:
+                raise SettingError(f"without_answer scores by history alone, so {name} {given} would be ignored")
+        return self
+
+
+# ---------------------------------------------------------------- methods
+
+
 def parse_spec(settings: dict[str, Any]) -> MethodSpec:
-    """Return the spec of the method that settings name, refusing those that it would ignore."""
+    """Return the spec of the method that settings name; raise SettingError for settings that it does not use."""
     from grace_store.values.methods import METHODS
 
     name = settings.get("method", "grace")
@@ -83,41 +203,41 @@ def parse_spec(settings: dict[str, Any]) -> MethodSpec:
 
 
 Reads = Literal["plan", "tokens", "losses", "grams", "gradients"]
-"""What of a store a method looks at. Plan and tokens take no model to make."""
+"""The part of a store that a method reads. Plan and tokens need no model."""
 ColumnType = Literal["int32", "float64", "list<float32>"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One way of scoring."""
+    """A scoring method."""
 
     name: str
     about: str
-    """What it keeps, in a line; shown in --help."""
+    """Which samples the method prefers, in a line for --help."""
     spec: type[MethodSpec]
     settings: tuple[str, ...] = ()
-    """Those of the spec's settings that it uses. The others are refused, not ignored."""
+    """Settings of the spec that the method uses. A value for any other setting is refused."""
     reads: Reads
     columns: Mapping[str, ColumnType] = field(default_factory=dict)
-    """What its tables have besides what all have."""
+    """Columns that only tables of this method have."""
     is_reconstruction: bool = False
-    """Published without code: what is here is our reading of its text, and says so wherever it is shown."""
+    """Whether the method was published without code, so that this code follows its text; shown with its results."""
 
     @property
     def title(self) -> str:
-        """The name, with what must be said of it."""
+        """The name, marked if the method is a reconstruction."""
         return f"{self.name} (reconstruction)" if self.is_reconstruction else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Responses:
-    """What heuristics know of n samples. Token counts and losses lie flat, num_parts of them to a sample.
+    """The input of heuristics for n samples. Token counts and losses are flat, num_parts for each sample.
 
-    They are those of K + 1 segments, as in the store, or one for the whole response.
+    A part is one of K + 1 segments, or the whole response.
     """
 
     row: Numbers
-    """Where each sample's record stands in the dataset."""
+    """Row of each sample's record in the dataset."""
     num_steps: Numbers
     num_parts: Numbers
     num_tokens: Numbers
@@ -130,18 +250,18 @@ class Heuristic(Method):
 
     spec: type[MethodSpec] = HeuristicSpec
     values: Callable[[Any, Responses], FloatArray]
-    """From its spec and samples to their values, (n,)."""
+    """Function from the spec and samples to values, (n,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Valued:
-    """What a method makes of influences."""
+    """Values and columns that a method computes from influences."""
 
     value: FloatArray
     columns: Mapping[str, Array] = field(default_factory=dict)
-    """Its own columns besides the influences; what a sample without a value has there does not count."""
+    """Columns of the method besides the influences; entries of a sample without a value have no meaning."""
     thresholds: FloatArray | None = None
-    """Of each subtask, if there are such."""
+    """Threshold of each subtask, for methods that have thresholds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +271,14 @@ class InfluenceMethod(Method):
     spec: type[MethodSpec] = InfluenceSpec
     reads: Reads = "gradients"
     values: Callable[[Any, Numbers, FloatArray], Valued]
-    """From its spec, the influences of n samples on J subtasks or capabilities, (n, J), NaN for a sample without a
-    value, and the slope of each sample's squared gradient length across the checkpoints."""
+    """Function from the spec, the influences of n samples on J subtasks or capabilities, (n, J), NaN for a sample
+    without a value, and the slope of each sample's squared gradient length across the checkpoints."""
     needs_whole_pool: bool = False
-    """Whether a value depends on the influences of all samples, which are held in memory then."""
+    """Whether a value depends on the influences of all samples, which are then in memory."""
     restores_length: bool = False
-    """Whether gradients count as long as they are; otherwise by their directions alone."""
+    """Whether gradients keep their length; otherwise only their directions count."""
     joins_subtasks: bool = False
-    """Whether subtasks are joined to capabilities, which are influenced in their place."""
+    """Whether subtasks are joined to capabilities, and influences are on capabilities."""
     max_checkpoints: int | None = None
     takes_preconditioned: bool = True
     """Whether the pool's gradients may be Adam's steps."""

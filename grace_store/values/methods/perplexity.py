@@ -1,4 +1,4 @@
-"""Perplexity: the same order as loss, on another scale."""
+"""Perplexity: ranks responses as loss does, on another scale."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from grace_store.values.methods.method import Heuristic
 
 
 def perplexity_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
-    """Return the perplexity of the response, exp of its mean loss; one too large for a float is infinite."""
+    """Return the perplexity of each response, exp of its mean loss; infinite if it is too large for a float."""
     with np.errstate(over="ignore"):
         return np.exp(loss_values(num_parts, num_tokens, loss))
 
