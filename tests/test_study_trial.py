@@ -37,10 +37,9 @@ from grace_store.scoring.score import score
 from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
-from grace_store.study.trial import estimate_trial, run_rounds, trial
+from grace_store.study.trial import estimate_trial, prepare_trial, run_rounds, trial
 from grace_store.study.trial_conclusion import conclude_questions, say_held_out
 from grace_store.study.trial_documents import FOUND, PLAN, RUNS, TrialPlan, TrialRequest, TrialRun
-from grace_store.study.trial_plan import prepare_trial
 from grace_store.study.trial_samples import gather_samples
 from grace_store.train.recipe import order_updates
 from grace_store.train.training import Training, weigh
@@ -789,7 +788,7 @@ def test_an_odd_held_out_file_is_read_as_it_is_mapped(home, tmp_path):
     request = make_request(home, home / "clean.txt", held_out=str(tmp_path / "odd.jsonl"))
     with pytest.raises(DataError, match="--map prompt=FIELD") as refused:
         prepare_trial(tmp_path / "out", request)
-    assert "That is about the file of --held-out" in refused.value.__notes__[-1]
+    assert "This error is about the file of --held-out" in refused.value.__notes__[-1]
     prepare_trial(tmp_path / "out", replace(request, map={"prompt": "n", "response": "why", "answer": "q"}))
     parts = {"prompt": "q", "response": "why", "answer": "n"}
     job = prepare_trial(tmp_path / "out", replace(request, map=parts))

@@ -249,7 +249,7 @@ class Rules:
             listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
         if self.selection.diversity is None:
             return Ranking(self, value, ranked, told, rejected)
-        from grace_store.choose.diversify import (  # reads vectors
+        from grace_store.choose.duplicates import (  # reads vectors
             check_diverse,
             diverse_order,
         )

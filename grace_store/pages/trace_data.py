@@ -36,7 +36,6 @@ from grace_store.values.ranking import rank
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
-    from grace_store.pages.similarity import Neighbours
 
 BLOCK_TRACES = 64
 """Traces in one block of the page's data."""
@@ -62,6 +61,8 @@ _STREAM = 0x7265706F7274
 
 Shown = str | int | float | bool | None
 """The value of a field as the page carries it; None where the record has none."""
+Neighbours = list[list[tuple[int, float]]]
+"""For each sample shown, its nearest other samples shown (places in the list, nearest first) with their cosines."""
 
 
 @dataclass(slots=True)

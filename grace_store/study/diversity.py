@@ -14,7 +14,7 @@ from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.finding import Estimate, Finding, SignalNote, Table
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, enumerated, percent
-from grace_store.choose.diversify import open_vectors, places_in
+from grace_store.choose.duplicates import open_vectors, places_in
 from grace_store.choose.select import rank_samples, read_subset
 from grace_store.choose.selection import Subset
 from grace_store.likeness.clusters import cluster_vectors

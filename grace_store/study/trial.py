@@ -20,10 +20,21 @@ from grace_store.base.events import Listener, Note, StepTaken, Warned, ignore
 from grace_store.base.finding import Finding
 from grace_store.base.text import counted, duration
 from grace_store.base.watch import die_with_parent
+from grace_store.model.load.adapter_folder import require_peft
+from grace_store.scoring.provenance import check_outputs, sources_of
 from grace_store.study.trial_conclusion import conclude_trial, say_held_out, standing
 from grace_store.study.trial_documents import FOUND, PLAN, PlannedRun, TrialJob, TrialPlan, TrialRequest, TrialRun
-from grace_store.study.trial_plan import check_same_trial, prepare_trial
+from grace_store.study.trial_plan import (
+    check_same_trial,
+    open_held_out,
+    open_store,
+    read_notes,
+    resolve_settings,
+    subset_files,
+    unused_weights,
+)
 from grace_store.study.trial_runs import TrialRunner, all_seconds, say_cost
+from grace_store.study.trial_samples import gather_samples
 from grace_store.values.subset_trial import difference_text, is_clear
 
 
@@ -67,6 +78,35 @@ def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, list
             "seconds": all_seconds(cost[1], progress.num_left, num_devices),
         },
     )
+
+
+def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
+    """Return a trial as it would run now; raise ResumeMismatch if another trial was begun in its folder."""
+    require_peft()
+    begun = read_document(out / PLAN, TrialPlan) if (out / PLAN).is_file() else None
+    files = subset_files(out, request, begun)
+    notes = read_notes(files)
+    store, view = open_store(files[0][0], notes, request, begun)
+    given = [(path, "a subset") for path, _ in files]
+    given += [(weights, "a table of weights") for _, weights in files if weights is not None]
+    check_outputs([out], [*sources_of(store), *given])
+    spec, origin = resolve_settings(store, view, request, begun)
+    other, remarks = open_held_out(out, request, store, origin, begun)
+    samples = gather_samples(store, files, spec, other, request.data)
+    plan = TrialPlan(
+        spec=spec,
+        plan_sha256=store.plan.content_digest(),
+        num_pool=samples.num_pool,
+        num_held_out_samples=samples.num_held_out_samples,
+        subsets=samples.subsets,
+        held_out=samples.held_out_refs,
+        held_out_sha256=samples.held_out_store.plan.samples_sha256,
+        origin=origin,
+    )
+    if begun is not None:
+        check_same_trial(begun, plan, out)
+        plan = begun.model_copy(update={"origin": origin})
+    return TrialJob(out, plan, samples, request, begun is not None, (*unused_weights(files, notes), *remarks))
 
 
 def _say_beforehand(job: TrialJob, listener: Listener) -> None:

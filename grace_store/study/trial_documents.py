@@ -33,6 +33,9 @@ REPEAT = "Put the file back as it was, or delete it and run the same command aga
 OPTIONS = {"num_updates": "updates", "num_random": "random", "num_seeds": "seeds"}
 """What fields of a TrialSpec are called where people give them, if not as here."""
 
+SubsetFile = tuple[Path, Path | None]
+"""A subset as it was given, and the table of step weights that it is trained with, if any."""
+
 
 class TrialSpec(Spec):
     """What is trained on what, how often, and what it is measured on."""

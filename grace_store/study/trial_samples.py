@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -27,7 +27,7 @@ from grace_store.pool.records import question_digests, wording_digests
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.weight_table import read_weights
 from grace_store.store.opened import Store
-from grace_store.study.trial_documents import Arm, TrialSamples, TrialSpec, TrialSubset
+from grace_store.study.trial_documents import Arm, SubsetFile, TrialSamples, TrialSpec, TrialSubset
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
 from grace_store.values.subset_trial import FEWEST_ITEMS
@@ -43,8 +43,6 @@ _ITEM_STREAM, _DRAW_STREAM = 0x7472616974656D, 0x74726169647261
 _DRAWS_PER_SEED = 2**16
 
 Digests = npt.NDArray[np.uint64]
-SubsetFile = tuple[Path, Path | None]
-"""A subset as it was given, and the table of step weights that it is trained with, if any."""
 
 
 def gather_samples(
@@ -232,15 +230,6 @@ def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: s
 
 
 # ---------------------------------------------------------------- held-out items
-
-
-def is_amount(held_out: str) -> bool:
-    """Return whether this is a share or a number of questions rather than a file."""
-    try:
-        amount = Decimal(held_out)
-    except InvalidOperation:
-        return False
-    return amount.is_finite() and amount > 0
 
 
 def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -> tuple[IntArray, Digests]:
