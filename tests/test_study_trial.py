@@ -224,7 +224,7 @@ def test_what_a_subset_could_not_hold_is_in_no_random_subset(home, tmp_path):
     note = json.loads((tmp_path / "subset.jsonl.spec.json").read_text())
     assert note.pop("contaminated_rows") == list(range(8))
     (tmp_path / "subset.jsonl.spec.json").write_text(json.dumps(note))
-    with pytest.raises(DataError, match="does not say which samples were left out as contaminated"):
+    with pytest.raises(DataError, match="does not list the samples that were left out as contaminated"):
         gather_samples(store, [(tmp_path / "subset.jsonl", None)], many, None, None)
 
 
@@ -765,7 +765,7 @@ def test_a_subset_that_is_not_there_is_said(home, tmp_path):
 
 def test_a_table_or_pairs_given_for_a_subset_are_said(home, tmp_path):
     table = score_at_random(home / "pool.zarr", home / "model", tmp_path / "scores.parquet")
-    with pytest.raises(DataError, match=r"scores\.parquet is a table, not a subset\. Give what"):
+    with pytest.raises(DataError, match=r"scores\.parquet is a table, not a subset\. Run `grace-store select`"):
         prepare_trial(tmp_path / "out", make_request(home, table))
     pairs = tmp_path / "pairs.jsonl"
     export(select(table, ratio="0.4"), pairs)
