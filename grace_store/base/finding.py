@@ -116,6 +116,15 @@ class Column(Frozen):
     """Items that an estimate must rest on to be shown."""
 
 
+def make_columns(**columns: str | Column) -> dict[str, Column]:
+    """Return columns by name; a text stands for a column with that heading.
+
+    >>> make_columns(num_samples="samples", mean=Column(heading="mean value", digits=2))["num_samples"].heading
+    'samples'
+    """
+    return {name: Column(heading=each) if isinstance(each, str) else each for name, each in columns.items()}
+
+
 class Table(Frozen):
     """Rows of a finding, by the names of their columns."""
 

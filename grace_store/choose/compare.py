@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.finding import Cell, Column, Finding, PoolNote, Table
+from grace_store.base.finding import Cell, Column, Finding, PoolNote, Table, make_columns
 from grace_store.base.text import counted, enumerated
 from grace_store.choose.rank_changes import PARTS, Movement, Part, movement, mover
 from grace_store.choose.select import rank_samples, read_subset
@@ -19,15 +19,15 @@ from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.agreement import jaccard
 from grace_store.values.ranking import Ratio
 
-COLUMNS = {
-    "sample_id": Column(heading="sample"),
-    "num_steps": Column(heading="K"),
-    "value_a": Column(heading="value in A", digits=4),
-    "rank_a": Column(heading="rank in A"),
-    "value_b": Column(heading="value in B", digits=4),
-    "rank_b": Column(heading="rank in B"),
-    "why": Column(heading="why"),
-}
+COLUMNS = make_columns(
+    sample_id="sample",
+    num_steps="K",
+    value_a=Column(heading="value in A", digits=4),
+    rank_a="rank in A",
+    value_b=Column(heading="value in B", digits=4),
+    rank_b="rank in B",
+    why="why",
+)
 """Columns of the tables of samples that entered or left. For programs, rows have more fields: row (in the dataset),
 num_tokens (of the response), by_rank (whether a better rank is the reason), moved_by (the part of the value that moved
 the sample most; None if other samples moved more), and moved_answer, moved_history and moved_length (how far each part
@@ -157,10 +157,9 @@ def _tables(first: _Side, second: _Side, changes: Mapping[str, Sequence[Change]]
         about = ABOUT_PARTS if any("moved_answer" in row for row in rows) else ""
         tables[word] = Table(title=title, columns=COLUMNS, rows=tuple(rows), about=about, is_shown=bool(rows))
     rules = first.subset.spec.differences(second.subset.spec)
-    columns = {name: Column(heading=heading) for name, heading in (("rule", "rule"), ("a", "in A"), ("b", "in B"))}
     tables["rules"] = Table(
         title="Rules that differ",
-        columns=columns,
+        columns=make_columns(rule="rule", a="in A", b="in B"),
         rows=tuple({"rule": name, "a": mine, "b": theirs} for name, mine, theirs in rules),
         is_shown=bool(rules),
     )
