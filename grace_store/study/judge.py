@@ -74,19 +74,19 @@ class JudgeSettings(Settings):
     wrong_steps: str | None = None
     """Field with a list of the wrong steps' numbers, from 1. [default: not used]"""
     kind: str | None = None
-    """Field that names kinds of error; each is judged by itself, too. [default: that of the format, if any]"""
+    """Field that names kinds of error; each kind is judged separately, too. [default: that of the format, if any]"""
     question: str | None = None
     """Field that traces of one question share. [default: the prompt]"""
     score: ScoreSpec = ScoreSpec()
     samples: int = Field(default=10_000, ge=1)
-    """Most samples to judge; of more, these are drawn at random."""
+    """Most samples to judge; if there are more, a random part of them is judged."""
     draws: int = Field(default=400, ge=1)
     """Random draws of questions behind each interval."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random draws."""
 
     def labels(self) -> LabelsNote | None:
-        """Return which labels are asked for; None for those of the format."""
+        """Return the labels that the settings name; None for those of the format."""
         asked = {"traces": self.label, "first_wrong": self.first_wrong, "wrong_steps": self.wrong_steps}
         given = {says: name for says, name in asked.items() if name is not None}
         if len(given) > 1:

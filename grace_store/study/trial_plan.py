@@ -55,9 +55,7 @@ def read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
     notes = {path: read_document(sidecar_of(path), SubsetNote) for path in paths if sidecar_of(path).is_file()}
     for path in paths:
         if path.suffix == ".parquet" and path not in notes:
-            raise DataError(
-                f"{path} is a table, not a subset. Give a subset that `grace-store select` chose from a table."
-            )
+            raise DataError(f"{path} is a table, not a subset. Run `grace-store select` on it, and give the subset.")
     for path, note in notes.items():
         check_unchanged(path, note)
         if note.rejected_rows is not None:
