@@ -258,8 +258,9 @@ def conclude_questions(tried: Sequence[Row], arms: Sequence[Row]) -> str | None:
     if not alike:
         return None
     told = []
-    for random, names in alike.items():
-        span = f"{min(random)} to {max(random)}" if min(random) < max(random) else str(min(random))
+    for counts, names in alike.items():
+        low, high = min(counts), max(counts)
+        span = f"{low} to {high}" if low < high else str(low)
         told.append(f"random subsets have traces of {span} questions, {', '.join(names)}")
     sentence = "; ".join(told)
     return f"{sentence[0].upper()}{sentence[1:]}: to choose within questions, select with --per-group."
