@@ -81,22 +81,16 @@ def duplicates(
     found, row = Positions(source.sample[by_row]), row[by_row]
     digests, digest_of = sample_digests(store, found, pool.data, listener)
     copies, is_exact = _same_text(found, digests)
-    num_tokens = np.zeros(store.plan.num_samples, dtype=np.int64)
-    reader = SignalReader(store, (pool.signal.name,), reads=("responses",))
-    for sample, num in reader.map(lambda block: (block.sample, block.num_tokens), pool.threads):
-        num_tokens[sample] = num
     note = DuplicatesNote(
-        **source.reader.made_by
-        | {
-            "spec": GroupSpec(threshold=threshold, floor=floor, keep=keep),
-            "num_samples": len(found),
-            "num_zero": source.num_zero,
-            "exact_by": digest_of,
-            "search": about,
-            "subset": str(subset) if isinstance(subset, (str, Path)) else None,
-            "scores": None if table is None else table.note,
-            "where": where_note(pool.kept),
-        }
+        **source.reader.made_by,
+        spec=GroupSpec(threshold=threshold, floor=floor, keep=keep),
+        num_samples=len(found),
+        num_zero=source.num_zero,
+        exact_by=digest_of,
+        search=about,
+        subset=str(subset) if isinstance(subset, (str, Path)) else None,
+        scores=None if table is None else table.note,
+        where=where_note(pool.kept),
     )
     forest = spanning_forest(joined([copies, search.forest]))
     return DuplicateTable(
@@ -105,7 +99,7 @@ def duplicates(
         exact=is_exact,
         **_likeness(found, forest, search),
         value=np.full(len(found), np.nan) if table is None else table.values_of(row),
-        num_tokens=num_tokens[found],
+        num_tokens=_num_tokens(pool)[found],
         note=note,
     )
 
@@ -237,6 +231,15 @@ def _likeness(found: IntArray, forest: Pairs, search: Found) -> dict[str, Any]:
     similarity[alone] = search.nearest_similarity[found[alone]]
     link, link_similarity = parents_in(len(found), forest)
     return {"nearest": nearest, "similarity": similarity, "link": link, "link_similarity": link_similarity}
+
+
+def _num_tokens(pool: Pool) -> IntArray:
+    """Return the number of tokens in the response of every planned sample; 0 if the sample is not done."""
+    out = np.zeros(pool.store.plan.num_samples, dtype=np.int64)
+    reader = SignalReader(pool.store, (pool.signal.name,), reads=("responses",))
+    for sample, num_tokens in reader.map(lambda block: (block.sample, block.num_tokens), pool.threads):
+        out[sample] = num_tokens
+    return out
 
 
 def _checked(keep: Keep | None, values: object | None) -> Keep:

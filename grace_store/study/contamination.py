@@ -155,10 +155,8 @@ def contamination(
     found = read_benchmarks(benchmarks, format, map, listener)
     contents = [file.sha256 for file in pool.store.plan.files]
     own_digests = {*contents, _contents_digest(contents), pool.store.plan.digest()}
-    for benchmark in found:
-        if benchmark.sha256 in own_digests:
-            source = f"{pool.store.location} was planned from {benchmark.name}"
-            listener(Warned(f"{source}, so every sample matches itself."))
+    for own in (each for each in found if each.sha256 in own_digests):
+        listener(Warned(f"{pool.store.location} was planned from {own.name}, so every sample matches itself."))
     readers = {
         each.name: _readers(pool, each.store, descriptor, dimension, seed or 0)
         for each in found

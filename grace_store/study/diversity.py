@@ -19,6 +19,7 @@ from grace_store.choose.select import rank_samples, read_subset
 from grace_store.choose.selection import Subset
 from grace_store.likeness.clusters import cluster_vectors
 from grace_store.likeness.points import descriptor_named
+from grace_store.pool.descriptors import Descriptions
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import Mapper
 from grace_store.scoring.notes import PointsNote, check_plan_of
@@ -84,10 +85,7 @@ def diversity(
         raise SettingError(f"{random} random subsets are too few: at least 1 is needed")
     pool, table, shares, chosen = _compared(Pool.of(pool), subsets, scores, ratio, has_curve=bool(curve))
     valued = table if table is not None else chosen[0][1] if chosen else None
-    signal = None if pool.signals is None else pool.signal.name
-    signal = signal if valued is None else valued.signal_named(signal)
-    descriptor = None if settings.descriptor is None else descriptor_named(settings.descriptor)
-    vectors = open_vectors(Pool.of(pool, signals=signal), descriptor, valued, listener=listener)
+    vectors = _vectors(pool, valued, settings.descriptor, listener)
     listener(Note("Looking for clusters."))
     threads = None if isinstance(pool.threads, Mapper) else pool.threads
     found = cluster_vectors(vectors.vector, settings.clusters, seed=seed + _MEASURE_STREAM, threads=threads)
@@ -161,6 +159,14 @@ def _compared(
     for _, scored, _, what in chosen:
         check_plan_of(scored.note, pool.store, what)
     return pool, table, shares, chosen if pool.kept is None else [_among(each, pool.rows) for each in chosen]
+
+
+def _vectors(pool: Pool, scores: ScoreTable | None, descriptor: str | None, listener: Listener) -> Descriptions:
+    """Return the vectors of the pool's samples, of the signal that the pool names, or else of the scored signal."""
+    named = None if pool.signals is None else pool.signal.name
+    signal = named if scores is None else scores.signal_named(named)
+    wanted = None if descriptor is None else descriptor_named(descriptor)
+    return open_vectors(Pool.of(pool, signals=signal), wanted, scores, listener=listener)
 
 
 def _chosen(subset: str | Path | Subset, number: int) -> Chosen:

@@ -113,6 +113,14 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
 
 COUNT = 10
 """Default number of neighbours."""
+COLUMNS = make_columns(
+    cosine=Column(heading="cosine", digits=4),
+    value=Column(heading="value", digits=4),
+    sample_id="sample",
+    row="row",
+    text="prompt and answer",
+)
+"""Columns of the table of neighbours."""
 
 
 def neighbours(
@@ -165,24 +173,14 @@ def neighbours(
     rows = [{"cosine": cosine, **row} for row, cosine in zip(rows, cosines[there].tolist(), strict=True)]
     by = str(reader.made_by["descriptor"])
     title = f"{'Least aligned' if least else 'Nearest'}, by {by} of {reader.view.name}"
-    columns = make_columns(
-        cosine=Column(heading="cosine", digits=4),
-        value=Column(heading="value", digits=4),
-        sample_id="sample",
-        row="row",
-        text="prompt and answer",
-    )
+    first = _least(rows) if least else _nearest(rows)
     return Finding(
         study="neighbours",
         pool=pool.note(reader.vectors),
         settings={"count": count, "least": least, "descriptor": by},
-        conclusion=" ".join(
-            [_least(rows) if least else _nearest(rows), *_questions(rows, asked), *_values(rows, asked)]
-        )
-        if rows
-        else "No other sample can be compared with it.",
+        conclusion=" ".join([first, *_questions(rows, asked), *_values(rows, asked)]),
         numbers={"sample_id": asked.get("sample_id"), "value": asked.get("value"), "signal": reader.view.name},
-        tables={"neighbours": Table(title=title, columns=columns, rows=tuple(rows))},
+        tables={"neighbours": Table(title=title, columns=COLUMNS, rows=tuple(rows))},
         notes=() if missing_text is None else (f"Texts are not shown: {missing_text}",),
     )
 
@@ -270,7 +268,12 @@ def _descriptor_of_trace(reader: DescriptionReader, vectors: Float32Array) -> Fl
 # ---------------------------------------------------------------- the conclusion
 
 
+NO_OTHERS = "No other sample can be compared with it."
+
+
 def _nearest(found: Sequence[Mapping[str, Any]]) -> str:
+    if not found:
+        return NO_OTHERS
     first = f"{found[0]['sample_id']} ({found[0]['cosine']:.4f})"
     num_same = sum(each["cosine"] >= DEFAULT_THRESHOLD for each in found)
     if not num_same:
@@ -280,6 +283,8 @@ def _nearest(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _least(found: Sequence[Mapping[str, Any]]) -> str:
+    if not found:
+        return NO_OTHERS
     first = f"{found[0]['sample_id']} ({found[0]['cosine']:.4f})"
     num_against = sum(each["cosine"] < 0 for each in found)
     if not num_against:
