@@ -27,9 +27,9 @@ from grace_store.study.trial_documents import FOUND, PLAN, PlannedRun, TrialJob,
 from grace_store.study.trial_plan import (
     check_same_trial,
     open_held_out,
-    open_store,
+    open_subsets_store,
     read_notes,
-    resolve_settings,
+    resolve_trial,
     subset_files,
     unused_weights,
 )
@@ -86,11 +86,11 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     begun = read_document(out / PLAN, TrialPlan) if (out / PLAN).is_file() else None
     files = subset_files(out, request, begun)
     notes = read_notes(files)
-    store, view = open_store(files[0][0], notes, request, begun)
+    store, view = open_subsets_store(files[0][0], notes, request, begun)
     given = [(path, "a subset") for path, _ in files]
     given += [(weights, "a table of weights") for _, weights in files if weights is not None]
     check_outputs([out], [*sources_of(store), *given])
-    spec, origin = resolve_settings(store, view, request, begun)
+    spec, origin = resolve_trial(store, view, request, begun)
     other, remarks = open_held_out(out, request, store, origin, begun)
     samples = gather_samples(store, files, spec, other, request.data)
     plan = TrialPlan(

@@ -77,7 +77,7 @@ def unused_weights(files: Sequence[SubsetFile], notes: Mapping[Path, SubsetNote]
             )
 
 
-def open_store(
+def open_subsets_store(
     path: Path, notes: Mapping[Path, SubsetNote], request: TrialRequest, begun: TrialPlan | None
 ) -> tuple[Store, SignalView | None]:
     """Return the store that the subsets were chosen from, and the signal that they were chosen by, if it is known."""
@@ -159,7 +159,7 @@ def _other_held_out(file: str, out: Path, error: DatasetChanged | ResumeMismatch
     )
 
 
-def resolve_settings(
+def resolve_trial(
     store: Store, view: SignalView | None, request: TrialRequest, begun: TrialPlan | None
 ) -> tuple[TrialSpec, dict[str, str]]:
     """Return the resolved spec, and the origin: where model, store, images and held-out traces are."""
