@@ -195,7 +195,7 @@ def test_scores_of_another_plan_are_refused(store, found, tmp_path):
     with pytest.raises(ResumeMismatch, match="another plan"):
         duplicates(store, scores=other)
     found.write(tmp_path / "d.parquet")
-    with pytest.raises(DataError, match="of different plans"):
+    with pytest.raises(DataError, match="from different plans"):
         regroup(tmp_path / "d.parquet", scores=other)
 
 

@@ -139,7 +139,9 @@ def test_flags_that_are_none_or_not_known_are_refused():
         select(flagged_table(), Selection(exclude_flagged=["repeated"]))
     table = flagged_table()
     longest = replace(table, note=table.note.model_copy(update={"spec": HeuristicSpec(method="longest")}))
-    with pytest.raises(SettingError, match=r"flagged same_direction: .* method grace\. It does know repeated_steps, "):
+    with pytest.raises(
+        SettingError, match=r"flagged same_direction: .* method grace .* has the flags repeated_steps, "
+    ):
         select(longest, Selection(exclude_flagged=["hygiene"]))
     assert select(longest, Selection(exclude_flagged=["cut_off"]), ratio=1).sample_id == ["s0", "s1", "s3", "s4"]
     alone = table_of([np.nan])

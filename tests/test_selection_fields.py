@@ -21,8 +21,8 @@ from grace_store.likeness.clusters import cluster_vectors
 from grace_store.pool.descriptors import describe_samples
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
+from grace_store.study.trial import prepare_trial
 from grace_store.study.trial_documents import TrialRequest
-from grace_store.study.trial_plan import prepare_trial
 from grace_store.study.trial_samples import gather_samples
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.methods.random import random_values
@@ -138,7 +138,7 @@ CASES: dict[str, Case] = {
         "questions told apart by source",
     ),
 }
-REFUSED_IN_TRIALS = {"margin": "holds pairs of traces, of which a trial would train on the better ones alone"}
+REFUSED_IN_TRIALS = {"margin": "holds pairs of traces, and a trial would train on the better trace of each pair alone"}
 IN_RANKS = {"exclude_flagged", "control"}
 """Fields that ranks follow, so that they need not be the reason for a change."""
 

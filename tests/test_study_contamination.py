@@ -81,7 +81,7 @@ def test_a_pool_that_is_held_against_itself_is_told_so(pool, is_file):
     assert len(table.contaminated) == NUM_POOL
     name = own if is_file else pool.location
     assert [each.text for each in told if isinstance(each, Warned)] == [
-        f"{name} is what {pool.location} was planned from: everything matches itself."
+        f"{pool.location} was planned from {name}, so every sample matches itself."
     ]
 
 

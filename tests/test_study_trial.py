@@ -37,10 +37,9 @@ from grace_store.scoring.score import score
 from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
-from grace_store.study.trial import estimate_trial, run_rounds, trial
+from grace_store.study.trial import estimate_trial, prepare_trial, run_rounds, trial
 from grace_store.study.trial_conclusion import conclude_questions, say_held_out
 from grace_store.study.trial_documents import FOUND, PLAN, RUNS, TrialPlan, TrialRequest, TrialRun
-from grace_store.study.trial_plan import prepare_trial
 from grace_store.study.trial_samples import gather_samples
 from grace_store.train.recipe import order_updates
 from grace_store.train.training import Training, weigh
@@ -225,7 +224,7 @@ def test_what_a_subset_could_not_hold_is_in_no_random_subset(home, tmp_path):
     note = json.loads((tmp_path / "subset.jsonl.spec.json").read_text())
     assert note.pop("contaminated_rows") == list(range(8))
     (tmp_path / "subset.jsonl.spec.json").write_text(json.dumps(note))
-    with pytest.raises(DataError, match="does not say which samples were left out as contaminated"):
+    with pytest.raises(DataError, match="does not list the samples that were left out as contaminated"):
         gather_samples(store, [(tmp_path / "subset.jsonl", None)], many, None, None)
 
 
@@ -766,7 +765,7 @@ def test_a_subset_that_is_not_there_is_said(home, tmp_path):
 
 def test_a_table_or_pairs_given_for_a_subset_are_said(home, tmp_path):
     table = score_at_random(home / "pool.zarr", home / "model", tmp_path / "scores.parquet")
-    with pytest.raises(DataError, match=r"scores\.parquet is a table, not a subset\. Give what"):
+    with pytest.raises(DataError, match=r"scores\.parquet is a table, not a subset\. Run `grace-store select`"):
         prepare_trial(tmp_path / "out", make_request(home, table))
     pairs = tmp_path / "pairs.jsonl"
     export(select(table, ratio="0.4"), pairs)
@@ -789,7 +788,7 @@ def test_an_odd_held_out_file_is_read_as_it_is_mapped(home, tmp_path):
     request = make_request(home, home / "clean.txt", held_out=str(tmp_path / "odd.jsonl"))
     with pytest.raises(DataError, match="--map prompt=FIELD") as refused:
         prepare_trial(tmp_path / "out", request)
-    assert "That is about the file of --held-out" in refused.value.__notes__[-1]
+    assert "This error is about the file of --held-out" in refused.value.__notes__[-1]
     prepare_trial(tmp_path / "out", replace(request, map={"prompt": "n", "response": "why", "answer": "q"}))
     parts = {"prompt": "q", "response": "why", "answer": "n"}
     job = prepare_trial(tmp_path / "out", replace(request, map=parts))

@@ -107,6 +107,15 @@ class Column(Frozen):
     """Smallest number of items for which an estimate is shown."""
 
 
+def make_columns(**columns: str | Column) -> dict[str, Column]:
+    """Return columns by name; a text stands for a column with that heading.
+
+    >>> make_columns(num_samples="samples", mean=Column(heading="mean value", digits=2))["num_samples"].heading
+    'samples'
+    """
+    return {name: Column(heading=each) if isinstance(each, str) else each for name, each in columns.items()}
+
+
 class Table(Frozen):
     """A table of a finding; rows map names of columns to cells."""
 

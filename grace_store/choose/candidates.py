@@ -1,7 +1,7 @@
-"""Which samples of a table may be chosen: none with excluded flags or benchmark items, and only some of each question.
+"""Candidates: the samples of a table without excluded flags and benchmark items, and the best traces of a question.
 
-The two responses of a pair are never the same text: where the worst trace is a copy of the best one, the worst of the
-others takes its place.
+The two responses of a pair are never the same text. If the worst trace of a question is a copy of the best one, the
+worst of the other traces takes its place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_g
 
 
 def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | AgainstNote | None) -> Excluded:
-    """Return which samples of a table may not be chosen."""
+    """Return the samples of a table that must not be chosen."""
     has_value = np.isfinite(table.value)
     names = _known(table, flags) if flags else ()
     is_flagged = table.is_flagged(names) if names else np.zeros(len(table), dtype=np.bool_)
@@ -33,36 +33,32 @@ def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | Agai
     num_flagged = int((is_flagged & has_value).sum())
     if isinstance(against, AgainstNote):
         raise DataError(
-            "The note of the subset does not say which samples were left out as contaminated, so its rules cannot be "
-            "followed. Select the subset again."
+            "The note of the subset does not list the samples that were left out as contaminated, so its rules cannot "
+            "be followed. Select the subset again."
         )
     if against is None:
         return Excluded(is_flagged, names, num_flagged, counts)
     found = against if isinstance(against, AgainstTable) else read_against(against)
-    _check_made_from(table, found)
+    if found.note.plan_sha256 != table.note.plan_sha256:
+        raise DataError(
+            f"The table of benchmark items{f' {found.path}' if found.path else ''} was made from another plan than the "
+            f"scores: it belongs to {found.note.store}. Run `grace-store contamination {table.note.store}` to compare "
+            "the samples that were scored."
+        )
     is_contaminated = np.isin(table.row, found.contaminated)
     num_contaminated = int((is_contaminated & has_value).sum())
     rows = tuple(found.contaminated.tolist())
     return Excluded(is_flagged | is_contaminated, names, num_flagged, counts, found.note, num_contaminated, rows)
 
 
-def _check_made_from(table: ScoreTable, found: AgainstTable) -> None:
-    if found.note.plan_sha256 != table.note.plan_sha256:
-        raise DataError(
-            f"The table of benchmark items{f' {found.path}' if found.path else ''} was made from another plan than the "
-            f"scores: it belongs to {found.note.store}. Run `grace-store contamination {table.note.store}` to compare "
-            "what was scored."
-        )
-
-
 def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the flags of that name; raise SettingError if it is not known which samples of the table have them."""
+    """Return the flags with these names; raise SettingError if the table does not say which samples have them."""
     flags = named_flags(names)
     if missing := [name for name in flags if name not in table.known_flags]:
         known = ", ".join(table.known_trace_flags)
         raise SettingError(
-            f"the {table.what} does not know which samples are flagged {', '.join(missing)}: that is found while "
-            f"scoring by the method grace. It does know {known}, which can be named."
+            f"the {table.what} does not say which samples are flagged {', '.join(missing)}: only scoring by the method "
+            f"grace finds these flags. The table has the flags {known}."
         )
     return flags
 
@@ -70,9 +66,10 @@ def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
 def questions_of(
     table: ScoreTable, selection: Selection, read: Callable[[str | None], IntArray]
 ) -> tuple[IntArray, str | None]:
-    """Return the number of each row's question, and the field that names questions.
+    """Return the number of the question of each row of a table, and the field of the records that names the question.
 
-    read returns the questions that a field of the records tells apart, where the table does not know them.
+    Both are None if samples are not chosen within questions. read returns the questions by a field of the records; it
+    is called if the table does not have them.
     """
     if selection.per_group is not None and selection.margin is not None:
         raise SettingError("pairs are one for each question: leave --per-group out")
@@ -82,13 +79,13 @@ def questions_of(
         raise SettingError(f"margin {selection.margin:g} is not a number from 0 on")
     scored, by = table.note.groups, selection.group_by
     if scored is not None and table.group is not None and by in (None, scored.by):
-        # Numbered again from 0: a table from elsewhere may have any number there.
+        # Numbered again from 0: a table that another program wrote may have any numbers.
         return np.unique(table.group, return_inverse=True)[1], scored.by
     return read(by), by
 
 
 Responses = Callable[[IntArray], BitArray]
-"""From some rows of a table to a number for each row; rows whose responses are the same text share a number."""
+"""A function from rows of a table to a number for each row. Rows with the same response text share a number."""
 
 
 def choose_in_questions(
@@ -99,10 +96,10 @@ def choose_in_questions(
     responses: Responses,
     listener: Listener,
 ) -> tuple[FloatArray, IntArray | None, str]:
-    """Choose within questions, if the rows of the table have these values.
+    """Choose traces within their questions by the values of the rows of a table.
 
-    Returns the values that are left, NaN for what is not chosen (of pairs, how far the best trace is above the worst);
-    of pairs, the row of the table that each row is preferred to, or -1; and in words what was chosen.
+    Returns the values of the chosen rows, NaN for all others (for pairs, the best value minus the worst value); for
+    pairs, the row of the table that each row is preferred to, or -1; and a text that says what was chosen.
     """
     ranking = rank(value, table.row)
     num_questions = len(np.unique(question[ranking]))
@@ -125,10 +122,10 @@ def choose_in_questions(
 def _pairs(
     group: IntArray, value: FloatArray, ranking: IntArray, least: float, responses: Responses
 ) -> tuple[FloatArray, IntArray, str]:
-    """Return the margin of each pair and the row that is rejected, both at the chosen row, and what copies cost."""
+    """Return the margin and the rejected row of each pair, both at the chosen row, and a text about copies."""
     best, worst = best_and_worst(ranking, group)
     is_wide = _is_wide(value[best] - value[worst], least)
-    # Where values are too close, it makes no difference what the traces say: those are not read.
+    # Only questions with a large enough margin are read.
     ranking = ranking[np.isin(group[ranking], group[best[is_wide]])]
     said = responses(ranking)
     num_copies = int((said[best[is_wide]] == said[worst[is_wide]]).sum())
@@ -147,7 +144,7 @@ def _pairs(
 
 
 def _is_wide(margin: FloatArray, least: float, also: str = "") -> BoolArray:
-    """Return which differences are large enough, or raise if none is; also says what else was asked of the traces."""
+    """Return which margins are large enough, or raise if none is; also is a further condition for the message."""
     is_wide = (margin > 0) & (margin >= least)
     if not is_wide.any():
         found = f"; the largest difference is {margin.max():.6g}" if len(margin) else ""

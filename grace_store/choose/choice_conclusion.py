@@ -1,4 +1,4 @@
-"""What was chosen, in a sentence or two: how long it is, what is flagged, and which groups rise and fall."""
+"""The conclusion of a selection in words: length and flags of the chosen samples, and groups that rise or fall."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ from grace_store.values.ranking import Length
 def conclude_choice(
     table: ScoreTable, chosen: IntArray, pool: IntArray, spec: Selection, groups: Sequence[str] = ()
 ) -> str:
-    """Return which rows of a table are chosen, how their length differs from the pool, and what of them is flagged.
+    """Return sentences about the chosen rows of a table: their number, their length against the pool, their flags.
 
-    pool are the rows that there were to choose from; groups are told last.
+    pool has the rows that could be chosen. groups has sentences about groups, which come last.
     """
     flags = _flags_of_choice(table, chosen, pool)
     if len(chosen) == len(pool):
@@ -59,7 +59,7 @@ def _best_by(spec: Selection, *, is_balanced: bool) -> str:
 
 
 def _length_of(table: ScoreTable, chosen: IntArray, pool: IntArray) -> str:
-    """Return how the chosen differ in length from the pool, as the rest of a sentence."""
+    """Return how the chosen rows differ in length from the pool, as the end of a sentence."""
     kept = np.isin(pool, chosen)
     lengths = {name: length[pool] for name, length in table.lengths.items()}
     varying = {name: length for name, length in lengths.items() if kept_by_chance(length, kept) > 0}
@@ -94,17 +94,14 @@ def _flags_of_choice(table: ScoreTable, chosen: IntArray, pool: IntArray) -> lis
 
 
 CLEAR = 0.1
-"""Half-width up to which the interval of a difference between shares is narrow enough."""
+"""Largest half-width of the interval of a difference between shares that counts as narrow."""
 
 NO_VALUE = "(none)"
-"""What stands for a field that a record lacks."""
-
-Counts = Mapping[str, tuple[int, int]]
-"""Of every group, how many samples are chosen, and of how many."""
+"""The name of the group of records that lack the field."""
 
 
 def group_name(group: object) -> str:
-    """Return a group in words.
+    """Return the name of a group.
 
     >>> group_name(("math", None)), group_name(True)
     ('math, (none)', 'True')
@@ -114,16 +111,19 @@ def group_name(group: object) -> str:
 
 
 def group_sizes(groups: Sequence[object], rows: IntArray) -> Counter[str]:
-    """Return how many of some rows are in each group, by its name."""
+    """Return the number of rows in each group, by the group's name."""
     return Counter(group_name(groups[i]) for i in rows.tolist())
 
 
 Moved = tuple[str, float, float, Estimate]
-"""A group whose share is compared with that of all others: its name, both shares, and their difference."""
+"""A group, its share of chosen samples, the share in all other groups, and the difference of the two shares."""
 
 
-def rise_and_fall(by: str, counts: Counts, *, would: bool = False) -> str:
-    """Return which groups are chosen clearly more and less often than the others, or why that cannot be said."""
+def rise_and_fall(by: str, counts: Mapping[str, tuple[int, int]], *, would: bool = False) -> str:
+    """Return which groups are chosen clearly more or less often than the others, or why the data does not show it.
+
+    counts has the numbers of chosen samples and of all samples of each group.
+    """
     moved = _compared(counts)
     if not moved:
         return f"All samples have the same {one_line(by)}."
@@ -133,12 +133,12 @@ def rise_and_fall(by: str, counts: Counts, *, would: bool = False) -> str:
         verbs = "would rise or fall by value alone" if would else "rise or fall"
         return _no_difference(by, moved, sum(pool for _, pool in counts.values()), verbs)
     told = [_told(some, verb, would) for some, verb in ((risers, "rise"), (fallers, "fall")) if some]
-    if len(moved) == 2:  # of two groups, one says all
+    if len(moved) == 2:  # the second group is the opposite of the first
         told = told[:1]
     return f"By {'value alone' if would else one_line(by)}, {' and '.join(told)}."
 
 
-def _compared(counts: Counts) -> list[Moved]:
+def _compared(counts: Mapping[str, tuple[int, int]]) -> list[Moved]:
     chosen, pool = (sum(each[place] for each in counts.values()) for place in (0, 1))
     inside = {name: each for name, each in counts.items() if 0 < each[1] < pool}
     comparisons = 1 if len(inside) == 2 else len(inside)

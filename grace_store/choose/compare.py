@@ -1,4 +1,4 @@
-"""Two subsets side by side: what they share, what entered, what left, why, and what it means."""
+"""Compare two subsets: samples in both, samples that entered or left and the reasons, and a conclusion in words."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.finding import Cell, Column, Finding, PoolNote, Table
+from grace_store.base.finding import Cell, Column, Finding, PoolNote, Table, make_columns
 from grace_store.base.text import counted, enumerated
 from grace_store.choose.rank_changes import PARTS, Movement, Part, movement, mover
 from grace_store.choose.select import rank_samples, read_subset
@@ -19,26 +19,25 @@ from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.agreement import jaccard
 from grace_store.values.ranking import Ratio
 
-ENTERED, LEFT = "entered", "left"
-"""Tables of the finding: samples in B alone, the best of B first, and in A alone, the best of A first."""
-COLUMNS = {
-    "sample_id": Column(heading="sample"),
-    "num_steps": Column(heading="K"),
-    "value_a": Column(heading="value in A", digits=4),
-    "rank_a": Column(heading="rank in A"),
-    "value_b": Column(heading="value in B", digits=4),
-    "rank_b": Column(heading="rank in B"),
-    "why": Column(heading="why"),
-}
-"""What is shown of a sample that entered or left. Rows also have, for programs, its row in the dataset, its num_tokens
-(of the response), whether it is there by_rank, the part of its value that moved_by most (None if others did more than
-it), and how far each part moved it (moved_answer, moved_history, moved_length) in spreads of the values."""
+COLUMNS = make_columns(
+    sample_id="sample",
+    num_steps="K",
+    value_a=Column(heading="value in A", digits=4),
+    rank_a="rank in A",
+    value_b=Column(heading="value in B", digits=4),
+    rank_b="rank in B",
+    why="why",
+)
+"""Columns of the tables of samples that entered or left. For programs, rows have more fields: row (in the dataset),
+num_tokens (of the response), by_rank (whether a better rank is the reason), moved_by (the part of the value that moved
+the sample most; None if other samples moved more), and moved_answer, moved_history and moved_length (how far each part
+moved the sample, in spreads of the values)."""
 ABOUT_PARTS = (
     "In brackets: how far each part of its value (alignment with the answer, alignment with history, length taken out) "
     "moved a sample against the others, in spreads (robust standard deviations) of the values."
 )
 Change = dict[str, Cell]
-"""A sample that is in one of two subsets only: a row of the finding's tables."""
+"""A row of the finding's tables: a sample that is in one of the two subsets only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,9 @@ class _Side:
     value: FloatArray
     """The values that samples were ranked by: those of the table, or their residuals after a control."""
     rank: IntArray
-    """Rank from 1 of every row of the table by that value; 0 without one."""
+    """Rank of every row of the table by that value, from 1; 0 for a row without a value."""
     key: Sequence[object]
-    """The key of every row by which samples of both tables are matched."""
+    """Key of every row. Samples of the two tables with the same key are the same."""
 
     @property
     def scores(self) -> ScoreTable:
@@ -63,41 +62,42 @@ class _Side:
 
     @property
     def rules(self) -> list[str]:
-        """What else than the value decided, in words."""
+        """The rules beside the value that decided, in words."""
         return [words for field, words in self.subset.spec.rules.items() if field not in (*SIZES, *IN_RANKS)]
 
     @property
     def order(self) -> str:
-        """The same without details; empty if the value alone decided."""
+        """The rules without details; empty if the value alone decided."""
         return enumerated([each.partition(" (")[0] for each in self.rules]) if self.rules else ""
 
     def places(self) -> dict[object, int]:
-        """Return where each sample stands in the table."""
+        """Return the place of each sample in the table, by key."""
         return {key: place for place, key in enumerate(self.key)}
 
     def chosen(self) -> list[object]:
-        """Return the chosen samples, the best first."""
+        """Return the keys of the chosen samples, the best first."""
         ranked = self.subset.chosen
         return [self.key[place] for place in ranked[np.argsort(self.rank[ranked], kind="stable")].tolist()]
 
     def notes(self) -> list[str]:
-        """Say how the subset was chosen where the ranks do not show it."""
+        """Return sentences about rules of the selection that the ranks do not show."""
         spec, notes = self.subset.spec, []
         if self.scores.note.method.is_reconstruction:
             notes.append(f"{self.name} was scored by {self.scores.method}")
         notes += [f"{self.name} {tell(value)}" for field, tell in IN_RANKS.items() if (value := getattr(spec, field))]
         if self.scores.capability is not None:
-            notes.append(f"{self.name} is ranked in turns over its capabilities; ranks are of that order")
+            notes.append(f"{self.name} is ranked in turns over its capabilities; ranks are those of this order")
         if self.rules:
-            notes.append(f"{self.name} was chosen with {enumerated(self.rules)}; ranks are those without that")
+            notes.append(f"{self.name} was chosen with {enumerated(self.rules)}; ranks are those without these rules")
         return notes
 
 
 def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Finding:
     """Compare two subsets that ``select`` wrote, or the best of two score tables: A and B.
 
-    Samples are the same if they are the same record of one plan; between plans, if they have the same id. The tables
-    of the finding are the samples that entered (in B alone), those that left (in A alone), and the rules that differ.
+    Two samples are the same if they are the same record of one plan; between plans, if they have the same id. The
+    tables of the finding have the samples that entered (in B alone, the best first), the samples that left (in A alone,
+    the best first), and the rules that differ.
     """
     subsets = [read_subset(Path(path), ratio) for path in (a, b)]
     plans = [subset.scores.note.plan_sha256 for subset in subsets]
@@ -106,12 +106,12 @@ def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Find
     both = {*in_a} & {*in_b}
     num_both = len(both)
     places = first.places(), second.places()
-    common = _ranked_in_both(first, second, *places)
+    common = _ranked_in_both((first, second), places)
     moved = movement((first.scores, first.value), (second.scores, second.value), common)
     told = {entered: _teller(first, second, places, moved, entered=entered) for entered in (True, False)}
     entered = [told[True](key) for key in in_b if key not in both]
     left = [told[False](key) for key in in_a if key not in both]
-    by_chance, spread = _by_chance(first, second, len(common[0]))
+    by_chance, spread = _both_by_chance(first, second, len(common[0]))
     numbers: dict[str, Cell] = {
         "num_a": len(in_a),
         "num_b": len(in_b),
@@ -126,14 +126,17 @@ def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Find
     conclusion = [of_both, _movers(entered, left, moved.why_unknown), _lengths(entered, left)]
     sizes = f"A is {first.name} with {counted(len(in_a), 'sample')}, B is {second.name} with {len(in_b)}"
     both_have = f"{sizes}; both have {num_both} of them, a Jaccard index of {numbers['jaccard']:.3f}"
+    note = first.scores.note
     matched = [] if plans[0] == plans[1] else ["the tables are of different plans: samples are matched by their ids"]
     return Finding(
         study="compare",
-        pool=None if matched else _pool(first.scores),
+        pool=None
+        if matched
+        else PoolNote(store=note.store, plan_sha256=note.plan_sha256, num_units=note.num_units, partial=note.partial),
         settings={"a": str(a), "b": str(b), "ratio": None if ratio is None else str(ratio)},
         conclusion=" ".join(each for each in conclusion if each),
         numbers=numbers,
-        tables=_tables(first, second, {ENTERED: entered, LEFT: left}),
+        tables=_tables(first, second, {"entered": entered, "left": left}),
         notes=(both_have, *matched, *first.notes(), *second.notes()),
     )
 
@@ -146,31 +149,25 @@ def _side(subset: Subset, *, by_row: bool) -> _Side:
     return _Side(subset, ranking.value, ranks, scores.row.tolist() if by_row else scores.sample_id)
 
 
-def _pool(scores: ScoreTable) -> PoolNote:
-    note = scores.note
-    return PoolNote(store=note.store, plan_sha256=note.plan_sha256, num_units=note.num_units, partial=note.partial)
-
-
 def _tables(first: _Side, second: _Side, changes: Mapping[str, Sequence[Change]]) -> dict[str, Table]:
-    """Return the samples that entered and left, and the rules in which the subsets differ."""
+    """Return tables of the samples that entered and left, and of the rules in which the subsets differ."""
     tables = {}
     for word, rows in changes.items():
-        title = f"{len(rows)} {word}" + (f", with {mean_tokens(rows):.0f} tokens in the mean" if rows else "")
+        title = f"{len(rows)} {word}" + (f", with {_mean_tokens(rows):.0f} tokens in the mean" if rows else "")
         about = ABOUT_PARTS if any("moved_answer" in row for row in rows) else ""
         tables[word] = Table(title=title, columns=COLUMNS, rows=tuple(rows), about=about, is_shown=bool(rows))
     rules = first.subset.spec.differences(second.subset.spec)
-    columns = {name: Column(heading=heading) for name, heading in (("rule", "rule"), ("a", "in A"), ("b", "in B"))}
     tables["rules"] = Table(
         title="Rules that differ",
-        columns=columns,
+        columns=make_columns(rule="rule", a="in A", b="in B"),
         rows=tuple({"rule": name, "a": mine, "b": theirs} for name, mine, theirs in rules),
         is_shown=bool(rules),
     )
     return tables
 
 
-def mean_tokens(changes: Sequence[Change]) -> float:
-    """Return the mean number of tokens in the responses of some samples; NaN without any."""
+def _mean_tokens(changes: Sequence[Change]) -> float:
+    """Return the mean number of tokens in the responses of samples; NaN without samples."""
     return sum(int(str(change["num_tokens"])) for change in changes) / len(changes) if changes else math.nan
 
 
@@ -180,16 +177,14 @@ IN_RANKS: dict[str, Callable[[Any], str]] = {
     ),
     "exclude_flagged": lambda flags: f"was chosen without samples flagged {', '.join(flags)}",
 }
-"""What is told of fields of a selection that the ranks shown here follow."""
+"""Sentences about the fields of a selection that the ranks shown here take into account."""
 
 
-def _ranked_in_both(
-    first: _Side, second: _Side, place_a: Mapping[object, int], place_b: Mapping[object, int]
-) -> tuple[IntArray, IntArray]:
+def _ranked_in_both(sides: Sequence[_Side], places: Sequence[Mapping[object, int]]) -> tuple[IntArray, IntArray]:
     """Return the places in both tables of the samples that have a rank in both."""
-    both = [(place, place_b[key]) for key, place in place_a.items() if key in place_b]
+    both = [(place, places[1][key]) for key, place in places[0].items() if key in places[1]]
     a, b = np.array(both, dtype=np.int64).reshape(-1, 2).T
-    has_rank = (first.rank[a] > 0) & (second.rank[b] > 0)
+    has_rank = (sides[0].rank[a] > 0) & (sides[1].rank[b] > 0)
     return a[has_rank], b[has_rank]
 
 
@@ -208,8 +203,10 @@ def _teller(
         found: Change = {name: side.scores.table[name][place].as_py() for name in columns}
         ranks = (a[1], b[1]) if a[1] and b[1] else None
         parts = moved.of(in_a) if ranks and in_a is not None else {}
-        by_rank = ranks is not None and _is_by_rank(ranks if entered else ranks[::-1], other)
-        part = None
+        by_rank, part = False, None
+        if ranks is not None:
+            was, now = ranks if entered else ranks[::-1]
+            by_rank = now < was and (bool(other.order) or now <= len(other.subset))
         if ranks and by_rank and parts and in_a is not None and _moved_itself(ranks, moved.rank_unmoved(in_a)):
             part = mover(parts, rose=entered)
         why = _moved_in_rank(ranks, parts, part) if ranks and by_rank else _why(other, there)
@@ -220,12 +217,6 @@ def _teller(
     return tell
 
 
-def _is_by_rank(ranks: tuple[int, int], other: _Side) -> bool:
-    """Return whether a sample's rank where it is chosen, the second, is better, and would have done in the other."""
-    there, here = ranks
-    return here < there and (bool(other.order) or here <= len(other.subset))
-
-
 def _value_and_rank(side: _Side, place: int | None) -> tuple[float | None, int | None]:
     if place is None or not side.rank[place]:
         return None, None
@@ -233,7 +224,7 @@ def _value_and_rank(side: _Side, place: int | None) -> tuple[float | None, int |
 
 
 def _moved_itself(ranks: tuple[int, int], unmoved: int) -> bool:
-    """Return whether a sample's own movement made at least half of its way from one rank to the other.
+    """Return whether the change of a sample's own value explains at least half of its change in rank.
 
     >>> _moved_itself((42, 24), unmoved=39), _moved_itself((12, 15), unmoved=15)
     (True, False)
@@ -242,7 +233,7 @@ def _moved_itself(ranks: tuple[int, int], unmoved: int) -> bool:
 
 
 def _moved_in_rank(ranks: tuple[int, int], parts: Mapping[Part, float], part: Part | None) -> str:
-    """Say how far a sample rose or fell, and by which part of its value."""
+    """Return a text that says how far a sample rose or fell, and by which part of its value."""
     rose = ranks[1] < ranks[0]
     told = f"{'rose' if rose else 'fell'} from rank {ranks[0]} to {ranks[1]}"
     if not parts:
@@ -256,7 +247,7 @@ def _moved_in_rank(ranks: tuple[int, int], parts: Mapping[Part, float], part: Pa
 
 
 def _why(other: _Side, place: int | None) -> str:
-    """Say why a sample that moved to no better rank is not in the other subset."""
+    """Return the reason why a sample without a better rank is not in the other subset."""
     if place is None:
         return "not among the other table's samples"
     if not other.rank[place]:
@@ -267,19 +258,19 @@ def _why(other: _Side, place: int | None) -> str:
     return other.order or f"the other keeps {len(other.subset)}"
 
 
-def _by_chance(first: _Side, second: _Side, num_common: int) -> tuple[float, float]:
-    """Return how many samples random subsets of these sizes would share, and the standard deviation of that."""
+def _both_by_chance(first: _Side, second: _Side, num_common: int) -> tuple[float, float]:
+    """Return the number of samples that random subsets of these sizes would share, and its standard deviation."""
     share_a, share_b = (len(side.subset) / max(int((side.rank > 0).sum()), 1) for side in (first, second))
     mean = num_common * share_a * share_b
-    # Of a hypergeometric draw, which it is where both tables have the same samples.
+    # The variance of a hypergeometric draw; exact if both tables have the same samples.
     variance = mean * (1 - share_a) * (1 - share_b) * num_common / max(num_common - 1, 1)
     return mean, math.sqrt(max(variance, 0.0))
 
 
-# ---------------------------------------------------------------- what it means
+# ---------------------------------------------------------------- the conclusion
 
 CLEAR = 2.0
-"""Standard deviations from the mean of random subsets from which on a difference is not chance."""
+"""A difference of more standard deviations from the mean of random subsets does not count as chance."""
 MUCH_LONGER = 1.25
 IN_WORDS = {
     "answer": "their alignment with the answer",
@@ -289,7 +280,7 @@ IN_WORDS = {
 
 
 def _shared(sizes: tuple[int, int, int], by_chance: float, spread: float) -> str:
-    """Say how many samples two subsets share; sizes are those of A, of B and of what both have."""
+    """Return a sentence about the samples that two subsets share; sizes are those of A, of B and of the overlap."""
     num_a, num_b, num_both = sizes
     if num_both == num_a == num_b:
         return f"Both subsets hold the same {counted(num_a, 'sample')}."
@@ -303,7 +294,7 @@ def _shared(sizes: tuple[int, int, int], by_chance: float, spread: float) -> str
 
 
 def _movers(entered: Sequence[Change], left: Sequence[Change], why_unknown: str) -> str:
-    """Say which part of their values moved the samples in and out."""
+    """Return sentences about the parts of the values that moved samples in and out, and about other reasons."""
     changes = [*entered, *left]
     moved = [change for change in changes if change["by_rank"]]
     told = []
@@ -329,7 +320,7 @@ def _parts_that_moved(changes: Sequence[Change], way: str) -> str:
 
 
 def _lengths(came: Sequence[Change], went: Sequence[Change]) -> str:
-    entered, left = mean_tokens(came), mean_tokens(went)
+    entered, left = _mean_tokens(came), _mean_tokens(went)
     if not entered > 0 or not left > 0 or 1 / MUCH_LONGER < entered / left < MUCH_LONGER:
         return ""
     longer = "longer" if entered > left else "shorter"

@@ -1,4 +1,4 @@
-"""The table of benchmark items in samples: Parquet, one row a match, with what made it in the metadata."""
+"""The table of benchmark items in samples: Parquet, one row for each match, with a note in the metadata."""
 
 from __future__ import annotations
 
@@ -15,15 +15,10 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.text import counted, enumerated, last_name, percent
 from grace_store.scoring.notes import AgainstNote, BenchmarkNote
-from grace_store.scoring.parquet_columns import (
-    NotedTable,
-    read_columns,
-    read_note,
-    write_whole,
-)
+from grace_store.scoring.parquet_columns import NotedTable, read_columns, read_note, write_whole
 
 TEMPLATE = "template"
-"""The kind that is no copy: the same words with other numbers."""
+"""The kind of match that is no copy: the same words with other numbers."""
 COPIES = ("exact", "ngram", "vector")
 """Kinds of matches that make a sample contaminated, the surest first."""
 SCHEMA = pa.schema(
@@ -50,33 +45,35 @@ class AgainstTable(NotedTable[AgainstNote]):
 
     @classmethod
     def of_rows(cls, rows: Sequence[int], note: AgainstNote) -> Self:
-        """Return a table that knows of contaminated samples their rows in the dataset alone."""
+        """Return a table that has the dataset rows of contaminated samples and no other columns."""
         kinds = pa.array([COPIES[0]] * len(rows), pa.string())
         return cls(pa.table({"row": pa.array(rows, pa.int64()), "kind": kinds}), note)
 
     @property
     def contaminated(self) -> IntArray:
         """The rows in the dataset of samples that have a copy of an item, ascending."""
-        rows = self.table.filter(self._is_copy)["row"].to_numpy()
-        return np.unique(np.asarray(rows, dtype=np.int64))
-
-    @property
-    def _is_copy(self) -> Any:
-        return pc.is_in(self.table["kind"], pa.array(COPIES))
+        is_copy = pc.is_in(self.table["kind"], pa.array(COPIES))
+        return np.unique(np.asarray(self.table.filter(is_copy)["row"].to_numpy(), dtype=np.int64))
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many matches there are of each kind."""
+        """The number of matches of each kind."""
         kinds = self.table["kind"].to_pylist()
         return {kind: kinds.count(kind) for kind in (*COPIES, TEMPLATE)}
 
     @property
     def conclusion(self) -> str:
-        """How many samples are contaminated and by what, in a few sentences."""
-        return " ".join([_found(self.note), *_templates(self.note), *_not_compared(self.note)])
+        """A few sentences about the number of contaminated samples and their benchmarks."""
+        sentences = [_found(self.note), *_templates(self.note)]
+        if silent := [each for each in self.note.benchmarks if each.signal is None]:
+            remedy = "for vectors, give a store with a signal of it."
+            sentences.append(f"Only the text of {_named(silent)} was compared; {remedy}")
+        if set_aside := sum(each.num_set_aside for each in self.note.benchmarks):
+            sentences.append(f"{counted(set_aside, 'record')} without a question could not be looked for.")
+        return " ".join(sentences)
 
     def worst(self, count: int, benchmark: str | None = None) -> list[dict[str, Any]]:
-        """Return the strongest matches as rows: of each item the strongest one, copies before templates."""
+        """Return the strongest match of each item as rows, copies before templates; at most count rows."""
         table = self.table if benchmark is None else self.table.filter(pc.equal(self.table["benchmark"], benchmark))
         rank = pc.index_in(table["kind"], pa.array((*COPIES, TEMPLATE))).to_numpy()
         order = np.lexsort((table["row"].to_numpy(), -table["strength"].to_numpy(), rank))
@@ -89,7 +86,7 @@ class AgainstTable(NotedTable[AgainstNote]):
         return list(table.take(pa.array(list(best.values())[:count], pa.int64())).to_pylist())
 
     def write(self, path: str | Path) -> None:
-        """Write the table; it appears under its name only when all of it is there."""
+        """Write the table; the file gets its name only when it is complete."""
         write_whole(Path(path), self.table, self.note)
 
     def __repr__(self) -> str:
@@ -98,7 +95,7 @@ class AgainstTable(NotedTable[AgainstNote]):
 
 
 def read_against(path: str | Path) -> AgainstTable:
-    """Read a table of benchmark items in samples, or say why the file is none."""
+    """Read a table of benchmark items in samples; raise DataError if the file is not one."""
     path = Path(path)
     note = read_note(path, AgainstNote)
     kinds = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
@@ -116,7 +113,7 @@ def read_against(path: str | Path) -> AgainstTable:
     return found
 
 
-# ---------------------------------------------------------------- what it means
+# ---------------------------------------------------------------- the conclusion
 
 
 def _found(note: AgainstNote) -> str:
@@ -141,15 +138,6 @@ def _templates(note: AgainstNote) -> list[str]:
         f"{number} {more}{have} the words of an item with other numbers, which is another question and does not count."
     )
     return [told] if number else []
-
-
-def _not_compared(note: AgainstNote) -> list[str]:
-    told = []
-    if silent := [each for each in note.benchmarks if each.signal is None]:
-        told.append(f"Only the text of {_named(silent)} was compared; for vectors, give a store with a signal of it.")
-    if set_aside := sum(each.num_set_aside for each in note.benchmarks):
-        told.append(f"{counted(set_aside, 'record')} without a question could not be looked for.")
-    return told
 
 
 def _named(benchmarks: Sequence[BenchmarkNote]) -> str:

@@ -1,4 +1,4 @@
-"""The table of duplicates: Parquet, one row a sample, with what made it in the metadata. It can be grouped again."""
+"""The table of duplicates: Parquet, one row for each sample, with a note in the metadata. It can be grouped again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +22,7 @@ from grace_store.likeness.duplicate_groups import (
     group_samples,
 )
 from grace_store.scoring.notes import DuplicatesNote, GroupSpec
-from grace_store.scoring.parquet_columns import (
-    read_columns,
-    read_note,
-    write_whole,
-)
+from grace_store.scoring.parquet_columns import read_columns, read_note, write_whole
 
 SCHEMA = pa.schema(
     [
@@ -47,28 +43,28 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DuplicateTable:
-    """Samples in the order of their records, the groups that they are in, and which are kept."""
+    """Samples in the order of their records, their groups, and whether each sample is kept."""
 
     sample_id: list[str]
     row: IntArray
-    """Where their records stand in the dataset."""
+    """Dataset rows of their records."""
     nearest: IntArray
-    """Place in the table of the most similar sample, alike or not; -1 for a vector of zeros, like nothing."""
+    """Place in the table of the most similar sample, however similar; -1 for a vector of zeros."""
     similarity: Float32Array
-    """To the nearest; NaN if there is none. 1 for the same text."""
+    """Cosine with the nearest sample; NaN if there is none. 1 for the same text."""
     exact: BoolArray
     """Whether another sample has the same text."""
     link: IntArray
-    """Place of the sample that this one is linked to, or -1: the links that reach a threshold make its groups."""
+    """Place of the sample that this sample is linked to, or -1. The links that reach a threshold make the groups."""
     link_similarity: Float32Array
     value: FloatArray
     """NaN without scores."""
     num_tokens: IntArray
-    """In the response."""
+    """Tokens in the response."""
     note: DuplicatesNote
     path: Path | None = None
     group: IntArray = field(init=False)
-    """Numbered from 0 by their earliest samples; -1 for a sample alone."""
+    """The group of each sample, numbered from 0 by earliest samples; -1 for a sample alone."""
     keep: BoolArray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +93,7 @@ class DuplicateTable:
 
     @property
     def conclusion(self) -> str:
-        """How many samples could go, in a sentence or two."""
+        """One or two sentences about the number of samples that could be dropped."""
         num_dropped, of = int((~self.keep).sum()), counted(len(self), "sample")
         if not num_dropped:
             return f"None of {of} could go: no two have the same text, or a cosine of {self.threshold:g} or more."
@@ -106,16 +102,13 @@ class DuplicateTable:
         told = f"{share}: there {groups} that are alike (cosine {self.threshold:g} or more), and one of each"
         text, exact = "text" if self.note.exact_by == "text" else "record", int(self.exact.sum())
         copies = f"{exact} have the same {text} as another" if exact else f"No two have the same {text}"
-        return f"{told} is kept. {copies}.{self._if_too_many(num_dropped)}"
-
-    def _if_too_many(self, num_dropped: int) -> str:
-        """Say what a stricter threshold would do, if more than half of the samples would go."""
+        told = f"{told} is kept. {copies}."
         most = len(self) // 2
         stricter = [each for each in self.counts() if each.threshold > self.threshold and each.num_dropped <= most]
-        if num_dropped <= most or not stricter:
-            return ""
-        first = stricter[0]
-        return f" That is more than half, perhaps too many: from {first.threshold:g} up, {first.num_dropped} would go."
+        if num_dropped > most and stricter:
+            fewer = f"from {stricter[0].threshold:g} up, {stricter[0].num_dropped} would go"
+            told += f" That is more than half, perhaps too many: {fewer}."
+        return told
 
     @property
     def table(self) -> pa.Table:
@@ -133,7 +126,7 @@ class DuplicateTable:
             pa.array(self.exact, pa.bool_()),
             pa.array(self.value, pa.float64(), from_pandas=True),
             pa.array(self.num_tokens, pa.int64()),
-            # By its row in the dataset, which stays when the table is sorted or filtered.
+            # As a dataset row, which stays valid when the table is sorted or filtered.
             pa.array(self.row[np.where(has_link, self.link, 0)] if len(self) else self.row, pa.int64(), mask=~has_link),
             pa.array(self.link_similarity, pa.float32(), from_pandas=True),
         ]
@@ -142,21 +135,21 @@ class DuplicateTable:
     def regrouped(
         self, threshold: float | None = None, keep: Keep | None = None, value: FloatArray | None = None
     ) -> Self:
-        """Return the samples in groups by another threshold, policy or other values, without a new search."""
+        """Return the table grouped by another threshold, another policy or other values, without a new search."""
         threshold = self.threshold if threshold is None else threshold
         if 0 < threshold < self.floor:
             raise SettingError(
-                f"threshold {threshold:g} is below {self.floor:g}, where the search stopped: it knows no pairs less "
-                f"similar than that. Search again with --floor {threshold:g}."
+                f"threshold {threshold:g} is below {self.floor:g}, where the search stopped: the table has no pairs "
+                f"that are less similar. Search again with --floor {threshold:g}."
             )
         check_thresholds(threshold, self.floor)
         spec = GroupSpec(threshold=threshold, floor=self.floor, keep=keep or self.note.spec.keep)
-        made_by = DuplicatesNote.model_fields["made_by"].default  # today's, whoever wrote what was read
+        made_by = DuplicatesNote.model_fields["made_by"].default  # this version, not the one that wrote the table
         note = self.note.model_copy(update={"spec": spec, "made_by": made_by})
         return replace(self, value=self.value if value is None else value, note=note, path=None)
 
     def counts(self, thresholds: Sequence[float] | None = None) -> list[ThresholdCount]:
-        """Return what thresholds make of the samples: those given, or a few from the floor up."""
+        """Return the numbers of groups and samples at the given thresholds, or at a few from the floor up."""
         if thresholds is None:
             shown = (each for each in SHOWN_THRESHOLDS if each >= self.floor)
             thresholds = sorted({*shown, self.floor, self.threshold})
@@ -166,7 +159,7 @@ class DuplicateTable:
         return count_groups(self.link, self.link_similarity, thresholds)
 
     def write(self, path: str | Path) -> None:
-        """Write the table; it appears under its name only when all of it is there."""
+        """Write the table; the file gets its name only when it is complete."""
         write_whole(Path(path), self.table, self.note)
 
     def to_pandas(self) -> Any:
@@ -182,7 +175,7 @@ class DuplicateTable:
 
 
 def read_duplicates(path: str | Path) -> DuplicateTable:
-    """Read a table of duplicates, or say why the file is none."""
+    """Read a table of duplicates; raise DataError if the file is not one."""
     path = Path(path)
     note = read_note(path, DuplicatesNote)
     table = read_columns(path, dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), note.maker)

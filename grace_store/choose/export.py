@@ -1,4 +1,4 @@
-"""Write a subset as a file that a trainer reads, with a note of what made it. The dataset must still be the same."""
+"""Write a subset as a file that a trainer reads, with a note beside it. The dataset must not have changed."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -28,11 +28,11 @@ def export(
     weights: WeightsLike | None = None,
     model: str | None = None,
 ) -> Exported:
-    """Write a subset in the order of its records, and its note to OUT.spec.json; never over what it is made from.
+    """Write a subset in the order of its records, and its note to OUT.spec.json. A source is never overwritten.
 
-    as_format is a name of ``curate.exports.EXPORTS``; store and data say where these are now, if they moved; relative
-    image paths start from the folder images. weights is a table of step weights that the steps are written with, for
-    trainers that read such; with it, the tokenizer of model says where steps can be cut.
+    as_format is a name in ``choose.exports.EXPORTS``. store and data say where these are now, if they moved. Relative
+    image paths start from the folder images. weights is a table of step weights, for trainers that read weights; with
+    weights, the tokenizer of model decides where steps can be cut.
     """
     out = Path(out)
     if not out.name:
@@ -40,7 +40,11 @@ def export(
     if as_format not in EXPORTS:
         raise SettingError(f"--as {as_format} is none of {', '.join(EXPORTS)}")
     kind = EXPORTS[as_format]
-    _check_pairs(subset, kind, as_format)
+    if kind.is_of_pairs and subset.rejected is None:
+        raise SettingError(f"--as {as_format} writes pairs: choose them with a margin (in Python: Selection(margin=0))")
+    if subset.rejected is not None and not kind.is_of_pairs:
+        pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
+        raise SettingError(f"the subset is one of pairs, which --as {as_format} does not write: use one of {pairs}")
     table = None if weights is None else _weights(subset, weights, as_format)
     if weights is None and model is not None:
         raise SettingError("--model says where steps are cut, which only weights need: give --weights with it")
@@ -75,16 +79,8 @@ def export(
     return exported
 
 
-def _check_pairs(subset: Subset, kind: Export, as_format: str) -> None:
-    if kind.is_of_pairs and subset.rejected is None:
-        raise SettingError(f"--as {as_format} writes pairs: choose them with a margin (in Python: Selection(margin=0))")
-    if subset.rejected is not None and not kind.is_of_pairs:
-        pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
-        raise SettingError(f"the subset is one of pairs, which --as {as_format} does not write: use one of {pairs}")
-
-
 def _weights(subset: Subset, given: WeightsLike, name: str) -> WeightTable:
-    """Return the weights that steps are to be written with, if the export can, or say why not."""
+    """Return the table of step weights; raise SettingError if it is of another plan or the export cannot write it."""
     table, kind = given if isinstance(given, WeightTable) else read_weights(given), EXPORTS[name]
     if table.note.plan_sha256 != subset.scores.plan_sha256:
         raise SettingError(
@@ -105,7 +101,7 @@ def _weights(subset: Subset, given: WeightsLike, name: str) -> WeightTable:
 def _sources(
     subset: Subset, store: str | None, data: Sequence[str] | None, kind: Export
 ) -> tuple[Store | str, Sequence[Path]]:
-    """Return the store and the files given; an export that needs neither is written without, if they are gone."""
+    """Return the store and the dataset files given; only the store's location if it is gone and not needed."""
     if kind.needs_dataset:
         return open_store_of(subset.scores, store), ()
     files = expand_paths(data) if data else []
@@ -123,7 +119,7 @@ def _keep_sources(
     kind: Export,
     weights: WeightTable | None,
 ) -> None:
-    """Raise SettingError if a file about to be written is, holds or lies in something the subset is made from."""
+    """Raise SettingError if an output is a source of the subset, contains one or lies inside one."""
     sources: list[Source] = [(path, "which the scores were made from") for path in files]
     sources += sources_of(store) if isinstance(store, Store) else place_of(store)
     if subset.scores.path is not None:
@@ -135,6 +131,7 @@ def _keep_sources(
 
 
 def _notes(subset: Subset) -> list[str]:
+    """Return the notes of the subset, and what users should know about its scores."""
     notes = list(subset.notes)
     if subset.scores.note.method.is_reconstruction:
         notes.append(f"the scores are by {subset.scores.method}")

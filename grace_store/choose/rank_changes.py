@@ -16,15 +16,14 @@ Part = Literal["answer", "history", "length"]
 PARTS: tuple[Part, ...] = ("answer", "history", "length")
 LENGTH = PARTS.index("length")
 SAME_SPREAD = 1.25
-"""Values whose spreads differ by less are on one scale."""
+"""Two sets of values are on one scale if the ratio of their spreads is below this."""
 QUARTILES_APART = 1.349
 """Standard deviations between the quartiles of a normal distribution."""
 TOLERANCE = 1e-6
-"""Parts that miss the values by more are not what the values are made of."""
-
+"""Largest difference between a value and the sum of its parts."""
 
 RankedValues = tuple[ScoreTable, FloatArray]
-"""A table, and the values that its samples were ranked by: its own, or their residuals after a control."""
+"""A table, and the values that its samples were ranked by: those of the table, or their residuals after a control."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +31,20 @@ class Movement:
     """How far each part moved each sample that both rankings have, in spreads of the values."""
 
     place: IntArray
-    """Of these samples in the first table, ascending."""
+    """Places of these samples in the first table, ascending."""
     before: FloatArray
-    """Their parts in the first ranking, (parts, n), and in the second."""
+    """Parts of their values in the first ranking, shape (parts, n)."""
     after: FloatArray
+    """Parts of their values in the second ranking, shape (parts, n)."""
     ordered: FloatArray
-    """What the parts in the second ranking add up to, ascending."""
+    """Sums of the parts in the second ranking, ascending."""
     shown: tuple[Part, ...]
     """The parts that counted: length only if it was taken out of values."""
     why_unknown: str = ""
     """Why the parts are unknown; empty if they are known."""
 
     def of(self, place: int) -> dict[Part, float]:
-        """Return how far each part moved the sample at a place of the first table; nothing if that is unknown."""
+        """Return how far each part moved the sample at a place of the first table; empty if the parts are unknown."""
         if self.why_unknown:
             return {}
         index = np.searchsorted(self.place, place)
@@ -59,10 +59,11 @@ class Movement:
 
 
 def movement(first: RankedValues, second: RankedValues, common: tuple[IntArray, IntArray]) -> Movement:
-    """Return what moved the samples that stand at common places of the two tables, ascending in the first.
+    """Return how far each part moved the samples at common places of the two tables, ascending in the first.
 
-    All of them must have a rank in both. Each side's parts are divided by the spread of its values, and the median
-    movement of each part is taken from every sample's, so that what moves all alike, or only their scale, moves none.
+    All these samples must have a rank in both tables. The parts of each table are divided by the spread of its values,
+    and the median change of each part is subtracted. So a change that all samples share, or a change of scale alone,
+    moves no sample.
     """
     found = []
     for side, places in zip((first, second), common, strict=True):
@@ -73,7 +74,7 @@ def movement(first: RankedValues, second: RankedValues, common: tuple[IntArray, 
         found.append(parts)
     spreads = [_spread(parts[:LENGTH].sum(axis=0)) for parts in found]
     if 1 / SAME_SPREAD < spreads[1] / spreads[0] < SAME_SPREAD:
-        spreads[1] = spreads[0]  # the little that a few samples change of it would seem to move all the others
+        spreads[1] = spreads[0]  # else a small change of the spread would seem to move all samples
     before, after = (parts / spread for parts, spread in zip(found, spreads, strict=True))
     after -= np.median(after - before, axis=1, keepdims=True)
     shown = PARTS if before[LENGTH].any() or after[LENGTH].any() else PARTS[:LENGTH]
@@ -81,7 +82,7 @@ def movement(first: RankedValues, second: RankedValues, common: tuple[IntArray, 
 
 
 def mover(moved: Mapping[Part, float], *, rose: bool) -> Part | None:
-    """Return the part that moved a sample furthest the way it went; None if its own parts all went the other way.
+    """Return the part that moved a sample furthest in its direction; None if all its parts moved the other way.
 
     >>> mover({"answer": -0.5, "history": 1.5}, rose=True), mover({"answer": -0.5, "history": 1.5}, rose=False)
     ('history', 'answer')
@@ -92,7 +93,7 @@ def mover(moved: Mapping[Part, float], *, rose: bool) -> Part | None:
 
 
 def _parts_of(side: RankedValues, places: IntArray) -> FloatArray | str:
-    """Return the parts (3, n) of the samples at some places, or why there are none."""
+    """Return the parts, shape (3, n), of the samples at these places, or the reason why they are unknown."""
     table, ranked_by = side
     name = table.path.name if table.path else "a table"
     spec = table.note.spec
@@ -113,7 +114,7 @@ def _parts_of(side: RankedValues, places: IntArray) -> FloatArray | str:
 
 
 def _spread(value: FloatArray) -> float:
-    """Return the spread of values: the standard deviation that a normal distribution of their quartiles has."""
+    """Return the spread of values: the standard deviation of a normal distribution with the same quartiles."""
     if not len(value):
         return 0.0
     low, high = np.quantile(value, [0.25, 0.75]).tolist()

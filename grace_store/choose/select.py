@@ -1,4 +1,4 @@
-"""From a scores table to subsets: a selection is applied to the table, samples are ranked, the best are kept."""
+"""Choose subsets from a table of scores: apply a selection to the table, rank the samples, and keep the best."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from grace_store.scoring.provenance import filter_scores, groups_of, open_store_
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.values.length_bias import LENGTHS, residuals
 from grace_store.values.methods.random import random_values
-from grace_store.values.ranking import Length, Ratio, at_least, budget, rank, stratified_rank
+from grace_store.values.ranking import Ratio, at_least, budget, rank, stratified_rank
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All samples of a table that have a value, in the order they would be chosen."""
+    """All samples of a table that have a value, in the order in which they are chosen."""
 
     rules: Rules
     value: FloatArray
     """The values that samples are ranked by: values, residuals after a control, or margins of pairs."""
     ranked: IntArray
     in_questions: str = ""
-    """How traces were chosen within questions first, in words."""
+    """A text about the choice within questions; empty without such a choice."""
     rejected: IntArray | None = None
-    """Of pairs, the row of the table that each row is preferred to; -1 for rows that are not chosen."""
+    """For pairs, the row of the table that each row is preferred to; -1 for rows that are not chosen."""
     by_value: IntArray | None = None
-    """Of a diverse ranking, rows of the table in the order of value alone."""
+    """For a diverse ranking, rows of the table in the order of value alone."""
     num_distinct: int | None = None
-    """How many samples are left without near-duplicates, if those were looked for."""
+    """Number of samples without near-duplicates, if a search or table found near-duplicates."""
 
     @property
     def scores(self) -> ScoreTable:
@@ -55,27 +55,35 @@ class Ranking:
 
     @property
     def selection(self) -> Selection:
-        """How samples are chosen, with all names resolved."""
+        """The rules of the choice, with all names resolved."""
         return self.rules.selection
 
     def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
-        """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three.
+        """Return the best ceil(ratio N) samples, the best count samples, or all samples that reach a threshold.
 
-        Without any of them, the size is that of the selection.
+        Give one of the three; without any of them, the selection gives the size.
         """
         sizes = {"ratio": None if ratio is None else str(ratio), "count": count, "threshold": threshold}
         is_said = any(size is not None for size in sizes.values())
         spec = (self.selection.model_copy(update=sizes) if is_said else self.selection).sized
         kept = self._kept(spec)
         least = float(self.value[kept].min())
-        counts = self._counts(kept)
-        told = conclude_choice(self.scores, kept, self._pool(), spec, self._told(counts))
+        counts, by = self._counts(kept), self.selection.by
+        about_groups = []
+        if by is not None:
+            told = rise_and_fall(by, {each.group: (each.by_value, each.pool) for each in counts}, would=True)
+            about_groups = [f"Every {by} keeps its share of the pool. {told}"]
+        pool = self.ranked
+        if self.selection.is_in_questions:  # with the traces that lost to another trace of their question
+            pool = self.scores.ranked()
+            pool = pool[self.rules.is_possible[pool]]
+        told = conclude_choice(self.scores, kept, pool, spec, about_groups)
         notes, excluded = self._notes(kept), self.rules.excluded
         rejected = None if self.rejected is None else self.rejected[kept]
         return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, excluded, told, rejected)
 
     def _kept(self, spec: Selection) -> IntArray:
-        """Return the beginning of the ranking that has the size of a selection."""
+        """Return the prefix of the ranking that has the size of a selection."""
         if spec.threshold is not None:
             return self._reaching(spec.threshold)
         if spec.count is None:
@@ -86,15 +94,8 @@ class Ranking:
             )
         return self.ranked[: spec.count]
 
-    def _pool(self) -> IntArray:
-        """Return the rows that could be chosen, with those that lost to another trace of their question."""
-        if not self.selection.is_in_questions:
-            return self.ranked
-        ranked = self.scores.ranked()
-        return ranked[self.rules.is_possible[ranked]]
-
     def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
-        """Return how many samples of each group were chosen, the largest group first."""
+        """Return the number of chosen samples of each group, the largest group first."""
         groups, where, excluded = self.rules.groups, self.selection.where, self.rules.excluded
         if groups is not None:
             best = rank(self.value, self.scores.row)[: len(kept)]
@@ -106,13 +107,6 @@ class Ranking:
         also = "" if excluded is None else ", not excluded" if excluded.against else ", not flagged"
         inside = GroupCount(f"kept by --where{also}", len(self.ranked), len(kept), len(kept))
         return inside, GroupCount("left out by it", left_out, 0, 0)
-
-    def _told(self, counts: Sequence[GroupCount]) -> list[str]:
-        """Say which groups would rise and fall if value alone decided."""
-        if (by := self.selection.by) is None:
-            return []
-        told = rise_and_fall(by, {each.group: (each.by_value, each.pool) for each in counts}, would=True)
-        return [f"Every {by} keeps its share of the pool. {told}"]
 
     def _reaching(self, threshold: float) -> IntArray:
         if self.selection.by is not None:
@@ -128,24 +122,21 @@ class Ranking:
         return kept
 
     def _notes(self, kept: IntArray) -> tuple[str, ...]:
-        """Say what was excluded, what diversity cost, and where it could not be had."""
-        reasons = [] if self.rules.excluded is None else [str(self.rules.excluded)]
-        reasons += [self.in_questions] if self.in_questions else []
-        if reasons:
-            reasons[-1] += f"; ratios are shares of the {len(self.ranked)} that remain"
-        return (*reasons, *self._diversity_notes(kept))
-
-    def _diversity_notes(self, kept: IntArray) -> tuple[str, ...]:
+        """Return remarks on excluded samples, on the value that diversity costs, and on near-duplicates kept."""
+        notes = [] if self.rules.excluded is None else [str(self.rules.excluded)]
+        notes += [self.in_questions] if self.in_questions else []
+        if notes:
+            notes[-1] += f"; ratios are shares of the {len(self.ranked)} that remain"
         diversity = self.selection.diversity
         if diversity is None or self.by_value is None or not len(kept):
-            return ()
+            return tuple(notes)
         best = self.by_value[: len(kept)]
         num_both = len(np.intersect1d(kept, best, assume_unique=True))
         mean, most = float(self.value[kept].mean()), float(self.value[best].mean())
-        notes = [
+        notes.append(
             f"diversity by {diversity.method}: mean value {mean:.4f}, {most:.4f} for the best "
             f"{len(best)} by value alone, of which {num_both} are here"
-        ]
+        )
         if self.num_distinct is not None and self.num_distinct < len(kept):
             notes.append(
                 f"{self.num_distinct} samples are left without near-duplicates, so {len(kept) - self.num_distinct} of "
@@ -155,7 +146,7 @@ class Ranking:
 
 
 def subset_paths(out: Path, sizes: Sequence[str]) -> list[Path]:
-    """Return one file name for each size: {ratio} in the name stands for it, or else it is added if there are several.
+    """Return a file name for each size. The size replaces {ratio} in the name, or is added if there are several sizes.
 
     >>> [path.name for path in subset_paths(Path("subset.jsonl"), ["0.1", "0.2"])]
     ['subset-0.1.jsonl', 'subset-0.2.jsonl']
@@ -169,17 +160,17 @@ def subset_paths(out: Path, sizes: Sequence[str]) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A selection as it applies to one table: what may be chosen, and in which order once samples have values."""
+    """A selection applied to one table: the candidates, and the order in which they are chosen."""
 
     selection: Selection
-    """With all names resolved that are known before samples are ranked."""
+    """The selection with the names resolved that are known before samples are ranked."""
     scores: ScoreTable
     """The rows that the filter keeps."""
     excluded: Excluded | None
     groups: Sequence[object] | None = None
-    """With strata, that of every row of the table."""
+    """The stratum of every row of the table, if the selection has strata."""
     question: IntArray | None = None
-    """Where traces are chosen within questions, the question of every row of the table, by number."""
+    """The number of the question of every row of the table, if traces are chosen within questions."""
     store: str | None = None
     """Where the store is now, if it moved."""
     data: Sequence[str] | None = None
@@ -189,7 +180,7 @@ class Rules:
     def of(
         cls, scores: ScoreTable, selection: Selection, store: str | None = None, data: Sequence[str] | None = None
     ) -> Self:
-        """Apply a selection to a table; raise if it has no meaning there, or leaves nothing to choose."""
+        """Apply a selection to a table; raise if the selection does not fit the table, or leaves no candidates."""
         where, by = selection.where, selection.by
         table, kept = filter_scores(scores, where.sql if isinstance(where, WhereNote) else where, store, data)
         if table.capability is not None and (by is not None or selection.diversity is not None):
@@ -197,7 +188,12 @@ class Rules:
                 f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
                 "out, or take a table of another method"
             )
-        control = _controls(selection.control, table)
+        known, wanted = table.lengths if selection.control else {}, [*selection.control]
+        if unknown := [name for name in wanted if name != "length" and name not in LENGTHS]:
+            raise SettingError(f"control {unknown[0]!r} is none of length, {', '.join(LENGTHS)}")
+        if missing := [name for name in wanted if name != "length" and name not in known]:
+            raise SettingError(f"the table does not know the {missing[0]} of its samples, only {', '.join(known)}")
+        control = tuple(name for name in LENGTHS if name in known and (name in wanted or "length" in wanted))
         resolved: dict[str, Any] = {"where": kept, "control": control}
         excluded = None
         if selection.exclude_flagged or selection.exclude_contaminated is not None:
@@ -217,13 +213,13 @@ class Rules:
 
     @property
     def is_possible(self) -> BoolArray:
-        """Which rows of the table may be chosen: those that have a value and are not excluded."""
+        """Whether each row of the table is a candidate: it has a value and is not excluded."""
         has_value = np.isfinite(self.scores.value)
         return has_value if self.excluded is None else has_value & ~self.excluded.is_out
 
     @property
     def value(self) -> FloatArray:
-        """The values to rank by: those of the table, without what is excluded, and after a control."""
+        """The values to rank by: NaN for excluded rows, and residuals after a control."""
         value = self.scores.value
         if self.excluded is not None:
             value = np.where(self.excluded.is_out, np.nan, value)
@@ -232,7 +228,7 @@ class Rules:
 
     @property
     def stratum(self) -> IntArray:
-        """The number of the stratum, or of the capability, of each row of the table; 0 where there are none."""
+        """The number of the stratum, or of the capability, of each row of the table; all 0 if there are none."""
         kinds = self.groups if self.groups is not None else self.scores.capability
         if kinds is None:
             return np.zeros(len(self.scores), dtype=np.int64)
@@ -242,7 +238,7 @@ class Rules:
     def rank(
         self, value: FloatArray | None = None, *, threads: int | None = None, listener: Listener = ignore
     ) -> Ranking:
-        """Rank the samples by their values, or as if these were their values; NaN for what may not be chosen."""
+        """Rank the samples by their values, or by other values, which are NaN for samples that must not be chosen."""
         table, groups = self.scores, self.groups
         value, told, rejected = self.value if value is None else value, "", None
         if self.question is not None:
@@ -255,10 +251,7 @@ class Rules:
             listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
         if self.selection.diversity is None:
             return Ranking(self, value, ranked, told, rejected)
-        from grace_store.choose.diversify import (  # reads vectors
-            check_diverse,
-            diverse_order,
-        )
+        from grace_store.choose.duplicates import check_diverse, diverse_order  # reads vectors
 
         check_diverse(self.selection, self.selection.diversity)
         pool = Pool(open_store_of(table, self.store), partial=True, data=self.data, threads=threads)
@@ -267,12 +260,12 @@ class Rules:
         return Ranking(rules, value, ranked[order], told, rejected, by_value=ranked, num_distinct=num_distinct)
 
     def _questions(self, by: str | None) -> IntArray:
-        """Return the question of each row of the table, as a field of the records tells questions apart."""
+        """Return the number of the question of each row of the table, by a field of the records."""
         opened = open_store_of(self.scores, self.store)
         return question_groups(opened, by, self.data, opened.positions_of(self.scores.row))
 
     def _responses(self, rows: IntArray) -> BitArray:
-        """Return a number for each row of the table that those of some rows share whose responses are the same text."""
+        """Return a number for each row of the table. Among the given rows, the same response has the same number."""
         row = self.scores.row
         store = open_store_of(self.scores, self.store)
         positions, place = np.unique(store.positions_of(row[rows]), return_inverse=True)
@@ -281,10 +274,10 @@ class Rules:
         return said
 
     def random_like(self, seed: int, among: IntArray | None = None) -> IntArray:
-        """Return rows of the dataset in the order in which the rules choose them when values are random.
+        """Return dataset rows in the order in which the rules choose them when values are random.
 
-        among are rows of the dataset that may be chosen, if not all. What the rules leave out, such as further traces
-        of a question, is not returned.
+        among has the dataset rows that may be chosen, if not all. Samples that the rules leave out, such as further
+        traces of a question, are not returned.
         """
         row, is_possible = self.scores.row, self.is_possible
         if among is not None:
@@ -301,11 +294,10 @@ def rank_samples(
     threads: int | None = None,
     listener: Listener = ignore,
 ) -> Ranking:
-    """Rank the samples of a table by value, ties to the earlier record; never one whose value is not finite.
+    """Rank the samples of a table by value, ties to the earlier record; leave out samples without a finite value.
 
-    A table with capabilities is ranked in turns, the best of each one, then the second best, and so on: every subset
-    has equal numbers of them, and what one cannot fill goes to the others. store and data say where these are now, if
-    they moved.
+    A table with capabilities is ranked in turns: the best sample of each capability, then the second best, and so on.
+    Every prefix has equal counts until one capability runs out. store and data say where these are now, if they moved.
     """
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
     rules = Rules.of(table, selection or Selection(), store, data)
@@ -322,7 +314,7 @@ def select(
     listener: Listener = ignore,
     **changes: Any,
 ) -> Subset:
-    """Choose samples of a table as a selection says; changes are fields of it, such as ratio, count or by.
+    """Choose samples of a table by a selection; changes are fields of the selection, such as ratio, count or by.
 
     >>> select("scores.parquet", ratio=0.2, by="source")  # doctest: +SKIP
     """
@@ -333,26 +325,15 @@ def select(
     return rank_samples(scores, wanted, store=store, data=data, threads=threads, listener=listener).take()
 
 
-def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
-    if unknown := [name for name in control if name != "length" and name not in LENGTHS]:
-        raise SettingError(f"control {unknown[0]!r} is none of length, {', '.join(LENGTHS)}")
-    known = table.lengths if control else {}
-    if missing := [name for name in control if name != "length" and name not in known]:
-        raise SettingError(f"the table does not know the {missing[0]} of its samples, only {', '.join(known)}")
-    return tuple(name for name in LENGTHS if name in known and (name in control or "length" in control))
-
-
-# ---------------------------------------------------------------- subsets read back, and chosen again by their rules
+# ---------------------------------------------------------------- read subsets, and choose them again by their rules
 
 
 def read_subset(path: Path, ratio: Ratio | None = None) -> Subset:
-    """Read a subset that ``select`` wrote, or choose the best of a scores table."""
+    """Read a subset that ``select`` wrote, or choose the best samples of a table of scores."""
     sidecar = sidecar_of(path)
     if not sidecar.is_file():
         if path.is_file() and path.suffix != ".parquet":
-            raise DataError(
-                f"{path} has no {sidecar.name} beside it, so it is not known what made it; select it again."
-            )
+            raise DataError(f"{path} has no {sidecar.name} beside it, so its selection is unknown; select it again.")
         return replace(select(read_scores(path, steps=False), ratio=ratio), path=path)
     note = read_document(sidecar, SubsetNote)
     scores = _table_of(path, note)
@@ -360,28 +341,24 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> Subset:
     rejected, is_known = find_rows(scores.row, np.array(note.rejected_rows or (), dtype=np.int64))
     if not (is_there.all() and is_known.all() and len(np.unique(ranked)) == note.num_samples):
         raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
+    spec, against = note.spec, note.spec.exclude_contaminated
+    if isinstance(against, AgainstNote) and note.contaminated_rows is not None:
+        table = AgainstTable.of_rows(note.contaminated_rows, against)
+        spec = spec.model_copy(update={"exclude_contaminated": table})
     return Subset(
         scores,
         ranked,
         note.num_with_value,
         note.smallest_value,
-        _rules_in(note),
+        spec,
         conclusion=note.conclusion or "",
         rejected=None if note.rejected_rows is None else rejected,
         path=path,
     )
 
 
-def _rules_in(note: SubsetNote) -> Selection:
-    """Return the selection in a note, with the table of contaminated samples if the note lists them."""
-    against = note.spec.exclude_contaminated
-    if not isinstance(against, AgainstNote) or note.contaminated_rows is None:
-        return note.spec
-    return note.spec.model_copy(update={"exclude_contaminated": AgainstTable.of_rows(note.contaminated_rows, against)})
-
-
 def replay_subset(subset: Subset, store: str | None = None, data: Sequence[str] | None = None) -> Rules:
-    """Return the rules that a subset was chosen by; raise DataError if they do not choose its samples any more.
+    """Return the rules that chose a subset; raise DataError if they would choose other samples now.
 
     store and data say where these are now, if they moved.
     """

@@ -1,4 +1,4 @@
-"""Selections, how samples are chosen from a table of scores, and the subsets that they choose. Chooses nothing.
+"""Selections (the rules by which samples are chosen) and subsets (the samples chosen) as values. Chooses nothing.
 
 A selection is request, spec and note in one. A subset is a value in memory, or a file with its note beside it.
 """
@@ -29,30 +29,21 @@ from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.store.opened import Store
 from grace_store.values.diverse_orders import DiversitySpec
 
-DEFAULT_RATIO = "0.2"
 SIZES = ("ratio", "count", "threshold")
-"""Fields that say how much of a ranking is kept."""
-
-
-def _as_text(given: Any) -> Any:
-    return str(given) if isinstance(given, int | float | Decimal | Path) else given
-
-
-def _as_diversity(given: Any) -> Any:
-    return DiversitySpec.parse(method=given) if isinstance(given, str) else given
-
-
-Written = Annotated[str, BeforeValidator(_as_text)]
+"""Fields that give the size of the subset."""
+Written = Annotated[
+    str, BeforeValidator(lambda given: str(given) if isinstance(given, int | float | Decimal | Path) else given)
+]
 """A number or a path, kept as it was written."""
 Given = SkipJsonSchema[Written]
-"""What only a request holds: a note holds what became of it."""
+"""A text that only a request has: a note has the resolved value instead."""
 
 
 class Selection(Settings):
-    """How samples are chosen from a table of scores: what a user asks for, and what the note of a subset says.
+    """The rules by which samples are chosen from a table of scores, as a user gives them or as a note of a subset.
 
-    In a note all names are resolved: a filter and tables are replaced by notes of them, and flags, lengths and the
-    field that names the question are those that were used.
+    In a note all names are resolved: a filter and tables are replaced by their notes, and the note names the flags, the
+    lengths and the field of the question that were used.
     """
 
     ratio: Written | None = None
@@ -62,74 +53,79 @@ class Selection(Settings):
     threshold: float | None = None
     """Least value to keep."""
     by: str | None = None
-    """A field of the records (dots lead inside), num_steps, or several that commas join: every subset has the strata
-    that their values make in their natural shares."""
+    """A field of the records (a dot leads into a nested field), num_steps, or several fields joined by commas. Their
+    values make strata, and every stratum keeps its share of the pool."""
     exclude_flagged: tuple[str, ...] = ()
-    """Names of flags; samples with one of them are left out before anything else. "hygiene" is all flags of traces."""
+    """Names of flags; samples with one of these flags are left out first. "hygiene" means all flags of traces."""
     exclude_contaminated: AgainstNote | SkipJsonSchema[InstanceOf[AgainstTable]] | Given | None = None
-    """A table by ``grace-store contamination``; samples that have items of benchmarks in them are left out."""
+    """A table by ``grace-store contamination``; samples that contain items of benchmarks are left out."""
     control: tuple[str, ...] = ()
-    """Lengths that are taken out of the values first; "length" is all three."""
-    diversity: Annotated[DiversitySpec, BeforeValidator(_as_diversity)] | None = None
-    """An order that trades value against redundancy; a method alone has its default settings."""
+    """Lengths that are taken out of the values by regression; "length" means all three."""
+    diversity: (
+        Annotated[
+            DiversitySpec,
+            BeforeValidator(lambda given: DiversitySpec.parse(method=given) if isinstance(given, str) else given),
+        ]
+        | None
+    ) = None
+    """An order that trades value against redundancy. The name of a method stands for its default settings."""
     duplicates: DuplicatesNote | Given | None = None
-    """A table by ``grace-store duplicates`` whose groups dedup takes, in place of a search of its own."""
+    """A table by ``grace-store duplicates``. The method dedup uses its groups instead of a new search."""
     where: WhereNote | Given | None = None
-    """Rank only what this keeps: a condition in SQL over fields of the records, id, row, num_steps, num_tokens, value
-    and flags. A share is then a share of what is kept."""
+    """Rank only samples that meet this condition: SQL over fields of the records, id, row, num_steps, num_tokens, value
+    and flags. A ratio is then a share of these samples."""
     per_group: Written | None = None
-    """At most this number of each question's traces, the best of them, or this share (with a point): 1 is the best of
-    each question."""
+    """Keep at most this number of the traces of each question, the best first, or this share (with a decimal point): 1
+    keeps the best trace of each question."""
     margin: float | None = None
-    """Choose pairs: the best trace of each question, with the worst one that has another response as rejected, if their
-    values differ by at least this, and at all. Pairs are ranked by that difference."""
+    """Choose pairs: the best trace of each question and, as rejected, the worst trace that has another response. Their
+    values must differ by at least this margin. Pairs are ranked by the difference."""
     group_by: str | None = None
-    """With per_group or margin, the field of the records that names the question; None for what the table was scored
-    by, or else the same prompt and images."""
+    """With per_group or margin, the field of the records that names the question; None for the questions of the
+    scoring, or else the same prompt and images."""
 
     def changed(self, **changes: Any) -> Self:
-        """Return the same selection with other values of some fields, or raise SettingError."""
+        """Return the selection with other values of some fields; raise SettingError if a value is invalid."""
         return self.parse(**{**dict(self), **changes})
 
     @property
     def is_in_questions(self) -> bool:
-        """Whether traces are chosen within their questions first."""
+        """Whether traces are first chosen within their questions."""
         return self.per_group is not None or self.margin is not None
 
     @property
     def sized(self) -> Self:
-        """The same selection with the size that is meant where none is given: all that was chosen in questions."""
+        """The selection with a default size if none is given: 0.2, or all traces that were chosen within questions."""
         said = [name for name in SIZES if getattr(self, name) is not None]
         if len(said) > 1:
             raise SettingError("give one of --ratio, --count and --threshold")
-        default = "1" if self.is_in_questions else DEFAULT_RATIO
-        return self if said else self.model_copy(update={"ratio": default})
+        return self if said else self.model_copy(update={"ratio": "1" if self.is_in_questions else "0.2"})
 
     @property
     def given(self) -> dict[str, Any]:
-        """The fields that are not as they would be if nothing was said."""
+        """The fields that differ from their defaults."""
         fields = type(self).model_fields
         return {name: value for name, value in self if value != fields[name].default}
 
     @property
     def rules(self) -> dict[str, str]:
-        """What each of the given fields asks for, in words; brackets hold details."""
+        """The given fields in words, by field name; details are in brackets."""
         return {name: WORDS[name](value) if name in WORDS else f"{name} {value}" for name, value in self.given.items()}
 
     @property
     def is_by_value(self) -> bool:
-        """Whether nothing but values decides, so that no sample that is left out has a larger one."""
+        """Whether values alone decide, so that no sample outside the subset has a larger value."""
         return self.given.keys() <= {*SIZES}
 
     def differences(self, other: Self) -> list[tuple[str, str, str]]:
-        """Return every field that differs, with what it asks for here and there, in words."""
+        """Return every field that differs, with its meaning here and in the other selection, in words."""
         mine, theirs = self.rules, other.rules
         names = [name for name in type(self).model_fields if getattr(self, name) != getattr(other, name)]
         return [(name, mine.get(name, NOTHING), theirs.get(name, NOTHING)) for name in names]
 
 
 NOTHING = "-"
-"""What stands for a rule that a selection does not have."""
+"""Placeholder for a rule that a selection does not have."""
 
 
 def _diversity_in_words(spec: DiversitySpec) -> str:
@@ -164,11 +160,11 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "margin": lambda least: f"pairs of the best and the worst trace of a question (differing by {least:g} or more)",
     "group_by": lambda field: f"questions told apart by {field}",
 }
-"""What the fields of a selection ask for, by name. A field that has no words here is told by its name and value."""
+"""Functions from the value of a field to words, by field. A field that is not here is shown by name and value."""
 
 
 class SubsetNote(Document):
-    """What made a subset, written beside it."""
+    """The note beside a subset: the selection, the scores and the rows chosen."""
 
     words: ClassVar[str] = "a subset"
     maker: ClassVar[str] = "select"
@@ -183,21 +179,21 @@ class SubsetNote(Document):
     scores: ScoresNote
     scores_path: str | None = None
     conclusion: str
-    """What was chosen, in a sentence or two for people."""
+    """One or two sentences about the choice."""
     rows: tuple[Count, ...]
-    """The chosen records' places in the dataset, ascending."""
+    """Dataset rows of the chosen records, ascending."""
     rejected_rows: tuple[Count, ...] | None = None
-    """Of pairs, the place of the rejected record for each of the chosen ones."""
+    """For pairs, the dataset row of the rejected record of each chosen record."""
     weights: WeightsNote | None = None
-    """The table of weights that its steps were written with, if any."""
+    """The table of weights that the steps were written with, if any."""
     contaminated_rows: tuple[Count, ...] | None = None
-    """With exclude_contaminated, the places in the dataset of the samples that it left out, ascending."""
+    """With exclude_contaminated, dataset rows of the samples that were left out, ascending."""
     sha256: str | None = None
     """Digest of the subset's file as it was written; None for a folder."""
 
     @model_validator(mode="after")
     def _is_resolved(self) -> Self:
-        """Refuse a selection that names a filter or a table without saying what became of it."""
+        """Refuse a selection that has the name of a filter or table instead of its note."""
         for name in ("exclude_contaminated", "duplicates", "where"):
             if isinstance(getattr(self.spec, name), str):
                 raise SettingError(f"spec.{name} is a text, not the note of what was used")
@@ -209,14 +205,14 @@ class SubsetNote(Document):
 
 @dataclass(frozen=True, slots=True)
 class GroupCount:
-    """How many samples of one group there were to choose from, and how many were chosen."""
+    """The numbers of candidates and of chosen samples of one group."""
 
     group: str
     pool: int
     """Samples that have a value."""
     chosen: int
     by_value: int
-    """How many of as many would be chosen by value alone."""
+    """Samples of the group that would be chosen by value alone, for the same size of subset."""
 
     @property
     def share(self) -> float:
@@ -233,13 +229,13 @@ class Excluded:
     num_flagged: int
     """Samples with a value that have one of the flags."""
     counts: dict[str, int]
-    """How many of them have each of the flags; one may have several."""
+    """The number of these samples by flag; a sample may have several flags."""
     against: AgainstNote | None = None
     """The table of benchmark items that was given."""
     num_contaminated: int = 0
-    """Samples with a value that have an item in them."""
+    """Samples with a value that contain an item."""
     contaminated_rows: tuple[int, ...] | None = None
-    """The places in the dataset of all samples that have an item in them, ascending; None if no table was given."""
+    """Dataset rows of all samples that contain an item, ascending; None if no table was given."""
 
     def __str__(self) -> str:
         told = []
@@ -260,25 +256,25 @@ class Subset:
 
     scores: ScoreTable
     ranked: IntArray
-    """Rows of the table, the best first; of a subset that was read from a file, in the order of the records."""
+    """Rows of the table, the best first. For a subset that was read from a file, in the order of the records."""
     num_with_value: int
-    """Samples that it was chosen from: those with a value, without what was excluded."""
+    """Number of candidates: samples that have a value and are not excluded."""
     threshold: float
-    """The smallest value that was kept, of those ranked by."""
+    """The smallest value in the subset, of the values that samples were ranked by."""
     spec: Selection
-    """How it was chosen."""
+    """The rules of the choice, with all names resolved."""
     notes: tuple[str, ...] = ()
-    """What the user should know."""
+    """Remarks for the user."""
     groups: tuple[GroupCount, ...] = ()
-    """With strata or a filter, how many samples of each group were chosen."""
+    """With strata or a filter, the numbers of chosen samples by group."""
     excluded: Excluded | None = None
-    """What was left out for its flags, or for items of benchmarks."""
+    """Samples that were left out for their flags, or for items of benchmarks."""
     conclusion: str = ""
-    """What was chosen, in a sentence or two."""
+    """One or two sentences about the choice."""
     rejected: IntArray | None = None
-    """Of pairs, the row of the table that each of the ranked ones is preferred to."""
+    """For pairs, the row of the table that each ranked row is preferred to."""
     path: Path | None = None
-    """The file that it was read from: a subset, or the table whose best samples it is."""
+    """The file that was read: a subset, or a table if the subset is its best samples."""
 
     @property
     def chosen(self) -> IntArray:
@@ -287,12 +283,12 @@ class Subset:
 
     @property
     def row(self) -> IntArray:
-        """The chosen samples' rows in the dataset, ascending."""
+        """Dataset rows of the chosen samples, ascending."""
         return self.scores.row[self.chosen]
 
     @property
     def rejected_row(self) -> IntArray | None:
-        """Of pairs, the rows in the dataset of what each of the chosen samples, by ascending row, is preferred to."""
+        """For pairs, the dataset rows of the rejected samples, in the order of the chosen rows."""
         if self.rejected is None:
             return None
         row = self.scores.row
@@ -300,14 +296,14 @@ class Subset:
 
     @property
     def sample_id(self) -> list[str]:
-        """The chosen samples' ids, in the order of the records."""
+        """Ids of the chosen samples, in the order of the records."""
         chosen = arrow_numbers(self.chosen, pa.int64())
         ids: list[str] = self.scores.table["sample_id"].take(chosen).to_pylist()
         return ids
 
     @property
     def is_by_value(self) -> bool:
-        """Whether nothing but the table's values decided, so that what is left out has no larger one."""
+        """Whether the values of the table alone decided, so that no sample outside the subset has a larger value."""
         return self.spec.is_by_value and self.scores.capability is None
 
     def to_pandas(self) -> Any:
@@ -321,21 +317,18 @@ class Subset:
         return f"<Subset: {len(self)} of {counted(self.num_with_value, 'sample')} by {self.scores.method}>"
 
 
-NAMES_SHOWN = 3
-
-
 def check_unchanged(path: Path, note: SubsetNote) -> None:
     """Raise DataError if a subset is no longer the file that ``select`` wrote."""
     if path.is_file() and file_sha256(path) != note.sha256:
         raise DataError(
-            f"{path} was changed since `grace-store select` wrote it: {sidecar_of(path).name} beside it, which says "
-            "what was chosen, does not fit it any more. Select it again; or give what you want as a list of ids, one "
-            "on a line, in a file of its own."
+            f"{path} was changed since `grace-store select` wrote it: {sidecar_of(path).name} beside it, which lists "
+            "the chosen records, does not fit it any more. Select it again; or write the ids that you want, one on a "
+            "line, into a new file, and give that file."
         )
 
 
 def samples_named(store: Store, path: str | Path) -> Positions:
-    """Return the positions in the plan, ascending, of the samples that a file names; none may be missing."""
+    """Return the positions in the plan, ascending, of the samples that a file names; raise if one is missing."""
     path = Path(path)
     if (rows := selected_rows(store, path)) is not None:
         return Positions(np.sort(store.positions_of(rows)))
@@ -343,23 +336,6 @@ def samples_named(store: Store, path: str | Path) -> Positions:
         scores = read_scores(path, steps=False)
         check_plan_of(scores.note, store, scores.what)
         return Positions(np.sort(store.positions_of(scores.row)))
-    return Positions(_with_ids(store, path))
-
-
-def selected_rows(store: Store, path: Path) -> IntArray | None:
-    """Return the dataset rows, ascending, of a subset that ``select`` wrote; None if there is no note beside it."""
-    sidecar = sidecar_of(path)
-    if not sidecar.is_file():
-        return None
-    note = read_document(sidecar, SubsetNote)
-    check_plan_of(note.scores, store, f"subset {path}")
-    found = np.unique(np.array(note.rows, dtype=np.int64))
-    if not np.isin(found, store.column("sample_row")).all():
-        raise DataError(f"{sidecar} names records that {store.location} has no samples of; select it again.")
-    return found
-
-
-def _with_ids(store: Store, path: Path) -> IntArray:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -369,9 +345,22 @@ def _with_ids(store: Store, path: Path) -> IntArray:
     found = [position for position, text in enumerate(ids) if text in wanted]
     if len(found) < len(wanted):
         unknown = sorted(wanted - set(ids))
-        shown = first_few([repr(name[:80]) for name in unknown], NAMES_SHOWN)
+        shown = first_few([repr(name[:80]) for name in unknown], 3)
         raise DataError(
             f"{path} is neither a subset with its {sidecar_of(path).name} beside it nor a list of ids of "
             f"{store.location}: {counted(len(unknown), 'line')} without such an id ({shown})."
         )
-    return np.array(found, dtype=np.int64)
+    return Positions(np.array(found, dtype=np.int64))
+
+
+def selected_rows(store: Store, path: Path) -> IntArray | None:
+    """Return the dataset rows, ascending, of a subset that ``select`` wrote; None if the file has no note beside it."""
+    sidecar = sidecar_of(path)
+    if not sidecar.is_file():
+        return None
+    note = read_document(sidecar, SubsetNote)
+    check_plan_of(note.scores, store, f"subset {path}")
+    found = np.unique(np.array(note.rows, dtype=np.int64))
+    if not np.isin(found, store.column("sample_row")).all():
+        raise DataError(f"{sidecar} names records that {store.location} has no samples of; select it again.")
+    return found

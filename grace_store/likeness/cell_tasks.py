@@ -1,8 +1,8 @@
-"""The search by cells as tasks: some points, compared with all points of the cells that each of them probes.
+"""The tasks of a search by cells: a task compares some points with all points of the cells that they probe.
 
-Vectors are rounded to whole numbers, so short that float32 holds every sum of their products exactly. A product of
-matrices then has the same bits whatever machine, library or number of threads computes it, and so has a task's result.
-NumPy alone.
+Vectors are rounded to whole numbers that are small enough for float32 to hold every sum of products exactly. So a
+product of matrices, and the result of a task, has the same bits on every machine, with every library and number of
+threads. NumPy alone.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from grace_store.likeness.recall import TruePairs
 
 Int16Array = npt.NDArray[np.int16]
 Range = tuple[int, int]
-"""Half-open, of places in the order of cells."""
+"""A half-open range of places in the order of cells."""
 
 EXACT_LENGTH = 1 << 12
-"""Sums of products of two vectors that are no longer than this are below 2**24, up to where float32 counts."""
+"""Largest length of a rounded vector: sums of products stay below 2**24, where float32 is exact."""
 ROUNDING = 1e-3
-"""How far cosines of rounded vectors may be off: ten times their standard deviation, the numbers being unlike."""
+"""Largest error of the cosine of rounded vectors: ten times its standard deviation."""
 TASK_BYTES = 1 << 26
-"""Of a task's own vectors, as float32."""
+"""Size of the vectors of a task, as float32."""
 ROWS_AT_ONCE, PRODUCTS_AT_ONCE = 1024, 1 << 20
 
 
 def whole_length(size: int) -> int:
-    """Return how long vectors of that many numbers are made before rounding, which may add half to each number.
+    """Return the length to which vectors of this size are scaled before rounding, which may add 0.5 to each number.
 
     >>> whole_length(2048)
     4072
@@ -46,7 +46,7 @@ def rounded(vector: Float32Array) -> Int16Array:
 
 
 def reorder(row: Int16Array, order: IntArray) -> None:
-    """Put rows in an order, in place: each cycle of it is gone round once."""
+    """Put rows in an order, in place, one cycle of the permutation after the other."""
     comes_from: list[int] = order.tolist()
     for start in range(len(comes_from)):
         if (source := comes_from[start]) == start:
@@ -65,9 +65,9 @@ def points_per_task(size: int) -> int:
 
 
 def cell_of(centre: Float32Array, vector: Int16Array) -> IntArray:
-    """Return the cell of every vector: that of the nearest centre, of equally near ones the first.
+    """Return the cell of every vector: the cell with the nearest centre, ties to the first.
 
-    Centres, (cells, m), are whole numbers as the vectors are.
+    Centres, (cells, m), are whole numbers, as the vectors are.
     """
     return np.concatenate([np.zeros(0, np.int64), *(near.argmax(axis=1) for near in _nearness(centre, vector))])
 
@@ -77,7 +77,7 @@ def cells_probed(centre: Float32Array, vector: Int16Array | Float32Array, count:
     cell = np.arange(len(centre))
     found = [np.zeros((0, count), np.int64)]
     for near in _nearness(centre, vector):
-        # No two alike, so that it is certain which are the nearest.
+        # All keys differ, so that the nearest cells are unique.
         key = cell - near.astype(np.float64) * len(cell)
         found.append(np.argpartition(key, count - 1, axis=1)[:, :count])
     return np.concatenate(found)
@@ -90,7 +90,7 @@ def _nearness(centre: Float32Array, vector: Int16Array | Float32Array) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class Shelves:
-    """Vectors in the order of their cells, as many on each shelf; a shelf may have to be fetched."""
+    """Vectors in the order of their cells, in shelves of equal size. A shelf may be fetched from elsewhere."""
 
     shelf: Sequence[Callable[[], Int16Array]]
     per_shelf: int
@@ -110,27 +110,27 @@ class TaskResult:
 
     forest: Pairs
     num_pairs: int
-    """Similar pairs before they were reduced to a forest."""
+    """Number of similar pairs before the reduction to a forest."""
     nearest: IntArray
-    """The number of each point's most similar one, of equally similar ones the lower; -1 if it met none."""
+    """The number of the most similar point of each point, ties to the lower; -1 if there is none."""
     similarity: Float32Array
     true_pairs: IntArray
-    """Which of the pairs that recall is measured by were seen."""
+    """Places of the true pairs that were found, which recall is measured by."""
     largest_error: float
 
 
 @dataclass(frozen=True, slots=True)
 class CellTask:
-    """Compares a range of points with those of the cells they probe. May be sent to another machine."""
+    """A function that compares a range of points with the cells that they probe. Can be sent to another machine."""
 
     shelves: Shelves
     centre: Float32Array
-    """Of the cells, whole numbers."""
+    """Centres of the cells, whole numbers."""
     cell_start: IntArray
-    """Where each cell begins in the order, by its number."""
+    """The first place of each cell in the order, by the number of the cell."""
     cell_stop: IntArray
     number: IntArray
-    """The points' numbers, in the order; ascending within a cell."""
+    """Numbers of the points in the order; ascending within a cell."""
     num_probed: int
     floor: float
     """Pairs above this cosine are kept."""
@@ -161,7 +161,7 @@ class _Finding:
         self.num_pairs, self.largest_error = 0, 0.0
 
     def compare(self, rows: IntArray, begin: int, end: int) -> None:
-        """Compare some of the points with those from begin to end in the order."""
+        """Compare the points in these rows with the points from begin to end in the order."""
         for first in range(begin, end, ROWS_AT_ONCE):
             other = self.search.shelves.rows(first, min(first + ROWS_AT_ONCE, end)).astype(np.float32)
             at_once = max(1, min(ROWS_AT_ONCE, PRODUCTS_AT_ONCE // len(other)))
@@ -181,22 +181,20 @@ class _Finding:
         if len(hot := np.flatnonzero(top > least)):
             row, column = np.nonzero(product[hot] > least)
             ends = self.search.number[self.start + rows[hot[row]]], self.search.number[first + column]
-            self._keep(Pairs(*ends, self._cosine(product[hot[row], column])))
+            pairs = Pairs(*ends, self._cosine(product[hot[row], column]))
+            self.num_pairs += len(pairs)
+            self.forest.add(pairs)
+            seen, error = self.search.truth.seen_in(pairs)
+            self.true_pairs.append(seen)
+            self.largest_error = max(self.largest_error, error)
 
     @property
     def _unit(self) -> int:
-        """What a product of equal vectors comes to."""
+        """The inner product of two equal vectors."""
         return whole_length(self.query.shape[1]) ** 2
 
     def _cosine(self, product: Float32Array) -> Float32Array:
         return (product.astype(np.float64) / self._unit).clip(-1, 1).astype(np.float32)
-
-    def _keep(self, pairs: Pairs) -> None:
-        self.num_pairs += len(pairs)
-        self.forest.add(pairs)
-        seen, error = self.search.truth.seen_in(pairs)
-        self.true_pairs.append(seen)
-        self.largest_error = max(self.largest_error, error)
 
     def result(self) -> TaskResult:
         is_none = self.nearest < 0

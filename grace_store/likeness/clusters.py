@@ -1,7 +1,7 @@
-"""K-means over descriptors: clusters to measure coverage by, and cells to choose in. Knows vectors, no samples.
+"""K-means over descriptors: clusters that measure coverage, and cells for greedy orders. Knows vectors, no samples.
 
-Directions are clustered (spherical k-means), from a seed, and the numbers do not depend on how many threads work: the
-centroids are learnt by one, and labels are found in blocks of a fixed size, each by one.
+Directions are clustered (spherical k-means) from a seed. The results do not depend on the number of threads: one thread
+learns the centroids, and labels are found in blocks of a fixed size, each by one thread.
 """
 
 import math
@@ -19,23 +19,24 @@ from grace_store.base.settings import default_threads
 
 MAX_CLUSTERS = 4096
 SAMPLES_PER_CLUSTER = 8
-"""A cluster has at least this many samples on average, unless more clusters are asked for."""
+"""Smallest mean size of clusters by default."""
 TRAINING_SAMPLES = 64
-"""Centroids are learnt from at most this many samples for each of them, drawn by the seed."""
+"""Most samples per cluster that centroids are learnt from, drawn by the seed."""
 NUM_ITERATIONS = 15
 SAMPLES_PER_BLOCK = 4096
 MAX_CELL = 4096
-"""Samples whose similarities are all held at once."""
+"""Most samples with all their similarities in memory."""
 _NEW_SEED = 0x9E3779B1
 
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Every sample's cluster. None is empty; they are numbered from 0, and -1 is a sample that points nowhere."""
+    """The cluster of every sample. No cluster is empty."""
 
     label: IntArray
+    """Numbers of clusters from 0; -1 for a vector of zeros."""
     similarity: Float32Array
-    """Cosine of every sample with its cluster's centre; 0 where there is none."""
+    """Cosine of every sample with the centre of its cluster; 0 for a vector of zeros."""
     size: IntArray
 
     @property
@@ -44,7 +45,7 @@ class Clusters:
 
 
 def default_num_clusters(num_samples: int) -> int:
-    """Return 2 sqrt(N) clusters, fewer where they would be very small.
+    """Return 2 sqrt(N), or a smaller number if clusters would be very small.
 
     >>> [default_num_clusters(n) for n in (5, 200, 7500, 100_000, 10_000_000)]
     [1, 25, 173, 632, 4096]
@@ -55,7 +56,7 @@ def default_num_clusters(num_samples: int) -> int:
 def cluster_vectors(
     vectors: Float32Array, num_clusters: int | None = None, *, seed: int = 0, threads: int | None = None
 ) -> Clusters:
-    """Cluster vectors (n, m) of length 1, or zeros, by direction and seed; fewer if there are fewer directions."""
+    """Cluster vectors (n, m) of length 1, or zeros, by direction; the result has fewer clusters if some are empty."""
     alive = np.flatnonzero(vectors.any(axis=1))
     if num_clusters is None:
         num_clusters = default_num_clusters(len(alive))
@@ -74,13 +75,13 @@ def cluster_vectors(
 def learn_centres(
     points: Float32Array, num_clusters: int, seed: int, num_iterations: int = NUM_ITERATIONS
 ) -> Float32Array:
-    """Return the directions of clusters of points, of length 1; the same whatever the number of threads."""
+    """Return the centres of clusters of points, of length 1; the same for every number of threads."""
     if num_clusters == 1:
         mean = points.mean(axis=0, dtype=np.float64)
         return np.asarray(mean / (np.linalg.norm(mean) or 1.0), dtype=np.float32)[None]
     limits = {"min_points_per_centroid": 1, "max_points_per_centroid": TRAINING_SAMPLES, "seed": seed % 2**31}
     kmeans = faiss.Kmeans(points.shape[1], num_clusters, niter=num_iterations, spherical=True, **limits)
-    with faiss_threads(1):  # several may add up the same numbers in another order
+    with faiss_threads(1):  # several threads may sum in another order
         kmeans.train(np.ascontiguousarray(points, dtype=np.float32))
     return np.asarray(kmeans.centroids, dtype=np.float32)
 
@@ -90,7 +91,7 @@ def _assign(points: Float32Array, centroids: Float32Array, threads: int | None) 
     index.add(centroids)
 
     def search(start: int) -> tuple[Float32Array, IntArray]:
-        faiss.omp_set_num_threads(1)  # of this thread's own calls
+        faiss.omp_set_num_threads(1)  # for calls of this thread
         found: tuple[Float32Array, IntArray] = index.search(points[start : start + SAMPLES_PER_BLOCK], 1)
         return found
 
@@ -101,7 +102,7 @@ def _assign(points: Float32Array, centroids: Float32Array, threads: int | None) 
 
 
 def cells_in_order(centre: Float32Array, seed: int) -> IntArray:
-    """Return the place of every cell, by its centre, in an order that mostly keeps together what is near."""
+    """Return the place of every cell in an order in which near cells mostly stay together."""
     if len(centre) < SAMPLES_PER_CLUSTER:
         return np.arange(len(centre))
     found = cluster_vectors(centre / np.linalg.norm(centre, axis=1, keepdims=True), seed=seed, threads=1)
@@ -113,10 +114,10 @@ def cells_in_order(centre: Float32Array, seed: int) -> IntArray:
 def make_cells(
     vectors: Float32Array, *, seed: int = 0, threads: int | None = None, max_size: int = MAX_CELL
 ) -> IntArray:
-    """Return the cell of every sample, (n,): clusters of at most max_size samples; one cell if all fit in it.
+    """Return the cell of every sample, (n,): clusters of at most max_size samples; one cell if all samples fit.
 
-    A cluster that is too large is clustered again; what has one direction is cut in the order given. Samples that
-    point nowhere are put with the first: they are similar to none.
+    A cluster that is too large is clustered again; samples with the same direction are split in the given order.
+    Vectors of zeros, which are similar to none, go to the first cluster.
     """
     cell = np.zeros(len(vectors), dtype=np.int64)
     waiting, num_cells = [np.arange(len(vectors))], 0

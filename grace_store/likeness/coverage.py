@@ -1,4 +1,4 @@
-"""How much of a pool a subset covers, and how far apart its samples lie. Knows vectors and clusters, no samples."""
+"""Measures of coverage of a pool, and of distances between samples. Knows vectors and clusters, no samples."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import numpy as np
 from grace_store.base.arrays import Float32Array, FloatArray, IntArray
 from grace_store.base.finding import Estimate
 
-LOW, HIGH = 0.05, 0.95
-"""An interval holds nine tenths of the random subsets."""
-
 
 def random_interval(found: Sequence[float] | FloatArray) -> Estimate:
-    """Return what random subsets of the same size have: their mean, and what 5 % are below and 5 % above."""
+    """Return the mean, p5 and p95 of a measure over random subsets."""
     values = np.asarray(found, dtype=np.float64)
-    low, high = np.quantile(values, [LOW, HIGH]).tolist()
+    low, high = np.quantile(values, [0.05, 0.95]).tolist()
     return Estimate(value=float(values.mean()), low=low, high=high, num=len(values))
 
 
@@ -32,7 +29,7 @@ def share_touched(counts: IntArray) -> float:
 
 
 def occupancy_entropy(counts: IntArray) -> float:
-    """Return the entropy of how samples fall into clusters, over its largest, log K: 1 is even, 0 one cluster.
+    """Return the entropy of the distribution over clusters divided by log K: 1 if even, 0 for one cluster.
 
     >>> occupancy_entropy(np.array([2, 2, 0, 0]))
     0.5
@@ -47,7 +44,7 @@ def occupancy_entropy(counts: IntArray) -> float:
 def expected_share_touched(sizes: IntArray, count: int) -> float:
     """Return the mean share of clusters that a random subset of count samples touches, exactly.
 
-    A cluster of n out of N is missed with the chance C(N - n, count) / C(N, count).
+    A cluster of n of the N samples is missed with probability C(N - n, count) / C(N, count).
 
     >>> expected_share_touched(np.array([1, 1]), 1)
     0.5
@@ -55,29 +52,29 @@ def expected_share_touched(sizes: IntArray, count: int) -> float:
     if not len(sizes):
         return math.nan
     total, before = int(sizes.sum()), np.arange(int(sizes.max()))
-    # The chance to miss n samples of a cluster: one after the other, each among those that are left.
+    # The probability to miss n samples of a cluster, as a product over the samples.
     missed = np.cumprod([1.0, *((total - count - before) / (total - before)).clip(min=0.0)])
     return float(1.0 - missed[sizes].mean())
 
 
 def random_counts(sizes: IntArray, count: int, num_subsets: int, rng: np.random.Generator) -> IntArray:
-    """Return how many of count samples drawn without replacement fall into each cluster, (num_subsets, K)."""
+    """Return the counts of clusters in random subsets of count samples without replacement, (num_subsets, K)."""
     return rng.multivariate_hypergeometric(sizes, count, size=num_subsets, method="marginals")
 
 
 MAX_VENDI = 4096
-"""Samples that a Vendi score is taken over; of more, this many are drawn."""
+"""Most samples in a Vendi score; of more samples, this many are drawn."""
 MAX_QUERIES = 1024
-"""Samples whose nearest other is looked for, among all; of more, this many are drawn."""
+"""Most samples with a search for the nearest other sample; of more samples, this many are drawn."""
 NUM_DIGITS = 6
-"""Digits that are kept: further ones depend on the order in which threads sum."""
+"""Digits of results: further digits depend on the order in which threads sum."""
 
 
 def vendi_score(vectors: Float32Array) -> float:
     """Return the Vendi score of vectors (n, m) of length 1: the effective number of different ones, from 1 to n.
 
-    It is exp(-sum of l log l) over the eigenvalues l of the Gram matrix over n, which for n above m are found as
-    those of the smaller X'X / n.
+    It is exp(-sum of l log l) over the eigenvalues l of the Gram matrix divided by n. For n above m, these are the
+    eigenvalues of the smaller matrix X'X / n.
 
     >>> vendi_score(np.eye(3, dtype=np.float32)), vendi_score(np.ones((5, 1), dtype=np.float32))
     (3.0, 1.0)
@@ -88,23 +85,23 @@ def vendi_score(vectors: Float32Array) -> float:
     wide = vectors.astype(np.float64)
     eigenvalues = np.linalg.eigvalsh((wide @ wide.T if num <= size else wide.T @ wide) / num)
     some = eigenvalues[eigenvalues > 0]
-    some /= some.sum()  # float32 vectors are of length 1 to seven digits only
+    some /= some.sum()  # the length of float32 vectors is 1 to seven digits only
     return round(math.exp(-(some * np.log(some)).sum()), NUM_DIGITS)
 
 
 def nearest_cosines(vectors: Float32Array, rng: np.random.Generator) -> Float32Array:
-    """Return the cosine to the nearest other, for at most MAX_QUERIES drawn ones; none below two vectors."""
+    """Return cosines with the nearest other vector, for at most MAX_QUERIES vectors; empty below two vectors."""
     if len(vectors) < 2:
         return np.zeros(0, np.float32)
     asked = drawn(len(vectors), MAX_QUERIES, rng)
     cosine, found = faiss.knn(vectors[asked], vectors, 2, metric=faiss.METRIC_INNER_PRODUCT)
-    # Among equals a sample itself may come second, or not at all; then the first is another one, just as near.
+    # Among equal vectors, a sample may come second, or not at all; then the first is another sample at distance 0.
     nearest: Float32Array = np.where(found[:, 0] == asked, cosine[:, 1], cosine[:, 0]).clip(-1.0, 1.0)
     return nearest
 
 
 def mean_distance(cosines: Float32Array) -> float:
-    """Return the mean of 1 - cos; NaN without any.
+    """Return the mean of 1 - cos; NaN without cosines.
 
     >>> mean_distance(np.array([1.0, 0.5], dtype=np.float32))
     0.25
@@ -113,10 +110,10 @@ def mean_distance(cosines: Float32Array) -> float:
 
 
 def nearest_distance(vectors: Float32Array, rng: np.random.Generator) -> float:
-    """Return the mean of 1 - cos to the nearest other, for at most MAX_QUERIES drawn ones; NaN below two vectors."""
+    """Return the mean of 1 - cos to the nearest other, for at most MAX_QUERIES vectors; NaN below two vectors."""
     return mean_distance(nearest_cosines(vectors, rng))
 
 
 def drawn(num: int, most: int, rng: np.random.Generator) -> IntArray:
-    """Return the indices of at most `most` of num things, ascending; more are drawn at random."""
+    """Return indices below num, ascending: all, or `most` random ones if there are more."""
     return np.arange(num) if num <= most else np.sort(rng.choice(num, most, replace=False))

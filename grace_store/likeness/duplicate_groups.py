@@ -1,7 +1,7 @@
-"""Groups of samples that are alike, and which one of each to keep: pure functions of links and columns. NumPy alone.
+"""Groups of similar samples, and the sample to keep of each group: pure functions of links and columns. NumPy alone.
 
-A link leads from a sample to another that it is similar to. The links are a maximum spanning forest of all similar
-pairs (``forest``), so they give the groups at every threshold.
+A link leads from a sample to a similar sample. The links are a maximum spanning forest of all similar pairs
+(``forest``), so they give the groups at every threshold.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Keep = Literal["value", "shortest", "earliest"]
 KEEPS: tuple[Keep, ...] = get_args(Keep)
 
 DEFAULT_THRESHOLD = 0.95
-"""By mean step directions, other traces of one kind seldom come near it, and copies with small edits stay above."""
+"""By the descriptor steps, copies with small edits have a larger cosine, and different traces seldom reach it."""
 DEFAULT_FLOOR = 0.9
 SHOWN_THRESHOLDS = (0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
 
@@ -31,11 +31,11 @@ class ThresholdCount:
     num_groups: int
     num_in_groups: int
     num_dropped: int
-    """All but one of each group."""
+    """Samples in groups, without one sample of each group."""
 
 
 def check_thresholds(threshold: float, floor: float) -> None:
-    """Raise SettingError unless both are cosines that mean something, the floor not above the threshold."""
+    """Raise SettingError unless both are above 0 and at most 1, and the floor is not above the threshold."""
     if not 0 < threshold <= 1:
         raise SettingError(f"threshold {threshold:g} is not between 0 and 1: it is a cosine, and copies have 1")
     if not 0 < floor <= threshold:
@@ -43,7 +43,7 @@ def check_thresholds(threshold: float, floor: float) -> None:
 
 
 def group_samples(link: IntArray, link_similarity: Float32Array, threshold: float) -> IntArray:
-    """Return every sample's group at a threshold, from 0; -1 if alone. link is the sample it is linked to, or -1."""
+    """Return the group of every sample at a threshold, from 0; -1 if alone. link has the linked samples, or -1."""
     linked = np.flatnonzero((link >= 0) & (link_similarity >= np.float32(threshold)))
     earliest = connected(len(link), linked, link[linked])
     in_group = np.bincount(earliest, minlength=len(link))[earliest] > 1
@@ -53,9 +53,9 @@ def group_samples(link: IntArray, link_similarity: Float32Array, threshold: floa
 
 
 def choose_kept(group: IntArray, keep: Keep, *, value: FloatArray, num_tokens: IntArray) -> BoolArray:
-    """Return which samples stay: those alone, and one of each group; ties go to the earlier sample.
+    """Return which samples are kept: samples alone, and one sample of each group; ties go to the earlier sample.
 
-    value: the one with the highest value, NaN below all; shortest: with the fewest tokens; earliest: the first.
+    value keeps the highest value (NaN is lowest), shortest the fewest tokens, earliest the first sample.
     """
     if keep == "value" and np.isnan(value).all():
         raise SettingError("to keep the sample with the highest value, give the scores that have the values")

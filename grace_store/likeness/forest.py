@@ -1,8 +1,8 @@
 """The maximum spanning forest of all similar pairs: the few pairs that decide the groups. NumPy alone.
 
-Points are in one group at a threshold if pairs that reach it lead from one to the other. The forest has fewer pairs
-than there are points and gives the same groups as all pairs do, at every threshold; and every point's most similar one
-is its neighbour there. So other pairs need not be kept, however many there are.
+Two points are in one group at a threshold if a path of pairs that reach the threshold connects them. The forest has
+fewer pairs than points, gives the same groups as all pairs at every threshold, and contains the pair of every point
+with its most similar point. So no other pair need be kept.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
 
 PAIRS_AT_ONCE = 1 << 21
-"""Most pairs that are held before they are reduced to a forest."""
+"""Most pairs in memory before the reduction to a forest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of points, each with how similar the two are."""
+    """Pairs of points, with their similarities."""
 
     first: IntArray
     second: IntArray
@@ -38,13 +38,13 @@ class Pairs:
 
 
 def joined(parts: Sequence[Pairs]) -> Pairs:
-    """Return the pairs of several, one after the other."""
+    """Return several sets of pairs as one."""
     columns = zip(*((part.first, part.second, part.similarity) for part in parts), strict=True)
     return Pairs(*map(np.concatenate, columns))
 
 
 class ForestBuilder:
-    """Takes pairs in any order and keeps those of their forest, in memory that does not grow with the pairs."""
+    """A forest that grows by pairs in any order, in memory that does not grow with the number of pairs."""
 
     def __init__(self, max_pairs: int = PAIRS_AT_ONCE) -> None:
         self._max_pairs = max_pairs
@@ -55,12 +55,12 @@ class ForestBuilder:
     def add(self, pairs: Pairs) -> None:
         self._waiting.append(pairs)
         self._num_waiting += len(pairs)
-        # A forest may have as many pairs as points: wait for as many new ones before going through all of them again.
+        # A forest may have as many pairs as points: wait for as many new pairs before the next pass over all.
         if self._num_waiting >= max(self._max_pairs, len(self._forest)):
             self._thin_out()
 
     def finish(self) -> Pairs:
-        """Return the forest of all that was added, the most similar pair first."""
+        """Return the forest of all pairs that were added, the most similar pair first."""
         self._thin_out()
         return self._forest
 
@@ -94,14 +94,14 @@ def spanning_forest(pairs: Pairs) -> Pairs:
         beyond = tree[first[edge]] + tree[second[edge]] - grown
         above = np.arange(len(point))
         above[grown] = beyond
-        # Two trees that chose each other: one of them stays a root.
+        # Of two trees that chose each other, one stays a root.
         mutual = (above[beyond] == grown) & (grown < beyond)
         above[grown[mutual]] = grown[mutual]
         tree = _roots(above)[tree]
 
 
 def connected(num_points: int, first: IntArray, second: IntArray) -> IntArray:
-    """Return for every point the lowest point that pairs lead to from it."""
+    """Return for every point the lowest point that it is connected to by pairs."""
     lowest = np.arange(num_points)
     while True:
         one, other = lowest[first], lowest[second]
@@ -114,20 +114,20 @@ def connected(num_points: int, first: IntArray, second: IntArray) -> IntArray:
 
 
 def _roots(above: IntArray) -> IntArray:
-    """Return for every point the root that its parents lead to."""
+    """Return the root of every point, from the parents of points."""
     while not np.array_equal(further := above[above], above):
         above = further
     return above
 
 
 def _both_ways(forest: Pairs) -> tuple[IntArray, IntArray, Float32Array]:
-    """Return every pair from either end: its ends, the others, and how similar they are."""
+    """Return every pair in both directions: one end, the other end, and the similarity."""
     first, second = forest.first, forest.second
     return np.concatenate([first, second]), np.concatenate([second, first]), np.tile(forest.similarity, 2)
 
 
 def nearest_in(num_points: int, forest: Pairs) -> tuple[IntArray, Float32Array]:
-    """Return every point's most similar one and how similar it is; -1 and NaN for a point in no pair."""
+    """Return the most similar point of every point, and the similarity; -1 and NaN for a point in no pair."""
     ends, others, similarity = _both_ways(forest)
     order = np.lexsort((others, -similarity, ends))
     point, best = np.unique(ends[order], return_index=True)
@@ -137,7 +137,7 @@ def nearest_in(num_points: int, forest: Pairs) -> tuple[IntArray, Float32Array]:
 
 
 def parents_in(num_points: int, forest: Pairs) -> tuple[IntArray, Float32Array]:
-    """Return each point's next one on the way to the lowest of its tree, and how similar that is; else -1 and NaN."""
+    """Return the next point on the path to the lowest point of the tree, and the similarity; else -1 and NaN."""
     every, other_ends, how_similar = _both_ways(forest)
     order = np.argsort(every, kind="stable")
     others, similarity = other_ends[order].tolist(), how_similar[order].tolist()

@@ -1,8 +1,8 @@
 """Orders of samples, from their vectors, that trade value against redundancy.
 
-All pairs of N samples are too many, so similarity counts inside cells of at most a few thousand neighbours. The order
-is then exactly the greedy one (values.diverse_orders says why), for O(N c (m + log c)) work with cells of c samples and
-memory for one cell's c x c similarities.
+All pairs of N samples are too many, so similarity counts only inside cells of at most a few thousand samples. The order
+is then exactly the greedy one (values.diverse_orders says why). With cells of c samples, it takes O(N c (m + log c))
+time and memory for the c x c similarities of one cell.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,14 @@ from grace_store.values.diverse_orders import (
 )
 from grace_store.values.ranking import balanced_order
 
-Trade = tuple[Greedy, float]
-"""A greedy method, and how it weighs diversity against value."""
 
+def greedy_orders(
+    vectors: Float32Array, at: IntArray, cell: IntArray, trades: Sequence[tuple[Greedy, float]]
+) -> list[IntArray]:
+    """Return an order of samples, given the best first, for each trade: a greedy method and its weight of diversity.
 
-def greedy_orders(vectors: Float32Array, at: IntArray, cell: IntArray, trades: Sequence[Trade]) -> list[IntArray]:
-    """Return an order for each trade, of samples given the best first; at is their rows in vectors, cell their cell."""
+    at has the rows of the samples in vectors, cell has their cells.
+    """
     utility = rank_utility(len(at))
     by_cell = np.split(np.argsort(cell, kind="stable"), np.cumsum(np.bincount(cell))[:-1])
     members = [part for part in by_cell if len(part)]
@@ -41,7 +43,7 @@ def greedy_orders(vectors: Float32Array, at: IntArray, cell: IntArray, trades: S
 
 
 def cell_similarity(vectors: Float32Array) -> FloatArray:
-    """Return the cosines of unit vectors, at least 0, summed in float64 and rounded so that order does not show."""
+    """Return the cosines of unit vectors, at least 0, summed in float64 and rounded to hide the order of sums."""
     wide = vectors.astype(np.float64)
     cosine = (wide @ wide.T).astype(np.float32).clip(0.0, 1.0)
     return np.asarray(np.maximum(cosine, cosine.T), dtype=np.float64)
@@ -50,9 +52,9 @@ def cell_similarity(vectors: Float32Array) -> FloatArray:
 def pool_orders(
     vector: Float32Array, at: IntArray, specs: Sequence[DiversitySpec], *, threads: int | None = None
 ) -> list[IntArray]:
-    """Return an order by each spec over samples given the best first, at being their places among the vectors.
+    """Return an order by each spec of samples given the best first; at has their places among the vectors.
 
-    Specs of the methods clusters, facility and mmr that share a seed share clusters and similarities.
+    Specs of the methods clusters, facility and mmr with the same seed share clusters and similarities.
     """
     orders: dict[int, IntArray] = {}
     for seed in dict.fromkeys(spec.seed or 0 for spec in specs):
@@ -64,7 +66,7 @@ def pool_orders(
             orders |= dict(zip(greedy, greedy_orders(vector, at, cell, trades), strict=True))
         for num_clusters in dict.fromkeys(specs[i].num_clusters for i in mine if i not in greedy):
             label = cluster_vectors(vector, num_clusters, seed=seed, threads=threads).label[at]
-            # Samples that point nowhere are a cluster of their own.
+            # Vectors of zeros make a separate cluster.
             stratum = np.unique(label, return_inverse=True)[1].astype(np.int64)
             for i in mine:
                 if specs[i].method == "clusters" and specs[i].num_clusters == num_clusters:

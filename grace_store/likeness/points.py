@@ -1,11 +1,11 @@
-"""Samples as points: one vector of length 1 a sample, made of its segments' vectors. NumPy alone.
+"""Samples as points: a descriptor (a vector of length 1) for each sample, from its segments' vectors. NumPy alone.
 
 Knows neither stores nor indexes. The inner product of two descriptors is their cosine.
 
-    answer     the answer's vector
-    steps      the mean of the steps' vectors, each of length 1 first, so that no step outweighs the others
-    weighted   likewise, each step weighted by its score; scores below 0 count as 0
-    projected  answer and steps side by side, a cosine being the mean of theirs, randomly projected to fewer numbers
+    answer     the vector of the answer
+    steps      the mean of the vectors of the steps, after scaling each to length 1
+    weighted   the same mean, weighted by step scores; scores below 0 count as 0
+    projected  answer and steps side by side, randomly projected to fewer numbers; a cosine is the mean of both cosines
 """
 
 from __future__ import annotations
@@ -22,29 +22,27 @@ from grace_store.base.errors import SettingError
 Descriptor = Literal["answer", "steps", "weighted", "projected"]
 DESCRIPTORS: tuple[Descriptor, ...] = get_args(Descriptor)
 DEFAULT_DESCRIPTOR: Descriptor = "steps"
-"""Answers are short: those of quite different traces point the same way, as their steps do not."""
+"""Steps rather than answers: answers are short, and answers of different traces often have the same direction."""
 PROJECTED_SIZE = 512
-"""Numbers that a projected descriptor is projected to, unless told."""
+"""Default size of a projected descriptor."""
 _CANCELLED = 1e-6
-"""Vectors of length 1 whose mean is shorter than this cancel each other out: what is left is rounding."""
+"""If the mean of vectors of length 1 is shorter than this, the vectors cancel and the mean is rounding error."""
 _PROJECTION_SEED = b"grace-store projection of %d numbers to %d, seed %d"
 
-
 Described = tuple[Float32Array, BoolArray, BoolArray]
-"""The descriptors of n samples, (n, m), every row of length 1 but for those of zeros. Then, (n,), which samples point
-nowhere: their row is all zeros, and so is every cosine with it. Then, (n,), whose steps were to be weighted and have no
-weight above 0: all their steps weigh the same."""
+"""The descriptors of n samples, (n, m), of length 1 or all zeros; whether each descriptor is zeros, (n,); and whether
+each sample lacks a step weight above 0, (n,), so that all its steps have the same weight."""
 
 
 def descriptor_named(name: str) -> Descriptor:
-    """Return a descriptor by its name, or say which there are."""
+    """Return a descriptor by its name; raise SettingError if there is none of that name."""
     if name not in DESCRIPTORS:
         raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
     return name
 
 
 def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0) -> FloatArray | None:
-    """Return the projection of "projected" descriptors; None where answer and steps side by side fit in dimension."""
+    """Return the projection of "projected" descriptors; None if answer and steps side by side fit in dimension."""
     dimension = PROJECTED_SIZE if dimension is None else dimension
     if dimension < 1:
         raise SettingError(f"dimension {dimension} is below 1: a descriptor needs at least one number")
@@ -52,7 +50,7 @@ def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0
 
 
 def random_projection(num_inputs: int, num_outputs: int, seed: int = 0) -> FloatArray:
-    """Return a matrix of signs that depend on the sizes and the seed alone, on every machine and release."""
+    """Return a matrix of random signs that depends on the sizes and the seed alone, on every machine and release."""
     text = _PROJECTION_SEED % (num_inputs, num_outputs, seed)
     stream = hashlib.shake_256(text).digest(-(-num_inputs * num_outputs // 8))
     bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8), count=num_inputs * num_outputs)
@@ -62,7 +60,7 @@ def random_projection(num_inputs: int, num_outputs: int, seed: int = 0) -> Float
 
 def project(vectors: Float32Array, projection: FloatArray) -> Float32Array:
     """Return projected vectors."""
-    # Summed in float64: a row's float32 then does not depend on how many rows are multiplied at once.
+    # Summed in float64, so that a row in float32 does not depend on the number of rows.
     return np.asarray(vectors.astype(np.float64) @ projection, dtype=np.float32)
 
 
@@ -74,10 +72,10 @@ def describe(
     step_score: npt.NDArray[np.floating[Any]] | None = None,
     projection: FloatArray | None = None,
 ) -> Described:
-    """Return the descriptors of samples whose vectors lie flat, K_i + 1 rows each, the answer last.
+    """Return the descriptors of samples from flat vectors, K_i + 1 rows for each sample, the answer last.
 
-    "answer" may be given answers alone, with num_steps all 0; "weighted" needs step_score, flat without answers, where
-    what is not finite counts as 0. A sample's descriptor does not depend on the samples around it.
+    For "answer", vectors may have answers alone, with num_steps all 0. "weighted" needs step_score, flat without
+    answers; a score that is not finite counts as 0. A descriptor does not depend on the other samples.
     """
     steps_of = np.asarray(num_steps, dtype=np.int64)
     is_answer = np.zeros(len(vectors), dtype=np.bool_)
@@ -86,7 +84,11 @@ def describe(
     if descriptor == "answer":
         return (*normalised(vectors[is_answer]), none)
     weight, is_unweighted = _step_weights(steps_of, step_score if descriptor == "weighted" else None)
-    steps, steps_zero = _mean_direction(vectors[~is_answer], weight, steps_of)
+    unit, _ = normalised(vectors[~is_answer])
+    total = _reduced(np.add, unit * weight[:, None], steps_of)
+    share = _reduced(np.add, weight, steps_of)
+    mean = (total / np.where(share > 0, share, 1)[:, None]).astype(np.float32)
+    steps, steps_zero = normalised(mean, _CANCELLED)
     if descriptor != "projected":
         return steps, steps_zero, is_unweighted
     answer, _ = normalised(vectors[is_answer])
@@ -95,15 +97,15 @@ def describe(
 
 
 def normalised(vectors: Float32Array, shortest: float = 0.0) -> tuple[Float32Array, BoolArray]:
-    """Return rows of length 1, and which are zero: not longer than shortest, and so turned into zeros."""
-    # In float64, where squares of the smallest and largest float32 still have room.
+    """Return rows of length 1, and which rows became zeros because they were not longer than shortest."""
+    # In float64, which can hold the squares of the smallest and largest float32.
     length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     is_zero = ~(length > shortest)
     return np.asarray(vectors / np.where(is_zero, np.inf, length)[:, None], dtype=np.float32), is_zero
 
 
 def _step_weights(num_steps: IntArray, score: npt.NDArray[np.floating[Any]] | None) -> tuple[FloatArray, BoolArray]:
-    """Return the steps' weights, the largest of a sample 1, and which samples have none above 0."""
+    """Return the weights of steps, with 1 for the largest of a sample, and which samples have no weight above 0."""
     total = int(num_steps.sum())
     if score is None:
         return np.ones(total), np.zeros(len(num_steps), dtype=np.bool_)
@@ -115,15 +117,8 @@ def _step_weights(num_steps: IntArray, score: npt.NDArray[np.floating[Any]] | No
     return np.where(each > 0, weight / np.where(each > 0, each, 1), 1.0), largest == 0
 
 
-def _mean_direction(steps: Float32Array, weight: FloatArray, num_steps: IntArray) -> tuple[Float32Array, BoolArray]:
-    unit, _ = normalised(steps)
-    total = _reduced(np.add, unit * weight[:, None], num_steps)
-    share = _reduced(np.add, weight, num_steps)
-    return normalised((total / np.where(share > 0, share, 1)[:, None]).astype(np.float32), _CANCELLED)
-
-
 def _reduced(reduce: np.ufunc, values: FloatArray, num_steps: IntArray) -> FloatArray:
-    """Return what reduce makes of each sample's steps; 0 for a sample without steps."""
+    """Reduce the values of the steps of each sample; 0 for a sample without steps."""
     out = np.zeros((len(num_steps), *values.shape[1:]))
     some = num_steps > 0
     if some.any():
@@ -132,7 +127,7 @@ def _reduced(reduce: np.ufunc, values: FloatArray, num_steps: IntArray) -> Float
 
 
 class Nearest:
-    """Keeps the points with the largest cosines to each query, or the smallest; of equal ones the lower."""
+    """The points with the largest (or smallest) cosines to each query, ties to the lower point."""
 
     def __init__(self, query: Float32Array, count: int, *, least: bool = False) -> None:
         """Compare with query, (q, m) of length 1, and keep count points for each."""
@@ -143,19 +138,19 @@ class Nearest:
         self._cosine = np.zeros((len(query), 0), dtype=np.float32)
 
     def add(self, point: IntArray, vector: Float32Array, leave_out: IntArray | None = None) -> None:
-        """Take points, ascending over all calls, and their vectors; leave_out is one point for each query, or -1."""
+        """Add points, ascending over all calls, and their vectors; leave_out has a point for each query, or -1."""
         cosine = self._sign * (self._query @ vector.T)
         if leave_out is not None:
             cosine[leave_out[:, None] == point[None, :]] = -np.inf
         joined = np.concatenate([self._cosine, cosine], axis=1)
         points = np.concatenate([self._point, np.broadcast_to(point, cosine.shape)], axis=1)
-        # Stable, and points ascend: the lower one comes first.
+        # A stable sort of ascending points puts the lower point first.
         best = np.argsort(-joined, axis=1, kind="stable")[:, : self._count]
         self._point = np.take_along_axis(points, best, axis=1)
         self._cosine = np.take_along_axis(joined, best, axis=1)
 
     def found(self) -> tuple[IntArray, Float32Array]:
-        """Return the points and their cosines, both (q, at most count); -1 and NaN where there are fewer."""
+        """Return the points and their cosines, both (q, at most count), filled up with -1 and NaN."""
         none = np.isneginf(self._cosine)
         cosine = np.where(none, np.nan, (self._sign * self._cosine).clip(-1, 1)).astype(np.float32)
         return np.where(none, -1, self._point), cosine

@@ -1,4 +1,4 @@
-"""The recall of an approximate search, against an exact one, measured on random points. NumPy alone."""
+"""The recall of an approximate search against an exact search, measured on random points. NumPy alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grace_store.base.settings import Frozen
 from grace_store.likeness.forest import Pairs
 
 MAX_PAIRS = 1 << 21
-"""Most pairs that recall is measured by; were there more, fewer points are looked at."""
+"""Most true pairs for the recall; with more, the number of points is halved."""
 
 
 class Recall(Frozen):
@@ -20,20 +20,20 @@ class Recall(Frozen):
 
     num_queries: Count
     num_true: Count
-    """Pairs of those points, with any other, that reach the floor."""
+    """Pairs of these points with any other point that reach the floor."""
     num_found: Count
     largest_error: float
-    """Of a similarity in the index, among those found; what is reported is measured on the vectors themselves."""
+    """Largest error of a similarity in the index, among the pairs found. Reported similarities are exact."""
     share: float | None = None
-    """Share of the true pairs that was found; None if there was nothing to find."""
+    """Share of the true pairs that was found; None if there are no true pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TruePairs:
-    """Pairs that a search should find, each once, by a number made of its ends."""
+    """Pairs that a search should find, each once."""
 
     key: IntArray
-    """Ascending."""
+    """A number for each pair, made of its two points; ascending."""
     similarity: Float32Array
     num_points: int
 
@@ -43,7 +43,7 @@ class TruePairs:
         return cls(key, pairs.similarity[once], num_points)
 
     def seen_in(self, pairs: Pairs) -> tuple[IntArray, float]:
-        """Return which of them are among some pairs, and how far off their similarities are there at most."""
+        """Return the places of the true pairs that are among some pairs, and the largest error of a similarity."""
         if not len(self.key):
             return np.zeros(0, np.int64), 0.0
         key = _keys(pairs, self.num_points)
@@ -59,13 +59,13 @@ def _keys(pairs: Pairs, num_points: int) -> IntArray:
 
 @dataclass(slots=True)
 class Truth:
-    """All similar pairs of some points, found by comparing them with every vector; counts those that a search finds."""
+    """All similar pairs of some points, by comparison with every vector, and the pairs that a search has found."""
 
     floor: float
     query: IntArray
     vector: Float32Array
     pairs: TruePairs = field(init=False)
-    """Once all vectors were compared."""
+    """Set when all vectors were compared."""
     _pairs: list[tuple[IntArray, IntArray, Float32Array]] = field(default_factory=list)
     _num_pairs: int = 0
     _is_found: BoolArray = field(init=False)
@@ -83,7 +83,7 @@ class Truth:
             self._num_pairs = sum(len(q) for q, _, _ in self._pairs)
 
     def end(self, number: IntArray) -> None:
-        """Leave out points that are not in the index, having an equal one there, and pairs of a point with itself."""
+        """Remove points that are not in the index because an equal point is, and pairs of a point with itself."""
         num_points = int(number[-1]) + 1 if len(number) else 0
         is_there = np.zeros(max(num_points, int(self.query.max(initial=0)) + 1), dtype=np.bool_)
         is_there[number] = True
@@ -100,7 +100,7 @@ class Truth:
         self.found(*self.pairs.seen_in(pairs))
 
     def found(self, seen: IntArray, largest_error: float) -> None:
-        """Take note of true pairs that a search found, by their places, and how far off it had them."""
+        """Record the true pairs that a search found, by place, and the largest error of their similarities."""
         self._is_found[seen] = True
         self._largest_error = max(self._largest_error, largest_error)
 

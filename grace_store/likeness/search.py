@@ -1,7 +1,7 @@
 """Find all pairs of points whose cosine reaches a floor: exactly for few points, by cells for many.
 
-Knows vectors of length 1 and their numbers, no samples. At most the vectors, rounded, and a few blocks are held. The
-result does not depend on the number of threads, nor on who does the tasks of a search by cells (``cell_tasks``).
+Knows vectors of length 1 and their numbers, no samples. Memory holds at most the rounded vectors and a few blocks. The
+result depends neither on the number of threads nor on the machines that run the tasks of a search (``cell_tasks``).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from grace_store.likeness.search_base import CELL_ITERATIONS, Block, Found, Inde
 
 BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu12")
 FLAT_WORK = 1e12
-"""Most products of numbers for which every point is compared with every other."""
+"""Most multiplications for a comparison of every point with every other point."""
 GPU_FLAT_WORK = 2e15
 LEAST_PROBED = 16
-"""Half of it found all pairs from a cosine of 0.9 up among random vectors in 1024 cells, which is the hardest case."""
+"""Fewest cells probed. Half as many found all pairs with a cosine of 0.9 in the hardest case: random vectors."""
 FLOAT_BYTES = 1 << 29
-"""On GPUs, cells above this size keep 8 bits for each number instead of 32."""
+"""On GPUs, vectors above this total size are stored with 8 bits for each number instead of 32."""
 
 
 def plan_index(num_points: int, size: int, *, num_gpus: int = 0) -> IndexPlan:
-    """Return how that many points, each of that many numbers, are searched.
+    """Return the kind of search for this number of points and this size of vectors.
 
     >>> plan_index(20_000, 2048)
     IndexPlan(kind='flat', num_cells=0, num_probed=0)
@@ -57,12 +57,12 @@ def plan_index(num_points: int, size: int, *, num_gpus: int = 0) -> IndexPlan:
 
 
 def installed_builds() -> list[str]:
-    """Return the packages that bring the module faiss."""
+    """Return the installed packages that contain the module faiss."""
     return [name for name in BUILDS if any(distributions(name=name))]
 
 
 def num_gpus() -> int:
-    """Return how many GPUs faiss may use; none unless it was built for them."""
+    """Return the number of GPUs that faiss can use; 0 if faiss was built without GPUs."""
     return int(getattr(faiss, "get_num_gpus", lambda: 0)())
 
 
@@ -76,15 +76,15 @@ def similar_pairs(
     seed: int = 0,
     listener: Listener = ignore,
 ) -> Found:
-    """Return the pairs of points with a cosine of at least floor, thinned out to their forest.
+    """Return the pairs of points with a cosine of at least floor, reduced to their forest.
 
-    Cells are searched by the workers, or by threads here; all else is done here.
+    The workers, or threads of this process, search cells; this process does all other work.
     """
     if len(builds := installed_builds()) > 1:
         listener(
             Warned(
-                f"{' and '.join(builds)} are both installed, under one name: which of them runs depends on which came "
-                "last. Uninstall both, then install the one you want."
+                f"{' and '.join(builds)} are both installed under one name, and the one installed last runs. Uninstall "
+                "both, then install the one you want."
             )
         )
     gpus = num_gpus()
@@ -109,14 +109,14 @@ class Workers(Protocol):
     """Machines of a cluster that run tasks, in place of threads."""
 
     def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
-        """Yield work(item) in the order of the items; work and items are sent there."""
+        """Yield work(item) in the order of the items; work and items are sent to the machines."""
 
     def share(self, value: ItemT) -> Callable[[], ItemT]:
-        """Return a function that gives the value to any task; the value is sent once to each machine, when needed."""
+        """Return a function that returns the value in any task; the value is sent to each machine once, when needed."""
 
 
 class CellSearch(Searching):
-    """Rounded vectors in memory, put in the order of their cells, and tasks that search some of them each."""
+    """A search by cells: rounded vectors in memory, in the order of cells, and tasks that search ranges of them."""
 
     def __init__(self, *given: Any, workers: Workers | None, threads: int) -> None:
         super().__init__(*given)
@@ -160,13 +160,13 @@ class CellSearch(Searching):
             self.count(result.num_pairs, stop - start)
 
     def _tasks(self) -> tuple[list[Range], CellTask]:
-        """Return ranges of points, and the task that searches a range; the task takes over the vectors."""
+        """Return ranges of points, and the task that searches a range. The vectors now belong to the task."""
         cell = np.concatenate(self._cell)
         near = cells_in_order(self._centre, self.seed)
         order = np.argsort(near[cell], kind="stable")
         row, self._row = self._row[: self._num_rows], np.zeros((0, 0), np.int16)
         reorder(row, order)
-        size, share = points_per_task(self.source.size), (self._workers.share if self._workers else _held)
+        size, share = points_per_task(self.source.size), (self._workers.share if self._workers else _in_process)
         tasks = [(start, min(start + size, len(row))) for start in range(0, len(row), size)]
         shelves = Shelves([share(row[start:stop]) for start, stop in tasks], size)
         counts = np.bincount(near[cell], minlength=len(near))
@@ -178,22 +178,22 @@ class CellSearch(Searching):
         return tasks, CellTask(shelves, self._centre, *ranges, number, probed, floor, self.truth.pairs)
 
 
-def _held(value: ItemT) -> Callable[[], ItemT]:
-    """Return a function that gives a value of this process."""
+def _in_process(value: ItemT) -> Callable[[], ItemT]:
+    """Return a function that returns a value in this process."""
     return lambda: value
 
 
 QUERIES_AT_ONCE = 256
 NUM_NEIGHBOURS = 16
-"""Asked for first. Only where all of them are similar it is asked how many more there are."""
+"""Neighbours in the first query of a point. Only if all are similar, a second query returns all similar points."""
 GPU_NEIGHBOURS = 1024
-"""On a GPU, where more cost little; its index cannot be asked for all, so that is done on the CPU."""
+"""The same on a GPU, where more neighbours cost little. The second query runs on the CPU."""
 _SQ8_MARGIN = 0.1
-"""Room beyond the numbers seen in training, as a share of their range."""
+"""Margin around the range of the training vectors, as a share of the range."""
 
 
 class IndexSearch(Searching):
-    """An index of faiss, or a copy of it on the GPUs: flat for few points, by cells for more."""
+    """A search with an index of faiss, or a copy of it on the GPUs: flat for few points, by cells for more."""
 
     def __init__(self, *given: Any, gpus: int) -> None:
         super().__init__(*given)
@@ -209,7 +209,7 @@ class IndexSearch(Searching):
         if plan.kind == "ivf":
             index: Any = faiss.IndexIVFFlat(cells, size, plan.num_cells, faiss.METRIC_INNER_PRODUCT)
         else:
-            # Not of what is left beside the centre of a cell: that is smaller in training than for all others.
+            # Without residuals (by_residual=False): residuals of training vectors are smaller than those of others.
             index = faiss.IndexIVFScalarQuantizer(
                 cells, size, plan.num_cells, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT, False
             )
@@ -230,10 +230,10 @@ class IndexSearch(Searching):
                 self.truth.check(pairs)
             self.forest.add(pairs)
             self.count(len(pairs), num_asked)
-        self.index = None  # its memory is for what follows
+        self.index = None  # free its memory
 
     def _results(self) -> Iterator[tuple[Pairs, int]]:
-        """Yield the similar pairs of every point in the index with the others, and how many points that were."""
+        """Yield the similar pairs of the points in the index, and numbers of points whose search is complete."""
         ask = _Asked(self.index, self.floor - self.plan.tolerance, self.gpus)
         at_once = QUERIES_AT_ONCE
         for number, vector in self._queries():
@@ -252,7 +252,7 @@ class IndexSearch(Searching):
                 yield Pairs.none(), len(few)
 
     def _take_nearest(self, pairs: Pairs) -> None:
-        """Keep the best pair of each of the points that were asked for; ties go to the lower point."""
+        """Keep the best pair of each query point; ties go to the lower point."""
         order = np.lexsort((pairs.second, -pairs.similarity, pairs.first))
         point, best = np.unique(pairs.first[order], return_index=True)
         better = ~(self.nearest_similarity[point] >= pairs.similarity[order][best])
@@ -260,7 +260,7 @@ class IndexSearch(Searching):
         self.nearest[point], self.nearest_similarity[point] = pairs.second[best], pairs.similarity[best].clip(-1, 1)
 
     def _queries(self) -> Iterator[Block]:
-        """Yield the points of the index: from itself if it has them as they were, else read again."""
+        """Yield the points of the index: from the index if it stores exact vectors, else from the source."""
         if self.plan.kind == "flat":
             if len(self.number):
                 vector = faiss.rev_swig_ptr(self.index.get_xb(), self.index.ntotal * self.index.d)
@@ -273,20 +273,20 @@ class IndexSearch(Searching):
 
 
 class _Asked:
-    """Asks an index, or a copy of it on the GPUs, for the nearest points and all that reach a similarity."""
+    """Queries of an index, or of its copy on the GPUs: the nearest points, and all points above a similarity."""
 
     def __init__(self, index: Any, floor: float, gpus: int) -> None:
         self.index, self.floor, self.gpus = index, floor, gpus
         self._asked = faiss.index_cpu_to_all_gpus(index) if gpus else index
 
     def __call__(self, vector: Float32Array) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
-        """Yield which vector, which place in the index, and how similar: the nearest few, and all above floor."""
-        # One more than wanted, as every vector is its own neighbour.
+        """Yield query, place in the index and similarity: first of the nearest points, then of all above floor."""
+        # One more, because every vector is its own neighbour.
         count = min(1 + (GPU_NEIGHBOURS if self.gpus else NUM_NEIGHBOURS), self.index.ntotal)
         similarity, place = self._asked.search(vector, count)
         query, column = np.nonzero(place >= 0)
         yield query, place[query, column], similarity[query, column]
-        # Where the last of them is similar too there may be more.
+        # If the last neighbour is similar, there may be more.
         more = np.flatnonzero((place[:, -1] >= 0) & (similarity[:, -1] > self.floor))
         if len(more) and count < self.index.ntotal:
             limits, similarity, place = self.index.range_search(np.ascontiguousarray(vector[more]), self.floor)

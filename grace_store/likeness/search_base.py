@@ -1,7 +1,7 @@
-"""The base of every search: the vectors that are put in, the measured recall, and the result.
+"""The base of every search: adding vectors, measuring recall, and the result.
 
-Equal vectors are found by their bytes and searched once, so that a thousand copies cost no more than one; of the other
-pairs only those of their maximum spanning forest are kept (``forest``).
+Equal vectors are found by their bytes and searched once, so that a thousand copies cost no more than one. Of the other
+pairs, only the maximum spanning forest is kept (``forest``).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from grace_store.likeness.recall import Recall, Truth
 Kind = Literal["flat", "cells", "ivf", "ivf-sq8"]
 
 NUM_QUERIES = 1000
-"""Random points that the recall of an approximate search is measured by, against brute force."""
+"""Random points for the recall of an approximate search against brute force."""
 VECTORS_PER_CELL = 16
-"""Vectors that the cells are learnt from, per cell."""
+"""Training vectors per cell."""
 CELL_ITERATIONS = 8
 MANY_NEIGHBOURS = 1000
 FEWEST_ASKED = 256
-"""Points that must have been asked for before it is said that they have many neighbours."""
+"""Points that must be searched before a warning about many neighbours."""
 
 _ROUNDING = 1e-5
 """Largest error of an inner product in float32."""
@@ -38,48 +38,48 @@ _SQ8_ROUNDING = 5e-3
 
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
-    """How points are searched."""
+    """The kind and the size of a search."""
 
     kind: Kind
-    """flat: all with all; cells: those of a point's own and the next cells, as tasks; ivf: likewise by an index on
-    GPUs; ivf-sq8: and with 8 bits a number."""
+    """flat compares each point with all others. cells compares it with the points of the nearest cells, in tasks. ivf
+    does the same with an index on GPUs, ivf-sq8 with 8 bits for each number."""
     num_cells: int = 0
     num_probed: int = 0
-    """Cells in which a point's neighbours are looked for."""
+    """Cells in which the neighbours of a point are searched."""
 
     @property
     def tolerance(self) -> float:
-        """Return how far a similarity may be off."""
+        """The largest error of a similarity."""
         return {"ivf-sq8": _SQ8_ROUNDING, "cells": ROUNDING}.get(self.kind, _ROUNDING)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search: the similar pairs that decide which points are in one group."""
+    """The result of a search: the similar pairs that decide the groups."""
 
     forest: Pairs
-    """Similarities are at least the floor; those of equal vectors are 1."""
+    """Pairs with similarities of at least the floor; 1 for equal vectors."""
     nearest: IntArray
-    """Each searched point's most similar one; -1 for points whose equal is in the forest or whose vector is zero."""
+    """The most similar point of each searched point; -1 for zero vectors and for copies of an earlier vector."""
     nearest_similarity: Float32Array
-    """As the index has it; NaN where there is none."""
+    """Similarity by the index; NaN if there is no nearest point."""
     num_points: int
     num_distinct: int
-    """Points that have a vector unlike those before them, byte for byte."""
+    """Points with a vector that differs from all earlier vectors, byte for byte."""
     num_pairs: int
-    """Similar pairs of distinct points that were seen, from either end."""
+    """Similar pairs of distinct points, counted from both ends."""
     plan: IndexPlan
     recall: Recall | None
-    """None if every point was compared with every other."""
+    """None for an exact search."""
 
 
 class Searching(ABC):
-    """One search: vectors are put in, then the neighbours of each are looked for."""
+    """One search: vectors are added, then the neighbours of each vector are searched."""
 
     def __init__(self, source: VectorSource, floor: float, plan: IndexPlan, seed: int, listener: Listener) -> None:
         self.source, self.floor, self.plan, self.seed, self.listener = source, floor, plan, seed, listener
         self.number = np.zeros(0, np.int64)
-        """The numbers of the points that were put in, in that order."""
+        """Numbers of the points that were added, in this order."""
         self.nearest = np.full(source.num_points, -1)
         self.nearest_similarity = np.full(source.num_points, np.nan, dtype=np.float32)
         self.forest = ForestBuilder()
@@ -93,14 +93,14 @@ class Searching(ABC):
 
     @abstractmethod
     def put(self, vector: Float32Array) -> None:
-        """Put in vectors that differ from all earlier ones."""
+        """Add vectors that differ from all earlier vectors."""
 
     @abstractmethod
     def search(self) -> None:
-        """Find the similar pairs of all vectors that were put in."""
+        """Find the similar pairs of all vectors that were added."""
 
     def fill(self) -> None:
-        """Put in every vector that is not equal to an earlier one."""
+        """Add every vector that differs from all earlier vectors."""
         self.prepare()
         first_with: dict[bytes, int] = {}
         numbers: list[IntArray] = []
@@ -119,7 +119,7 @@ class Searching(ABC):
             self.truth.end(self.number)
 
     def sample(self) -> Float32Array:
-        """Return vectors at random to find cells by, and let recall be measured by some of them."""
+        """Return random vectors for learning cells, and choose some of them for measuring recall."""
         number, vector = self.source.sampled(VECTORS_PER_CELL * self.plan.num_cells, self.seed)
         some = vector.any(axis=1)
         number, vector = number[some], np.ascontiguousarray(vector[some])
@@ -128,7 +128,7 @@ class Searching(ABC):
         return vector
 
     def count(self, num_pairs: int, num_asked: int) -> None:
-        """Take note of pairs that were found and points that were asked for."""
+        """Count pairs that were found and points that were searched; report progress."""
         self.num_pairs += num_pairs
         self.num_asked += num_asked
         done, total = self.num_asked, len(self.number)
@@ -138,7 +138,7 @@ class Searching(ABC):
             self.listener(
                 Warned(
                     f"Samples have more than {MANY_NEIGHBOURS} others above {self.floor:g}, which takes long. A higher "
-                    "--floor is quicker, and so may another --descriptor be that tells samples better apart."
+                    "--floor is quicker. So may be another --descriptor that separates samples better."
                 )
             )
 
@@ -151,7 +151,7 @@ class Searching(ABC):
 
 
 def _distinct(number: IntArray, vector: Float32Array, first_with: dict[bytes, int]) -> tuple[BoolArray, IntArray]:
-    """Return which points have a new vector, and for the others the first that has it; zero vectors are neither."""
+    """Return which points have a new vector, and the first point with the vector of the others; -1 for zeros."""
     is_new, twin = np.zeros(len(number), dtype=np.bool_), np.full(len(number), -1)
     for i in np.flatnonzero(vector.any(axis=1)).tolist():
         first = first_with.setdefault(hashlib.blake2b(vector[i].tobytes(), digest_size=16).digest(), int(number[i]))
@@ -161,14 +161,14 @@ def _distinct(number: IntArray, vector: Float32Array, first_with: dict[bytes, in
 
 
 Block = tuple[IntArray, Float32Array]
-"""Numbers of points, ascending, and their vectors: of length 1, or of zeros, which are like nothing."""
+"""Numbers of points, ascending, and their vectors: of length 1, or zeros, which are similar to nothing."""
 
 MEASURED_BYTES = 1 << 28
 PAIRS_AT_ONCE = 256
 
 
 class VectorSource(Protocol):
-    """Vectors to search, as often as asked for, in the same order every time."""
+    """Vectors to search. Every pass over the blocks has the same order."""
 
     @property
     def num_points(self) -> int:
@@ -181,16 +181,16 @@ class VectorSource(Protocol):
     def blocks(self) -> Iterator[Block]: ...
 
     def sampled(self, num_vectors: int, seed: int) -> Block:
-        """Return about that many vectors at random, by the seed alone."""
+        """Return about num_vectors random vectors, which depend on the seed alone."""
 
 
 def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:
-    """Return the forest with the vectors' own cosines, read again with no more than MEASURED_BYTES of them held."""
+    """Return the forest with exact cosines, from vectors read again with at most MEASURED_BYTES in memory."""
     is_there = np.zeros(source.num_points, dtype=np.bool_)
     is_there[number] = True
     similarity = np.ones(len(forest), dtype=np.float32)
     low, high = np.minimum(forest.first, forest.second), np.maximum(forest.first, forest.second)
-    # A point that is not in the index has an equal one there: that pair is as similar as can be.
+    # A point that is not in the index has an equal point there, and their similarity is 1.
     open_pairs = np.flatnonzero(is_there[low] & is_there[high])
     lows = np.unique(low[open_pairs])
     at_once = max(1, MEASURED_BYTES // (4 * source.size))
@@ -205,7 +205,7 @@ def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:
 def _measure(
     similarity: Float32Array, mine: IntArray, low: IntArray, high: IntArray, held: IntArray, source: VectorSource
 ) -> None:
-    """Fill in the similarities of pairs, ordered by their higher point, whose lower points are held in one pass."""
+    """Fill in the similarities of pairs, ordered by higher point, in one pass; held has their lower points."""
     vectors = np.empty((len(held), source.size), dtype=np.float32)
     for number, vector in source.blocks():
         here = np.isin(number, held)

@@ -16,6 +16,7 @@ from grace_store.likeness.points import Nearest
 from grace_store.pages.figures import similarity_histogram
 from grace_store.pages.findings import add_finding
 from grace_store.pages.sections import Cell, Section
+from grace_store.pages.trace_data import Neighbours
 from grace_store.pool.descriptors import Descriptions, describe_samples
 from grace_store.pool.pool import Pool
 from grace_store.scoring.score_table import ScoreTable
@@ -30,9 +31,6 @@ MAX_LISTED_GROUPS, MAX_NAMED = 20, 6
 NO_FAISS = f"this needs faiss, which is not installed. {how_to_install('faiss')}"
 MAX_POOL = 50_000
 """Maximum number of samples for which a page measures coverage. For more, run `grace-store diversity` once."""
-
-Neighbours = list[list[tuple[int, float]]]
-"""For each shown sample, the places of its neighbours among the shown samples, with cosines, nearest first."""
 
 
 def similarity_section(

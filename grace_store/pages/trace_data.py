@@ -36,7 +36,6 @@ from grace_store.values.ranking import rank
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
-    from grace_store.pages.similarity import Neighbours
 
 BLOCK_TRACES = 64
 """Number of traces in one block of the page's data."""
@@ -57,6 +56,8 @@ _STREAM = 0x7265706F7274
 
 Shown = str | int | float | bool | None
 """The value of a field in the page; None if the record does not have the field."""
+Neighbours = list[list[tuple[int, float]]]
+"""For each sample shown, the places of its nearest samples among those shown, nearest first, with cosines."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Studies: what can be asked of a pool, each one a module with a STUDY. A new one is a module and a line here."""
+"""Studies: questions about a pool, each in a module with a STUDY. A new study is a module and a line here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A question that can be asked of a pool. Its command has the pool's options, then one for each setting."""
+    """A question about a pool. Its command has the options of the pool, then one option for each setting."""
 
     find: Callable[..., Finding]
     """find(pool, settings, listener=...) answers the question."""
@@ -33,6 +33,6 @@ STUDY_HELP = {
     "stability": "Measure how much of a subset survives small changes.",
     "fidelity": "Measure how well GRACE's proxy follows whole gradients.",
 }
-"""Every study by name, with the first line of its help, which must not take an import to show."""
+"""The first line of each study's help, by name. It stands here so that help needs no import of the study."""
 
 STUDIES: Registry[Study] = Registry("grace_store.study", "STUDY", list(STUDY_HELP))

@@ -1,11 +1,11 @@
-"""The length audit of a scores table, and which groups of its samples have the highest values."""
+"""Audit a table of scores: how values follow length, and which groups of samples have the highest values."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
+from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.text import counted, percent_more
 from grace_store.choose.choice_conclusion import group_sizes, rise_and_fall
 from grace_store.scoring.provenance import filter_scores, groups_of, noted_pool
@@ -30,7 +30,7 @@ SEEN = 0.01
 """Smallest change that is visible in the printed digits."""
 GROUPS_SHOWN = 20
 GROUPS_KEPT = 1000
-"""Groups in the finding; a field may have a value of its own for each sample."""
+"""Most groups in the finding; a field may have another value in each record."""
 
 
 def audit(
@@ -42,16 +42,16 @@ def audit(
     store: str | None = None,
     data: Sequence[str] | None = None,
 ) -> Finding:
-    """Return how far values follow the length of steps, of the response, and the number of steps.
+    """Measure how closely values follow the length of steps, the length of the response and the number of steps.
 
-    by is a field of the records, num_steps, or several that commas join: their groups are compared by how many of the
-    best samples they have. where is a condition in SQL that samples have to meet, as in Selection; store and data say
-    where these are now.
+    by is a field of the records, num_steps, or several fields joined by commas: the groups are compared by their
+    numbers of the best samples. where is a condition in SQL for samples, as in Selection. store and data say where
+    these are now, if they moved.
     """
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores)
     table, kept = filter_scores(table, where, store, data)
     table = table.by_row()  # ties go to the earlier record
-    budget(ratio, 0)  # raises SettingError for what is no ratio
+    budget(ratio, 0)  # raises SettingError if this is not a ratio
     explained, _ = explained_by_lengths(table.value, table.lengths)
     measures = length_measures(table.value, table.lengths, float(ratio))
     is_enough = explained.num >= MIN_AUDITED
@@ -61,9 +61,15 @@ def audit(
         tables["steps"] = _steps_table(steps, is_shown=is_enough)
     told = [conclude_audit(explained, measures, str(ratio))]
     if by is not None:
-        counts = _group_counts(table, groups_of(table, by, store, data), ratio)
+        groups = groups_of(table, by, store, data)
+        controlled = residuals(table.value, table.lengths, list(table.lengths))
+        by_value, by_rest = (rank(value, table.row) for value in (table.value, controlled))
+        num_best = budget(ratio, len(by_value))
+        rows = (by_value, by_value[:num_best], by_rest[:num_best])
+        sizes, best, after = (group_sizes(groups, each) for each in rows)
+        counts = {name: (size, best[name], after[name]) for name, size in sizes.most_common()}
         tables["groups"] = _groups_table(counts, by, str(ratio))
-        told.append(rise_and_fall(by, {name: (best, num) for name, (num, best, _) in counts.items()}))
+        told.append(rise_and_fall(by, {name: (chosen, num) for name, (num, chosen, _) in counts.items()}))
     return Finding(
         study="audit",
         pool=noted_pool(table.note, kept),
@@ -95,31 +101,14 @@ def _lengths_table(measures: Mapping[Length, Mapping[str, float]], ratio: str, *
 
 
 def _steps_table(steps: Mapping[str, float], *, is_shown: bool) -> Table:
-    columns = {
-        "num_steps": "steps",
-        "pooled": "Pearson (log)",
-        "spearman": "Spearman",
-        "within_sample": "Pearson within one trace",
-    }
-    return Table(
-        title="Step score and step length",
-        columns={name: Column(heading=heading) for name, heading in columns.items()},
-        rows=(dict(steps),),
-        is_shown=is_shown,
+    columns = make_columns(
+        num_steps="steps", pooled="Pearson (log)", spearman="Spearman", within_sample="Pearson within one trace"
     )
-
-
-def _group_counts(table: ScoreTable, groups: Sequence[object], ratio: Ratio) -> dict[str, tuple[int, int, int]]:
-    """Return how many samples of each group have a value, are among the best, and are after control; largest first."""
-    controlled = residuals(table.value, table.lengths, list(table.lengths))
-    by_value, by_rest = (rank(value, table.row) for value in (table.value, controlled))
-    num_best = budget(ratio, len(by_value))
-    rows = (by_value, by_value[:num_best], by_rest[:num_best])
-    pool, best, after = (group_sizes(groups, each) for each in rows)
-    return {name: (size, best[name], after[name]) for name, size in pool.most_common()}
+    return Table(title="Step score and step length", columns=columns, rows=(dict(steps),), is_shown=is_shown)
 
 
 def _groups_table(counts: Mapping[str, tuple[int, int, int]], by: str, ratio: str) -> Table:
+    """Return a row for each group: its samples with a value, and how many are among the best, also after control."""
     rows: list[dict[str, Cell]] = [
         {"group": name, "num_samples": num, "best": best, "share": best / num, "best_after_control": after}
         for name, (num, best, after) in counts.items()
@@ -127,28 +116,27 @@ def _groups_table(counts: Mapping[str, tuple[int, int, int]], by: str, ratio: st
     more = len(rows) - GROUPS_SHOWN
     return Table(
         title=f"Groups of {by}",
-        columns={
-            "group": Column(heading=by),
-            "num_samples": Column(heading="samples"),
-            "best": Column(heading=f"best {ratio}"),
-            "share": Column(heading="share", is_share=True),
-            "best_after_control": Column(heading="controlled"),
-        },
+        columns=make_columns(
+            group=by,
+            num_samples="samples",
+            best=f"best {ratio}",
+            share=Column(heading="share", is_share=True),
+            best_after_control="controlled",
+        ),
         rows=tuple(rows[:GROUPS_KEPT]),
         about=f"{counted(more, 'smaller group')} more." if more > 0 else "",
         num_shown=GROUPS_SHOWN,
     )
 
 
-# ---------------------------------------------------------------- what it means
-
+# ---------------------------------------------------------------- the conclusion
 
 Measures = Mapping[Length, Mapping[str, float]]
-"""How values go with each length, as length_measures says it."""
+"""Measures of the relation of values to each length, as length_measures returns them."""
 
 
 def conclude_audit(explained: Estimate, measures: Measures, ratio: str) -> str:
-    """Return how far values and the best of them follow length, and why that grew after control, if it did."""
+    """Return sentences: how closely values follow length, how long the best are, and why control made this worse."""
     pearson = {name: each["pearson"] for name, each in measures.items()}
     told = explained_text(explained, pearson)
     if explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
@@ -157,7 +145,7 @@ def conclude_audit(explained: Estimate, measures: Measures, ratio: str) -> str:
 
 
 def _kept(measures: Measures, ratio: str) -> list[str]:
-    """Return how the best differ from all in length, before and after control."""
+    """Return a sentence about the length of the best samples against all, before and after control."""
     varying = {
         name: (each["kept_over_all"], each["kept_by_chance"])
         for name, each in measures.items()
@@ -177,12 +165,13 @@ def _kept(measures: Measures, ratio: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """One measure of how values follow a length, before and after control, and its value where they do not."""
+    """One measure of how values follow a length, before and after control."""
 
     name: Length
     before: float
     after: float
     neutral: float
+    """The measure if values do not follow the length."""
     by_chance: float
 
     @property
@@ -203,7 +192,7 @@ class _Growth:
 
 
 def _grown(measures: Measures, ratio: str, num_samples: int) -> list[str]:
-    """Return why length has more to do with values after control than before; nothing if it has not."""
+    """Return the reason why values follow a length more after control than before; nothing if they do not."""
     by_chance = z_for(len(measures)) / math.sqrt(num_samples)
     growths = []
     for name, each in measures.items():
@@ -221,7 +210,7 @@ def _grown(measures: Measures, ratio: str, num_samples: int) -> list[str]:
 
 
 def _left(growth: _Growth, measures: Mapping[str, float], num_samples: int) -> str:
-    """Return what of values still goes with a length after control: their spread, a curve, or another thing."""
+    """Return how values still follow a length after control: by their spread, in a curve, or in another way."""
     noise, curve = z_for() / math.sqrt(num_samples), abs(measures["curve_after_control"])
     is_longer = growth.after > growth.neutral
     spread = measures["spread_after_control"] if is_longer else -measures["spread_after_control"]

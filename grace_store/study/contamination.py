@@ -1,4 +1,4 @@
-"""Compare a pool with benchmarks: which samples have an item in them, by text or by vectors."""
+"""Compare a pool with benchmarks: find the samples that contain an item, by text or by vectors."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ BenchmarkLike = str | Path | Store
 
 @dataclass(frozen=True, slots=True)
 class ReadBenchmark:
-    """A benchmark as it was read."""
+    """The items of a benchmark."""
 
     name: str
-    """As it was given."""
+    """The path or location that was given."""
     items: list[Item]
-    """Those whose text can be compared."""
+    """Items with a text that can be compared."""
     num_items: int
     num_set_aside: int
     sha256: str
     store: Store | None = None
-    """Where its vectors are, if it is a store with a signal."""
+    """The store with the vectors, if the benchmark is a store with a signal."""
 
 
 def read_benchmarks(
@@ -57,13 +57,18 @@ def read_benchmarks(
     mapping: Mapping[str, str] | None = None,
     listener: Listener = ignore,
 ) -> list[ReadBenchmark]:
-    """Read the items of each benchmark; format and mapping are those of the files, for stores know their own."""
+    """Read the items of each benchmark; format and mapping are for files, since a store has its own."""
     if not given:
         raise SettingError("There is no benchmark to compare with: give a file or a store")
     found = []
     for each in given:
-        store = as_store(each)
-        found.append(_from_files(str(each), format, mapping) if store is None else _from_store(store, listener))
+        if (store := as_store(each)) is not None:
+            found.append(_from_store(store, listener))
+            continue
+        with Dataset.open([str(each)]) as dataset:
+            items, set_aside = read_items(dataset, format, mapping)
+            digest = _contents_digest([file.sha256 for file in dataset.summary()])
+        found.append(ReadBenchmark(str(each), items, len(items), set_aside.total(), digest))
     names = [each.name for each in found]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise SettingError(f"The benchmark {repeated[0]} is given twice")
@@ -71,22 +76,15 @@ def read_benchmarks(
 
 
 def as_store(given: BenchmarkLike) -> Store | None:
-    """Return the store at a place; None for files."""
+    """Return the store at a location; None for files."""
     if isinstance(given, Store):
         return given
     return Store.open(given) if is_store(given) else None
 
 
 def is_store(given: str | Path) -> bool:
-    """Whether a benchmark is a store rather than files."""
+    """Return whether a benchmark is a store rather than files."""
     return is_url(given) or (Path(given).is_dir() and open_backend(given).read("zarr.json") is not None)
-
-
-def _from_files(name: str, format: str | None, mapping: Mapping[str, str] | None) -> ReadBenchmark:
-    with Dataset.open([name]) as dataset:
-        items, set_aside = read_items(dataset, format, mapping)
-        digest = contents_digest([file.sha256 for file in dataset.summary()])
-    return ReadBenchmark(name, items, len(items), set_aside.total(), digest, None)
 
 
 def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
@@ -105,26 +103,19 @@ def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
         return ReadBenchmark(
             store.location, [], num_items, store.plan.num_records - num_items, store.plan.digest(), store
         )
-    digest = contents_digest([file.sha256 for file in store.plan.files])
+    digest = _contents_digest([file.sha256 for file in store.plan.files])
     return ReadBenchmark(store.location, items, len(items), set_aside.total(), digest, has_vectors)
 
 
-def contents_digest(contents: Sequence[str]) -> str:
-    """Return one digest of files from those of their contents."""
+def _contents_digest(contents: Sequence[str]) -> str:
+    """Return one digest for several files from the digests of their contents."""
     return contents[0] if len(contents) == 1 else hashlib.sha256("\n".join(contents).encode()).hexdigest()
-
-
-def sets_in_words(benchmarks: Sequence[ReadBenchmark]) -> str:
-    """Return the number of items and the names of the benchmarks, in words."""
-    items = counted(sum(each.num_items for each in benchmarks), "item")
-    return f"{items} of {', '.join(last_name(each.name) for each in benchmarks)}"
 
 
 SAMPLES_AT_ONCE = 1024
 ITEMS_AT_ONCE = 2048
 _ROUNDING = 1e-6
 """Largest amount by which the cosine of equal vectors is below 1."""
-
 Row = dict[str, Any]
 
 
@@ -142,31 +133,39 @@ def contamination(
     seed: int | None = None,
     listener: Listener = ignore,
 ) -> AgainstTable:
-    """Return the samples of a pool that have items of benchmarks in them: copied, in part, or by their vectors.
+    """Return the samples of a pool that contain items of benchmarks: as copies, in part, or by similar vectors.
 
-    A benchmark is a file of questions, with or without answers, or a store. All planned samples are looked at, or those
-    that the pool's filter keeps. A sample has an item in it from that share of the runs of ngram words of the item's
-    question, or of its solution; case, punctuation, spacing and line breaks do not count. Vectors are compared if the
-    benchmark is a store: a sample is like an item from the cosine threshold up. format and map say how the records of
-    a file are read: map has the fields by the parts that they hold (prompt, and response or answer).
+    A benchmark is a file of questions, with or without answers, or a store. All planned samples are compared, or those
+    that the pool's filter keeps. A sample contains an item if it has at least this share of the n-grams (ngram words)
+    of the item's question or solution; case, punctuation, spacing and line breaks do not count. If the benchmark is a
+    store, vectors are compared, too: a sample matches an item if their cosine is threshold or more. format and map say
+    how the records of a file are read: map has the names of fields by part (prompt, and response or answer).
     """
     pool = Pool.of(pool)
     vectors_only = {"signal": pool.signals, "partial": pool.partial, "threshold": threshold, "seed": seed}
     vectors_only |= {"descriptor": descriptor, "dimension": dimension}
     _check_used(benchmarks, vectors_only, {"format": format, "map": map})
-    spec = _checked(ngram, share, DEFAULT_THRESHOLD if threshold is None else threshold)
+    cosine = DEFAULT_THRESHOLD if threshold is None else threshold
+    if not 2 <= ngram <= 100:
+        raise SettingError(f"A run of {ngram} words is not between 2 and 100 words long")
+    for name, value in (("share", share), ("threshold", cosine)):
+        if not 0 < value <= 1:
+            raise SettingError(f"--{name} {value:g} is not above 0 and at most 1")
+    spec = AgainstSpec(ngram=ngram, share=share, cosine=cosine)
     found = read_benchmarks(benchmarks, format, map, listener)
-    for benchmark in found:
-        if benchmark.sha256 in _own_digests(pool.store):
-            told = f"{benchmark.name} is what {pool.store.location} was planned from: everything matches itself."
-            listener(Warned(told))
+    contents = [file.sha256 for file in pool.store.plan.files]
+    own_digests = {*contents, _contents_digest(contents), pool.store.plan.digest()}
+    for own in (each for each in found if each.sha256 in own_digests):
+        listener(Warned(f"{pool.store.location} was planned from {own.name}, so every sample matches itself."))
     readers = {
         each.name: _readers(pool, each.store, descriptor, dimension, seed or 0)
         for each in found
         if each.store is not None
     }
     matcher = TextMatcher([item for each in found for item in each.items], Threshold(spec.ngram, spec.share))
-    listener(Note(f"Comparing {counted(len(pool.positions), 'sample')} with {sets_in_words(found)}."))
+    items = counted(sum(each.num_items for each in found), "item")
+    names = ", ".join(last_name(each.name) for each in found)
+    listener(Note(f"Comparing {counted(len(pool.positions), 'sample')} with {items} of {names}."))
     rows = list(_text_rows(pool, found, matcher, listener))
     for each in found:
         if each.name in readers:
@@ -188,19 +187,10 @@ def contamination(
     return AgainstTable(pa.Table.from_pylist(rows, schema=SCHEMA), note)
 
 
-def _checked(ngram: int, share: float, threshold: float) -> AgainstSpec:
-    if not 2 <= ngram <= 100:
-        raise SettingError(f"A run of {ngram} words is not between 2 and 100 words long")
-    for name, value in (("share", share), ("threshold", threshold)):
-        if not 0 < value <= 1:
-            raise SettingError(f"--{name} {value:g} is not above 0 and at most 1")
-    return AgainstSpec(ngram=ngram, share=share, cosine=threshold)
-
-
 def _check_used(
     benchmarks: Sequence[BenchmarkLike], vectors_only: Mapping[str, object], files_only: Mapping[str, object]
 ) -> None:
-    """Refuse settings that would change nothing of a comparison with benchmarks."""
+    """Raise SettingError if a setting would have no effect on a comparison with these benchmarks."""
     kinds = {isinstance(each, Store) or is_store(each) for each in benchmarks}
     of_vectors, of_files = (
         ", ".join(f"--{name}" for name, value in given.items() if value is not None and value is not False)
@@ -208,17 +198,11 @@ def _check_used(
     )
     if of_vectors and True not in kinds:
         raise SettingError(
-            f"{of_vectors}: only texts are compared with files. Leave that out, or give a store that was extracted "
-            "with the same model as a benchmark."
+            f"{of_vectors}: only texts are compared with files. Leave that out, or give as a benchmark a store "
+            "that was extracted with the same model."
         )
     if of_files and False not in kinds:
         raise SettingError(f"{of_files}: a store knows how its own records are read. Leave that out.")
-
-
-def _own_digests(store: Store) -> set[str]:
-    """Return the digests that a benchmark has if it is the pool itself, or one of its files."""
-    contents = [file.sha256 for file in store.plan.files]
-    return {*contents, contents_digest(contents), store.plan.digest()}
 
 
 # ---------------------------------------------------------------- texts
@@ -227,7 +211,7 @@ def _own_digests(store: Store) -> set[str]:
 def _text_rows(
     pool: Pool, benchmarks: Sequence[ReadBenchmark], matcher: TextMatcher, listener: Listener
 ) -> Iterator[Row]:
-    """Yield a row for each item that a sample's text has; a block of samples is in memory at a time."""
+    """Yield a row for each item in the text of a sample; one block of samples is in memory at a time."""
     if not matcher.items:
         return
     ends = np.array(list(accumulate(len(each.items) for each in benchmarks)))
@@ -254,7 +238,7 @@ def _text_rows(
 def _readers(
     pool: Pool, benchmark: Store, descriptor: Descriptor | None, dimension: int | None, seed: int
 ) -> tuple[DescriptionReader, DescriptionReader]:
-    """Return what reads the vectors of the pool, and those of a benchmark that can be compared with them."""
+    """Return readers of the vectors of the pool and of the comparable vectors of a benchmark."""
     ours = pool.signal
     theirs = _comparable_signal(ours, benchmark)
     if descriptor == "weighted":
@@ -265,7 +249,7 @@ def _readers(
 
 
 def _comparable_signal(ours: SignalView, benchmark: Store) -> SignalView:
-    """Return the benchmark's signal that belongs to one of the pool: by its name, or the only one that fits."""
+    """Return the signal of the benchmark that fits the pool's signal: the one of the same name, or the only one."""
     others = [benchmark.signal(name) for name in benchmark.signal_names]
     obstacles = {each.name: differences(ours.signal.spec, each.signal.spec, "benchmark") for each in others}
     fitting = [each for each in others if not obstacles[each.name]]
@@ -287,7 +271,7 @@ def _comparable_signal(ours: SignalView, benchmark: Store) -> SignalView:
 def _vector_rows(
     benchmark: ReadBenchmark, ours: DescriptionReader, theirs: DescriptionReader, threshold: float
 ) -> Iterator[Row]:
-    """Yield a row for each sample whose nearest item is near enough."""
+    """Yield a row for each sample that has a cosine of at least threshold with its nearest item."""
     items = theirs.read_all()
     texts = {item.row: excerpt(item.question) for item in benchmark.items}
     ids, our_ids, our_rows = theirs.store.column("sample_id"), ours.store.column("sample_id"), ours.row
@@ -302,7 +286,7 @@ def _vector_rows(
 
 
 def _nearest(vector: Array, items: Array) -> tuple[Float32Array, Places]:
-    """Return the cosine of each vector with the item nearest to it, and which item that is."""
+    """Return the cosine of each vector with its nearest item, and the place of this item."""
     cosine, nearest = np.full(len(vector), -1.0, dtype=np.float32), np.zeros(len(vector), dtype=np.int64)
     for start in range(0, len(items), ITEMS_AT_ONCE):
         found = vector @ items[start : start + ITEMS_AT_ONCE].T
@@ -313,7 +297,7 @@ def _nearest(vector: Array, items: Array) -> tuple[Float32Array, Places]:
     return cosine, Places(nearest)
 
 
-# ---------------------------------------------------------------- what the table says of them
+# ---------------------------------------------------------------- the note
 
 
 def _described(
@@ -322,6 +306,7 @@ def _described(
     rows: Sequence[Row],
     readers: Mapping[str, tuple[DescriptionReader, DescriptionReader]],
 ) -> Iterator[BenchmarkNote]:
+    """Yield the note of each benchmark, with the numbers of items and samples found."""
     signals = {name: NamedSignal(**theirs.made_by["signal"]) for name, (_, theirs) in readers.items()}
     stop = 0
     for benchmark in benchmarks:

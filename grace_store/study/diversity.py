@@ -1,4 +1,4 @@
-"""How diverse subsets are, side by side: clusters covered, Vendi score, distance to the nearest, and random subsets."""
+"""Compare the diversity of subsets and random subsets: clusters covered, Vendi score, distance to the nearest."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.base.finding import Estimate, Finding, SignalNote, Table
+from grace_store.base.finding import Column, Estimate, Finding, SignalNote, Table
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, enumerated, percent
-from grace_store.choose.diversify import open_vectors, places_in
+from grace_store.choose.duplicates import open_vectors, places_in
 from grace_store.choose.select import rank_samples, read_subset
 from grace_store.choose.selection import Subset
 from grace_store.likeness.clusters import cluster_vectors
@@ -28,7 +28,6 @@ from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.study.diversity_tables import (
     DiversityMeasure,
     cluster_rows,
-    clusters_table,
     random_table,
     represented_table,
     subsets_table,
@@ -38,18 +37,18 @@ from grace_store.values.diverse_orders import DiversitySpec
 from grace_store.values.ranking import Ratio
 
 NUM_RANDOM = 200
-"""Random subsets that coverage and entropy are compared with, by default."""
+"""Default number of random subsets for coverage and entropy."""
 _MEASURE_STREAM = 0x636F766572
-"""Added to the seed, so that coverage is not measured by the very clusters that a selection was balanced by."""
+"""Added to the seed, so that coverage is measured by other clusters than those that a selection was balanced by."""
 ALL = "pool"
 """The name of all samples beside the subsets."""
 
 Chosen = tuple[str, ScoreTable, IntArray, str]
-"""A subset: its name, the table that it is of, its rows there, and what says so, for a sentence."""
+"""A subset: its name, its table, its rows in the table, and the name of its file or table in messages."""
 
 
 class DiversitySettings(Settings):
-    """How diversity is measured."""
+    """Settings of the measures of diversity."""
 
     descriptor: str | None = None
     """What stands for a sample: the descriptor of its vectors."""
@@ -73,12 +72,12 @@ def diversity(
     curve: Sequence[DiversitySpec] = (),
     listener: Listener = ignore,
 ) -> Finding:
-    """Say how diverse subsets are, against all done samples of the signal and against random subsets of their size.
+    """Compare the diversity of subsets with all done samples of the signal and with random subsets of the same size.
 
-    subsets are files that ``select`` wrote, scores tables (their best), or subsets in memory. scores is a table whose
-    best are measured too, at each ratio, and whose values are those of the pool. curve has ways to choose
-    (curve_choices makes them): each is tried at the first ratio, to see how much value it gives up for coverage. The
-    pool's filter may also use num_tokens, value and flags, if there are scores.
+    subsets are files that ``select`` wrote, tables of scores (their best samples), or subsets in memory. scores is a
+    table with the values of the pool; its best samples at each ratio are measured, too. curve has choices by value and
+    diversity (made by curve_choices): each is tried at the first ratio, to show how much value it gives up for
+    coverage. With scores, the pool's filter may also use num_tokens, value and flags.
     """
     settings = settings or DiversitySettings()
     random, seed = settings.random, settings.seed
@@ -104,7 +103,7 @@ def diversity(
         "subsets": subsets_table(measured, inside),
         "random": random_table(measure.random),
         "represented": represented_table(rows, measured, settings.show),
-        "clusters": clusters_table(rows),
+        "clusters": Table(columns={name: Column(heading=name) for name in rows[0]}, rows=tuple(rows), is_shown=False),
     }
     notes = measure.notes(measured)
     if curve and table is not None:
@@ -113,12 +112,14 @@ def diversity(
         at = places_in(vectors, ranking.scores.row[ranking.ranked], "the table")
         best = at, ranking.value[ranking.ranked]
         tables["curve"] = trade_curve(vectors, found, *best, shares[0], curve, seed=seed, threads=threads)
-        notes += _curve_notes(tables["curve"])
+        evenness = tables["curve"].column("entropy")[1:-1]
+        if all(isinstance(each, float) and math.isnan(each) for each in evenness):
+            notes.append("The samples lie in one cluster: there is nothing to trade value for.")
     note = PointsNote(**vectors.made_by)
-    signal = {note.signal.name: SignalNote(sha256=note.signal.sha256, num_units=note.signal.num_units)}
+    signals = {note.signal.name: SignalNote(sha256=note.signal.sha256, num_units=note.signal.num_units)}
     return Finding(
         study="diversity",
-        pool=pool.note().model_copy(update={"signals": signal, "partial": note.partial}),
+        pool=pool.note().model_copy(update={"signals": signals, "partial": note.partial}),
         settings={
             "subsets": [name for name, *_ in chosen],
             "scores": None if valued is None else valued.note.spec.model_dump(mode="json"),
@@ -143,7 +144,7 @@ def _compared(
     *,
     has_curve: bool,
 ) -> tuple[Pool, ScoreTable | None, list[Ratio], list[Chosen]]:
-    """Return the pool and the table that the filter leaves, the shares that count as best, and what is measured."""
+    """Return the filtered pool and table, the ratios of the best samples, and the subsets to measure."""
     table = read_scores(scores, steps=False) if isinstance(scores, (str, Path)) else scores
     if table is None and (ratio or has_curve):
         raise SettingError("a ratio or a curve needs values: give --scores")
@@ -151,22 +152,17 @@ def _compared(
     table = table if table is None or pool.kept is None else table.among(pool.rows)
     shares = [*ratio] or (["0.2"] if table is not None and (has_curve or not subsets) else [])
     chosen = [_chosen(subset, number) for number, subset in enumerate(subsets, 1)]
-    chosen += [] if table is None else _best(table, shares)
+    if table is not None:
+        ranking = rank_samples(table)
+        best = ((share, ranking.take(ratio=share).ranked) for share in shares)
+        chosen += [(f"best {share}", ranking.scores, rows, table.what) for share, rows in best]
     for _, scored, _, what in chosen:
         check_plan_of(scored.note, pool.store, what)
     return pool, table, shares, chosen if pool.kept is None else [_among(each, pool.rows) for each in chosen]
 
 
-def _curve_notes(curve: Table) -> list[str]:
-    """Return what is to be known of a curve: whether there are clusters at all."""
-    evenness = curve.column("entropy")[1:-1]
-    if all(isinstance(each, float) and math.isnan(each) for each in evenness):
-        return ["The samples lie in one cluster: there is nothing to trade value for."]
-    return []
-
-
 def _vectors(pool: Pool, scores: ScoreTable | None, descriptor: str | None, listener: Listener) -> Descriptions:
-    """Return the vectors of the pool's samples, by the signal meant, or else the one that was scored."""
+    """Return the vectors of the pool's samples, of the signal that the pool names, or else of the scored signal."""
     named = None if pool.signals is None else pool.signal.name
     signal = named if scores is None else scores.signal_named(named)
     wanted = None if descriptor is None else descriptor_named(descriptor)
@@ -181,14 +177,8 @@ def _chosen(subset: str | Path | Subset, number: int) -> Chosen:
     return str(subset), found.scores, found.chosen, what
 
 
-def _best(table: ScoreTable, shares: Sequence[Ratio]) -> list[Chosen]:
-    """Return the best of a table, for each share."""
-    ranking = rank_samples(table)
-    return [(f"best {share}", ranking.scores, ranking.take(ratio=share).ranked, table.what) for share in shares]
-
-
 def _among(chosen: Chosen, rows: IntArray) -> Chosen:
-    """Return those of a subset that are among some rows of the dataset."""
+    """Return the part of a subset that is among some dataset rows."""
     name, scores, mine, what = chosen
     mine = mine[np.isin(scores.row[mine], rows)]
     if not len(mine):
@@ -196,17 +186,17 @@ def _among(chosen: Chosen, rows: IntArray) -> Chosen:
     return name, scores, mine, what
 
 
-# ---------------------------------------------------------------- what it means
+# ---------------------------------------------------------------- the conclusion
 
 MOST_TOLD = 3
-"""Subsets that have sentences of their own."""
+"""Most subsets with a sentence in the conclusion."""
 NUMBERS_TOLD = 2
-"""Measures of a subset that are told with their numbers; all stand in the table."""
+"""Most measures of a subset with numbers in the conclusion; the table has all."""
 FEWEST_MEASURES = 2
-"""Of four measures, one may well lie outside where nine in ten random subsets lie."""
+"""Measures that must differ: one of four may lie outside the interval of random subsets by chance."""
 
 Beside = tuple[float, Estimate]
-"""A measure of a subset, and where random ones lie."""
+"""A measure of a subset, and the interval of random subsets."""
 
 
 def conclude_diversity(
@@ -214,7 +204,7 @@ def conclude_diversity(
     random: Mapping[int, Mapping[str, Estimate | float]],
     num_clusters: int,
 ) -> str:
-    """Return what every subset is against random ones, and how many near-duplicates it holds; the pool comes first."""
+    """Return sentences that compare each subset with random ones and count near-duplicates; the pool comes first."""
     (_, pool), *subsets = measured
     if not subsets:
         samples, inside = counted(int(pool["num_samples"]), "sample"), counted(num_clusters, "cluster")
@@ -223,7 +213,9 @@ def conclude_diversity(
     for name, each in subsets[:MOST_TOLD]:
         size = int(each["num_samples"] - each["num_without_direction"])
         is_pool = each["num_samples"] == pool["num_samples"]
-        told.append(f"{_named(name)} {_of_subset(each, None if is_pool else random[size])}")
+        name = Path(name).name
+        named = name[:1].upper() + name[1:] if name.startswith("subset ") else f"The subset {name}"
+        told.append(f"{named} {_of_subset(each, None if is_pool else random[size])}")
     rest = len(subsets) - MOST_TOLD
     return " ".join([*told, *([f"{counted(rest, 'more subset')} in the table."] if rest > 0 else [])])
 
@@ -250,11 +242,6 @@ def _of_subset(subset: Mapping[str, float], random: Mapping[str, Estimate | floa
     return f"{_against_random(below, above)} {_alike(subset, 'it')}".strip()
 
 
-def _named(name: str) -> str:
-    name = Path(name).name
-    return name[:1].upper() + name[1:] if name.startswith("subset ") else f"The subset {name}"
-
-
 def _against_random(below: Mapping[str, Beside], above: Mapping[str, Beside]) -> str:
     if below and above:
         return f"is less varied than random subsets of its size by {_beside(below)}, but more by {_beside(above)}."
@@ -266,7 +253,7 @@ def _against_random(below: Mapping[str, Beside], above: Mapping[str, Beside]) ->
 
 
 def _beside(outside: Mapping[str, Beside]) -> str:
-    """Return the first measures beside what random subsets have, and the names of others."""
+    """Return the first measures with the intervals of random subsets, and the names of the others."""
     told = []
     for name, (value, random) in list(outside.items())[:NUMBERS_TOLD]:
         told.append(f"{name} {_shown(value)} (random {_shown(random.low)} to {_shown(random.high)})")
@@ -274,7 +261,7 @@ def _beside(outside: Mapping[str, Beside]) -> str:
 
 
 def _shown(number: float) -> str:
-    """Return a measure as it stands in sentences.
+    """Return a measure with the digits that sentences use.
 
     >>> _shown(11.52), _shown(0.44)
     ('11.5', '0.440')

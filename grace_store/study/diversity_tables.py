@@ -1,4 +1,4 @@
-"""How diversity is measured, and what it costs: measures of subsets, of random ones and of clusters, as tables."""
+"""Measure the diversity of subsets, of random subsets and of clusters, and its cost in value; return tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from grace_store.base.arrays import Array, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.finding import Cell, Column, Estimate, Table
+from grace_store.base.finding import Cell, Column, Estimate, Table, make_columns
 from grace_store.base.text import counted
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import (
@@ -32,11 +32,11 @@ from grace_store.values.diverse_orders import DiversitySpec, Traded, check_weigh
 from grace_store.values.ranking import Ratio, budget
 
 NUM_RANDOM_SPREAD = 10
-"""Random subsets that the costlier Vendi score and nearest distance are compared with, at most."""
+"""Most random subsets for the Vendi score and the nearest distance, which are slow to compute."""
 
 
 class DiversityMeasure:
-    """Measures subsets of one pool; subsets of one size are compared with the same random ones."""
+    """Measures of the subsets of one pool. Subsets of the same size are compared with the same random subsets."""
 
     def __init__(self, pool: Descriptions, clusters: Clusters, num_random: int, seed: int) -> None:
         self._pool, self._clusters, self._num_random, self._seed = pool, clusters, num_random, seed
@@ -44,10 +44,10 @@ class DiversityMeasure:
         if not len(self._alive):
             raise DataError(f"No sample of {pool.made_by['store']} has a direction, so nothing can be compared.")
         self.random: dict[int, dict[str, Estimate | float]] = {}
-        """What random subsets have, by their size: the mean, and what 5 % are below and 5 % above."""
+        """Measures of random subsets by their size: mean, p5 and p95."""
 
     def of(self, places: IntArray, value: FloatArray) -> dict[str, float]:
-        """Measure the samples at some places of the pool, as the columns of the table name it; NaN if not known."""
+        """Measure the samples at these places of the pool; keys are the names of columns, unknown measures are NaN."""
         pool, clusters = self._pool, self._clusters
         alive = places[clusters.label[places] >= 0]
         counts = np.bincount(clusters.label[alive], minlength=clusters.num_clusters)
@@ -87,7 +87,7 @@ class DiversityMeasure:
         }
 
     def notes(self, measured: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:
-        """Return what else is to be known of the measures."""
+        """Return a remark if Vendi scores were computed on a part of the samples."""
         most = max(int(each["vendi_num_samples"]) for _, each in measured)
         if most >= max(each["num_samples"] - each["num_without_direction"] for _, each in measured):
             return []
@@ -96,25 +96,18 @@ class DiversityMeasure:
 
 # ---------------------------------------------------------------- tables
 
-MEASURES = {
-    "share_touched": "touched",
-    "entropy": "evenness",
-    "vendi": "Vendi",
-    "nearest_distance": "nearest",
-}
-"""What random subsets are compared by, with headings."""
-
-
-def _column(name: str, heading: str) -> Column:
-    return Column(heading=heading, digits=1 if name == "vendi" else 3)
+MEASURES = make_columns(
+    share_touched="touched", entropy="evenness", vendi=Column(heading="Vendi", digits=1), nearest_distance="nearest"
+)
+"""Measures that subsets and random subsets are compared by."""
 
 
 def subsets_table(measured: Sequence[tuple[str, Mapping[str, float]]], inside: str) -> Table:
-    columns = {"subset": "subset", "num_samples": "samples", "mean_value": "value", **MEASURES}
+    """Return a row for each subset, the pool first."""
+    columns = make_columns(subset="subset", num_samples="samples", mean_value="value", **MEASURES)
     return Table(
         title=f"{counted(int(measured[0][1]['num_samples']), 'sample')} in {inside}",
-        columns={name: _column(name, heading) for name, heading in columns.items()}
-        | {"share_alike": Column(heading="alike", is_share=True)},
+        columns=columns | {"share_alike": Column(heading="alike", is_share=True)},
         rows=tuple({"subset": name, **each} for name, each in measured),
         about="value: the mean. touched: share of clusters with a sample. evenness: entropy over clusters, 1 if even. "
         "Vendi: effective number of samples. nearest: mean 1 - cos to the nearest. alike: samples with a "
@@ -123,10 +116,10 @@ def subsets_table(measured: Sequence[tuple[str, Mapping[str, float]]], inside: s
 
 
 def random_table(random: Mapping[int, Mapping[str, Estimate | float]]) -> Table:
-    columns = {"num_samples": "samples", **MEASURES}
+    """Return a row for each size of random subsets."""
     return Table(
         title="Random subsets of the same size",
-        columns={name: _column(name, heading) for name, heading in columns.items()},
+        columns=make_columns(num_samples="samples", **MEASURES),
         rows=tuple({"num_samples": count, **each} for count, each in random.items()),
         about="The mean, and where nine in ten random subsets lie.",
     )
@@ -135,10 +128,11 @@ def random_table(random: Mapping[int, Mapping[str, Estimate | float]]) -> Table:
 def cluster_rows(
     ids: Array, clusters: Clusters, value: FloatArray, places: Sequence[IntArray]
 ) -> list[dict[str, Cell]]:
-    """Return each cluster's samples, values and example, and how many of its samples each subset has.
+    """Return a row for each cluster: its size, mean value and example, and its samples in each subset.
 
-    The columns num_chosen_N and representation_N are of the subset N, from 1. The second is the cluster's share of the
-    subset over its share of the pool: 1 is as at random. example is the sample nearest to the cluster's centre.
+    The columns num_chosen_N and representation_N belong to the subset N, from 1. representation_N is the cluster's
+    share of the subset divided by its share of the pool: 1 in a random subset. example is the sample nearest to the
+    cluster's centre.
     """
     num, label = clusters.num_clusters, clusters.label
     finite = np.flatnonzero(np.isfinite(value) & (label >= 0))
@@ -146,7 +140,7 @@ def cluster_rows(
     num_finite = np.bincount(label[finite], minlength=num)
     mean = np.divide(total, num_finite, out=np.full(num, np.nan), where=num_finite > 0)
     natural = clusters.size / clusters.size.sum()
-    # The nearest to the centre comes last in its cluster, the earlier sample where several are.
+    # The nearest to the centre comes last in its cluster; of several, the earliest sample.
     ordered = np.lexsort((-np.arange(len(label)), clusters.similarity, label))
     central = ordered[np.searchsorted(label[ordered], np.arange(num), side="right") - 1]
     sizes = clusters.size.tolist()
@@ -162,20 +156,16 @@ def cluster_rows(
     return rows
 
 
-def clusters_table(rows: Sequence[dict[str, Cell]]) -> Table:
-    return Table(columns={name: Column(heading=name) for name in rows[0]}, rows=tuple(rows), is_shown=False)
-
-
 def represented_table(
     clusters: Sequence[Mapping[str, Cell]], measured: Sequence[tuple[str, Mapping[str, float]]], show: int
 ) -> Table:
-    """Return the clusters that each subset has the most too many samples of, and those it has the most too few of."""
+    """Return the clusters that each subset has most too much of, and the clusters that it has most too little of."""
     rows: list[dict[str, Cell]] = []
     for number, (name, each) in enumerate(measured[1:], 1):
         share = each["num_samples"] / measured[0][1]["num_samples"]
         numbers = np.array([[row[key] for key in (f"num_chosen_{number}", "num_samples")] for row in clusters])
         represented = np.array([row[f"representation_{number}"] for row in clusters])
-        # Chosen beyond what would be as at random; a cluster without any lacks all it should have.
+        # Number chosen minus the number expected at random.
         order = np.argsort(numbers[:, 0] - share * numbers[:, 1], kind="stable")
         over = [i for i in order[::-1].tolist() if represented[i] > 1]
         under = [i for i in order.tolist() if represented[i] < 1]
@@ -183,38 +173,25 @@ def represented_table(
             for row in (clusters[i] for i in some[:show]):
                 same = {key: row[key] for key in ("cluster", "num_samples", "mean_value", "example")}
                 rows.append({"subset": name, "amount": amount, "num_chosen": row[f"num_chosen_{number}"], **same})
-    columns = {
-        "subset": "subset",
-        "amount": "has",
-        "cluster": "of cluster",
-        "num_chosen": "chosen",
-        "num_samples": "samples",
-        "mean_value": "value",
-        "example": "like",
-    }
-    return Table(
-        title="Clusters that subsets have too much or too little of",
-        columns={name: Column(heading=heading) for name, heading in columns.items()},
-        rows=tuple(rows),
-    )
+    columns = make_columns(subset="subset", amount="has", cluster="of cluster", num_chosen="chosen")
+    columns |= make_columns(num_samples="samples", mean_value="value", example="like")
+    return Table(title="Clusters that subsets have too much or too little of", columns=columns, rows=tuple(rows))
 
 
-# ---------------------------------------------------------------- what diversity costs
+# ---------------------------------------------------------------- the cost of diversity
 
 NUM_CURVE_RANDOM = 200
-"""Random subsets that the mean entropy is taken over."""
-
-
+"""Random subsets in the mean entropy."""
 METHODS: tuple[Traded, ...] = ("clusters", "facility", "mmr")
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 BEST, RANDOM = "by value alone", "random"
-"""Names of the curve's two ends among the methods."""
+"""The two ends of the curve, among the names of methods."""
 
 
 def curve_choices(
     methods: Sequence[Traded] = METHODS, weights: Sequence[float] = WEIGHTS, seed: int = 0
 ) -> list[DiversitySpec]:
-    """Return what a curve goes over: every method with every weight."""
+    """Return the choices of a curve: every method with every weight."""
     if not weights:
         raise SettingError("a curve needs at least one weight")
     ascending = sorted({check_weight(each) for each in weights})
@@ -236,10 +213,10 @@ def trade_curve(
     seed: int = 0,
     threads: int | None = None,
 ) -> Table:
-    """Choose in every way at the same budget, and measure value and coverage by the clusters given.
+    """Choose by each of the choices with the same budget, and measure value and coverage of the given clusters.
 
-    at is where the samples to choose from stand in the pool, the best first; value is their values.
-    The first row is of choosing by value alone, the last of choosing at random: what random subsets have on average.
+    at has the places in the pool of the samples to choose from, the best first; value has their values. The first row
+    is the choice by value alone, the last row the mean of random subsets.
     """
     label, count = clusters.label[at], budget(ratio, len(at))
     size = np.bincount(label[label >= 0], minlength=clusters.num_clusters)
@@ -265,11 +242,11 @@ def trade_curve(
         "entropy": float(np.mean([occupancy_entropy(each) for each in counts])),
     }
     tried = (line(each.method, each.weight or 0.0, order) for each, order in zip(choices, orders, strict=True))
-    headings = {"method": "method", "weight": "weight", "mean_value": "value", "value_lost": "value lost"}
-    headings |= {"share_touched": "touched", "entropy": "evenness"}
+    columns = make_columns(method="method", weight=Column(heading="weight", digits=2), mean_value="value")
+    columns |= make_columns(value_lost="value lost", share_touched="touched", entropy="evenness")
     return Table(
         title=f"What diversity costs, for {counted(count, 'sample')}",
-        columns={name: Column(heading=each, digits=2 if name == "weight" else 3) for name, each in headings.items()},
+        columns=columns,
         rows=(line(BEST, None, np.arange(len(at))), *tried, at_random),
         about="value lost: share of what choosing by value gains over choosing at random.",
     )

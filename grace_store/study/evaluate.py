@@ -1,4 +1,4 @@
-"""Compare models trained on subsets with the one trained on the full data, by their benchmark results."""
+"""Compare models trained on subsets with the model trained on the full data, by their benchmark results."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,12 +8,12 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
+from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.text import enumerated
 from grace_store.study.benchmark_results import Entry, Results, read_results, with_items
 
 PLAUSIBLE_PERCENT = (5.0, 2000.0)
-"""A result relative to the full data's outside of this was probably a fraction compared with a percentage."""
+"""Plausible relative scores. Outside this range, a fraction was probably compared with a percentage."""
 NUM_DRAWS = 20_000
 
 
@@ -22,8 +22,8 @@ def evaluate(
 ) -> Finding:
     """Return the relative average of every run in the results.
 
-    full is the run on the full data: its name among the results, or a folder of its own. num_items gives numbers of
-    questions by entry, where the results do not.
+    full is the run on the full data: its name among the results, or another folder. num_items gives numbers of
+    questions by entry, if the results lack them.
     """
     counts = num_items or {}
     runs = with_items((run for path in results for run in read_results(path)), counts)
@@ -35,10 +35,12 @@ def evaluate(
         raise SettingError(f"there is no run besides {reference.name} to compare with it")
     averages = [relative_average(run, reference, seed=seed) for run in others]
     names = _told_apart([run.name for run in others])
+    told = enumerated([f"{average.text(1)} for {name}" for name, average in zip(names, averages, strict=True)])
     return Finding(
         study="evaluate",
         settings={"full": reference.name, "items": dict(counts), "seed": seed},
-        conclusion=_conclusion(dict(zip(names, averages, strict=True)), reference.name),
+        conclusion=f"The relative average is {told}. 100 is as good as {reference.name}, which was trained on the full "
+        "data.",
         tables={
             "averages": _averages_table(names, averages),
             "entries": _entries_table(dict(zip(names, others, strict=True)), reference),
@@ -48,7 +50,7 @@ def evaluate(
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
-    """Return names of runs, a number behind those that were there before.
+    """Return names of runs; a repeated name gets a number.
 
     >>> _told_apart(["grace", "random", "grace"])
     ['grace', 'random', 'grace (2)']
@@ -61,26 +63,18 @@ def _told_apart(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _conclusion(averages: Mapping[str, Estimate], full: str) -> str:
-    told = enumerated([f"{average.text(1)} for {name}" for name, average in averages.items()])
-    return f"The relative average is {told}. 100 is as good as {full}, which was trained on the full data."
-
-
 def _averages_table(names: Sequence[str], averages: Sequence[Estimate]) -> Table:
     rows = ({"run": name, "average": average} for name, average in zip(names, averages, strict=True))
-    columns = {
-        "run": Column(heading="run"),
-        "average": Column(heading="relative average, 95 %", digits=1, chance=100.0),
-    }
+    columns = make_columns(run="run", average=Column(heading="relative average, 95 %", digits=1, chance=100.0))
     about = "Mean over benchmarks of 100 score / score of the full data."
     if any(average.is_known for average in averages):
-        about += " The interval is what the number of questions leaves open, not what another training would give."
+        about += " The interval covers the finite number of questions, not the variation between trainings."
     return Table(title="Relative averages", columns=columns, rows=tuple(rows), about=about, is_drawn=True)
 
 
 def _entries_table(runs: Mapping[str, Results], full: Results) -> Table:
-    """Return a row for each entry, with the score of each run, and that in percent of the full data's."""
-    columns = {"entry": Column(heading="benchmark"), "full": Column(heading=full.name, digits=1)}
+    """Return a row for each entry, with the score of each run, also in percent of the score of the full data."""
+    columns = make_columns(entry="benchmark", full=Column(heading=full.name, digits=1))
     rows: dict[str, dict[str, Cell]] = {
         name: {"entry": name, "full": entry.score, "num_items": entry.num_items} for name, entry in full.entries.items()
     }
@@ -98,7 +92,7 @@ def _entries_table(runs: Mapping[str, Results], full: Results) -> Table:
 
 
 def _notes(runs: Sequence[Results], full: Results) -> Iterator[str]:
-    """Yield what was left out, what looks wrong, and how much one question is worth."""
+    """Yield remarks on entries left out, on implausible scores, and on the weight of one question."""
     known = _known(runs[0], full)
     if fixed := [name for name in full.entries if name not in known]:
         yield f"Numbers of questions not known, scores taken as they are: {', '.join(fixed)}."
@@ -132,9 +126,9 @@ def _find_full(runs: Sequence[Results], full: str, counts: Mapping[str, int]) ->
 def relative_average(subset: Results, full: Results, *, seed: int = 0) -> Estimate:
     """Return the mean over entries of 100 m(subset) / m(full), with its interval and the number of entries.
 
-    The interval is what the numbers of questions leave open, not what another training would give: both runs' rates
-    are drawn independently for every entry, as far as the right answers seen, or the standard errors, allow. Entries
-    whose numbers of questions are not known are taken as they are; if none is known, there is no interval.
+    The interval covers the finite numbers of questions, not the variation between trainings: for every entry, the rates
+    of both runs are drawn independently from the posterior of the right answers, or by the standard errors. Entries
+    without a known number of questions count as exact; if no number is known, there is no interval.
     """
     _check_comparable(subset, full)
     relative, known = relative_scores(subset, full), _known(subset, full)
@@ -148,7 +142,7 @@ def relative_scores(subset: Results, full: Results) -> dict[str, float]:
 
 
 def one_question(subset: Results, full: Results) -> dict[str, float]:
-    """Return how far one more right answer to an entry moves the average, where its number of questions is known."""
+    """Return the change of the average by one more right answer, for each entry with a known number of questions."""
     return {
         name: 100 * (100 / count) / entry.score / len(full.entries)
         for name, entry in full.entries.items()
@@ -157,13 +151,15 @@ def one_question(subset: Results, full: Results) -> dict[str, float]:
 
 
 def _known(subset: Results, full: Results) -> dict[str, int | None]:
-    """Return the entries that rates are drawn for, with their numbers of questions; None if only an error is known."""
-    counts = {name: subset.entries[name].num_items or entry.num_items for name, entry in full.entries.items()}
-    return {name: count for name, count in counts.items() if count or _have_errors(name, subset, full)}
+    """Return entries to draw rates for, with numbers of questions; None if only standard errors are known."""
+    pairs = {name: (subset.entries[name], entry) for name, entry in full.entries.items()}
+    counts = {name: ours.num_items or theirs.num_items for name, (ours, theirs) in pairs.items()}
+    have_errors = {name: all(each.stderr and 0 < each.score < 100 for each in pair) for name, pair in pairs.items()}
+    return {name: count for name, count in counts.items() if count or have_errors[name]}
 
 
 def _check_comparable(subset: Results, full: Results) -> None:
-    """Raise DataError if the runs were not asked the same, or if nothing can be relative to the full data's."""
+    """Raise DataError if the runs have different entries or questions, or if a score of the full data is 0."""
     missing = sorted(set(full.entries) - set(subset.entries))
     extra = sorted(set(subset.entries) - set(full.entries))
     if missing or extra:
@@ -193,10 +189,6 @@ def _differ(ours: object, theirs: object) -> bool:
     return ours is not None and theirs is not None and ours != theirs
 
 
-def _have_errors(name: str, *runs: Results) -> bool:
-    return all(run.entries[name].stderr and 0 < run.entries[name].score < 100 for run in runs)
-
-
 def _draws_of_average(
     subset: Results, full: Results, relative: dict[str, float], known: dict[str, int | None], seed: int
 ) -> FloatArray:
@@ -211,14 +203,14 @@ def _draws_of_average(
 
 
 def _draws(entry: Entry, count: int | None, name: str, generator: np.random.Generator) -> FloatArray:
-    """Return rates that would give the score seen: draws of Jeffreys' posterior, which has a width at 0 and 1 too.
+    """Return draws of the rate of right answers from Jeffreys' posterior, which has a width at 0 and 1, too.
 
-    A standard error stands for the number of questions that would give it: of a group's or a weighted score it is
-    another than the number asked.
+    A standard error is converted to a number of questions. For the score of a group, or a weighted score, that number
+    differs from the number of questions asked.
     """
     if entry.score > 100:
         raise DataError(f"{name} is {entry.score:g}, no percentage, so its number of questions gives no interval.")
     rate = entry.score / 100
     number = rate * (1 - rate) / (entry.stderr / 100) ** 2 if entry.stderr and 0 < rate < 1 else count
-    assert number is not None, "else the entry is taken as it is"
+    assert number is not None, "other entries count as exact"
     return generator.beta(rate * number + 0.5, (1 - rate) * number + 0.5, NUM_DRAWS)

@@ -1,4 +1,4 @@
-"""Fidelity: does the proxy follow the gradient, on the user's own data? Whole gradients against stored proxies."""
+"""Fidelity: does the proxy follow the gradient on the user's data? Compare whole gradients with stored proxies."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pydantic import Field
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.base.finding import WIDE, Cell, Column, Estimate, Finding, Table
+from grace_store.base.finding import WIDE, Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.settings import ExtractSpec, RunOptions, Settings
 from grace_store.base.text import counted
 from grace_store.base.watch import Watch
@@ -29,16 +29,16 @@ from grace_store.values.ranking import budget, rank
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0
 TOO_WIDE = 0.25
-"""Half-width from which on the interval of a correlation says nothing about the order."""
+"""Largest half-width with which the interval of a correlation says something about the order."""
 KEPT_ORDER = {
     0.7: "the order of whole gradients",
     0.3: "much of the order of whole gradients, not all of it",
     0.0: "little of the order of whole gradients",
     -np.inf: "nothing of the order of whole gradients",
 }
-"""Words for how much of the order is kept, by the correlation that the interval lies above."""
+"""Words for the share of the order that is kept, by the correlation that the whole interval exceeds."""
 PROXY_SCORES = "proxy"
-"""The name of the stored scores beside those of each set of parameters."""
+"""The name of the stored scores among the sets of parameters."""
 
 
 class FidelitySettings(Settings):
@@ -73,12 +73,12 @@ class FidelitySettings(Settings):
 
 
 def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listener: Listener = ignore) -> Finding:
-    """Take whole gradients of a seeded sample of the done ones, and compare their alignments with the stored ones."""
+    """Compute whole gradients of random done samples, and compare their alignments with the stored ones."""
     settings, pool = settings or FidelitySettings(), Pool.of(pool)
     view = pool.signal
     if view.signal.spec.kind != "proxy":
         raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is measured for a proxy signal")
-    budget(settings.ratio, 0)  # raises SettingError for what is no ratio
+    budget(settings.ratio, 0)  # raises SettingError if this is not a ratio
     reader = SignalReader(pool.store, (view.name,), pool.wanted, reads=())
     positions, true = _gradients(pool, _choose(reader, settings.samples, settings.seed), settings, listener)
     samples = samples_at(view, positions)
@@ -91,6 +91,9 @@ def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listen
     ids = [each.sample_id for each in samples]
     amount = f"{counted(len(proxy), 'sample')}, {counted(num_steps, 'step')}"
     title = f"The proxy of signal {view.name} against gradients, {amount}"
+    values = {name: Column(heading=name) for name in ("sample_id", *scores)}
+    by_sample = zip(ids, *(found.value.tolist() for found in scores.values()), strict=True)
+    value_rows = tuple(dict(zip(values, row, strict=True)) for row in by_sample)
     return Finding(
         study="fidelity",
         pool=pool.note(reader),
@@ -99,7 +102,7 @@ def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listen
         numbers={"signal": view.name, "num_samples": len(proxy), "num_steps": num_steps, "by_chance": by_chance},
         tables={
             "spaces": _space_table(title, spaces, settings.ratio),
-            "values": _value_table(ids, scores),
+            "values": Table(title="Values of samples", columns=values, rows=value_rows, is_shown=False),
             "steps": _step_table(ids, scores),
         },
         notes=(f"Rank correlations with 95 % intervals over samples; two random choices would share {by_chance:.2f}.",),
@@ -107,23 +110,15 @@ def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listen
 
 
 def _space_table(title: str, spaces: Mapping[str, Mapping[str, Estimate]], ratio: str) -> Table:
-    columns = {
-        "parameters": Column(heading="over parameters"),
-        "value": Column(heading="value", digits=2, chance=0.0),
-        "answer_alignment": Column(heading="answer alignment", digits=2),
-        "history_alignment": Column(heading="history alignment", digits=2),
-        "chosen": Column(heading=f"best {ratio} shared", digits=2),
-    }
+    columns = make_columns(
+        parameters="over parameters",
+        value=Column(heading="value", digits=2, chance=0.0),
+        answer_alignment=Column(heading="answer alignment", digits=2),
+        history_alignment=Column(heading="history alignment", digits=2),
+        chosen=Column(heading=f"best {ratio} shared", digits=2),
+    )
     rows = tuple({"parameters": name, **space} for name, space in spaces.items())
     return Table(title=title, columns=columns, rows=rows, is_drawn=True)
-
-
-def _value_table(ids: Sequence[str], scores: Mapping[str, RaggedScores]) -> Table:
-    """Return each sample's value by the proxy and by each set of parameters."""
-    columns = {name: Column(heading=name) for name in ("sample_id", *scores)}
-    each = zip(ids, *(found.value.tolist() for found in scores.values()), strict=True)
-    rows = tuple(dict(zip(columns, row, strict=True)) for row in each)
-    return Table(title="Values of samples", columns=columns, rows=rows, is_shown=False)
 
 
 def _step_table(ids: Sequence[str], scores: Mapping[str, RaggedScores]) -> Table:
@@ -142,7 +137,7 @@ def _step_table(ids: Sequence[str], scores: Mapping[str, RaggedScores]) -> Table
 
 
 def _choose(reader: SignalReader, num_samples: int, seed: int) -> list[int]:
-    """Return positions of a random few of the done samples, ascending: a function of the seed and the rows alone."""
+    """Return positions of random done samples, ascending: a function of the seed and the rows alone."""
     view = reader.views[0]
     blocks = [(block.sample, block.row) for block in reader.map(lambda block: block)]
     sample = np.concatenate([each for each, _ in blocks]) if blocks else np.zeros(0, np.int64)
@@ -157,10 +152,11 @@ def _choose(reader: SignalReader, num_samples: int, seed: int) -> list[int]:
 def _gradients(
     pool: Pool, chosen: Sequence[int], settings: FidelitySettings, listener: Listener
 ) -> tuple[list[int], dict[str, list[FloatArray]]]:
-    """Return the positions of the samples that can still be used, and their Grams for each set of parameters."""
+    """Return the positions of the usable samples, and their Grams for each set of parameters."""
     from grace_store.model.gradients.true_gradients import open_gradients
 
-    view, options = pool.signal, RunOptions(device=settings.device, threads=_num_threads(pool))
+    threads = pool.threads if isinstance(pool.threads, int) else None
+    view, options = pool.signal, RunOptions(device=settings.device, threads=threads)
     model = settings.model or view.signal.origin["model"]
     adapter = settings.adapter or view.signal.origin.get("adapter")
     check_same(view, model, ExtractSpec(), options, model_door(PROXY), adapter)
@@ -202,10 +198,6 @@ def _gradients(
     return positions, grams
 
 
-def _num_threads(pool: Pool) -> int | None:
-    return pool.threads if isinstance(pool.threads, int) else None
-
-
 def _compare(proxy: RaggedScores, true: RaggedScores, settings: FidelitySettings) -> dict[str, Estimate]:
     each = np.arange(len(proxy.value) + 1)
     drawn = {"draws": settings.draws, "seed": settings.seed}
@@ -220,7 +212,7 @@ def _compare(proxy: RaggedScores, true: RaggedScores, settings: FidelitySettings
 def conclude_fidelity(
     spaces: Mapping[str, Mapping[str, Estimate]], num_samples: int, ratio: str, by_chance: float
 ) -> str:
-    """Return whether the proxy keeps the order of whole gradients and their subset, or that samples are too few."""
+    """Return whether the proxy keeps the order of whole gradients and the subset, or whether samples are too few."""
     name, space = next(iter(spaces.items()))
     value = space["value"]
     over = f"over {counted(num_samples, 'sample')}"
@@ -236,14 +228,11 @@ def conclude_fidelity(
     order = f"The proxy keeps {share}: {over}, values have a rank correlation of {value.text(2)}"
     others = [f"{each['value'].text(2)} over {other}" for other, each in spaces.items() if other != name]
     more = f" ({', '.join(others)})" if others else ""
-    return f"{order}{more}. {_of_subset(space['chosen'], ratio, by_chance)}"
-
-
-def _of_subset(chosen: Estimate, ratio: str, by_chance: float) -> str:
+    chosen = space["chosen"]
     both = f"of the best {ratio}, both share {chosen.text(2)}, and random choices would share {by_chance:.2f}"
     if chosen.low > by_chance:
-        return f"It chooses much like gradients would: {both}."
-    return f"That its subset is theirs is not shown: {both}."
+        return f"{order}{more}. It chooses much like gradients would: {both}."
+    return f"{order}{more}. That its subset is theirs is not shown: {both}."
 
 
 STUDY = Study(

@@ -1,4 +1,4 @@
-"""One sample for a person: its segments with all that the store knows of each, and the samples nearest to it."""
+"""Show one sample: its segments with all stored signals, and the nearest samples."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
-from grace_store.base.finding import Cell, Column, Finding, Table
+from grace_store.base.finding import Cell, Column, Finding, Table, make_columns
 from grace_store.base.states import flag_names
 from grace_store.base.text import counted, one_line
 from grace_store.choose.duplicates import scored_pool
@@ -29,10 +29,10 @@ from grace_store.values.methods.method import ScoreSpec
 
 
 def inspect(pool: PoolLike, sample: str) -> dict[str, Any]:
-    """Return a sample (its id, or #ROW) as sample_view does, scored by the defaults, and why it was set aside.
+    """Return a sample (its id, or #ROW) as sample_view does, with default scores, and why the sample was set aside.
 
-    Before there is any signal it is only planned: its text, split, without values. The pool says which signal is meant
-    and where the dataset is; a sample that its filter leaves out is shown all the same.
+    Without any signal in the store, the result is the text by segments, without values. The pool names the signal and
+    the location of the dataset. A sample that the pool's filter leaves out is shown, too.
     """
     pool = Pool.of(pool)
     store = pool.store
@@ -45,7 +45,7 @@ def inspect(pool: PoolLike, sample: str) -> dict[str, Any]:
 
 
 def planned_view(store: Store, sample: int, data: Sequence[str | Path] | None = None) -> dict[str, Any]:
-    """Return a sample as it was planned: where it lies, and its text by segments if the dataset is there."""
+    """Return a planned sample: its place in the store, and its text by segments if the dataset is there."""
     rows = store.samples(sample, sample + 1)
     result: dict[str, Any] = {
         "sample_id": rows.sample_id[0],
@@ -74,12 +74,12 @@ def planned_view(store: Store, sample: int, data: Sequence[str | Path] | None = 
 def sample_view(
     view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str | Path] | None = None
 ) -> dict[str, Any]:
-    """Return a sample's segments with all signals; the texts are None if the dataset is out of reach."""
+    """Return the segments of a sample with all stored signals; texts are None if the dataset cannot be read."""
     result = planned_view(view.store, sample, data) | {"signal": view.name, "state": view.state(sample)}
     if result["state"] == "done" and not view.per_sample:
         found = _signals(view, sample, spec, [segment["text"] for segment in result["segments"]])
         return result | found | {"flags": found["flags"] + (result["flags"] or [])}
-    if result["state"] == "done":  # one vector for the sample: there are no steps to score
+    if result["state"] == "done":  # the sample has one vector and no steps
         numbers = {name: float(view.sample_value(f"sample_{name}", sample)) for name in ("loss", "norm")}
         result |= {"value": None, "num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
     return result
@@ -113,6 +113,14 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
 
 COUNT = 10
 """Default number of neighbours."""
+COLUMNS = make_columns(
+    cosine=Column(heading="cosine", digits=4),
+    value=Column(heading="value", digits=4),
+    sample_id="sample",
+    row="row",
+    text="prompt and answer",
+)
+"""Columns of the table of neighbours."""
 
 
 def neighbours(
@@ -127,11 +135,11 @@ def neighbours(
     scores: ScoreTable | None = None,
     listener: Listener = ignore,
 ) -> Finding:
-    """Find the samples of a pool with the largest cosine to a sample (its id, or #ROW); least: with the smallest.
+    """Find the samples of a pool with the largest cosine to a sample (its id, or #ROW); with least, the smallest.
 
-    Instead of a sample, the vectors of any trace may be given: (K+1, d), the answer last, from the signal's own model.
-    Every done sample of the pool is compared, exactly; one whose descriptor is zero is left out. Values are those of
-    scores, whose step scores also serve the descriptor weighted; without them, values are GRACE's by its defaults.
+    Instead of a sample, the vectors of any trace may be given: (K+1, d), the answer last, from the signal's model.
+    The search is exact and covers every done sample of the pool, except samples with a descriptor of zeros. Values and
+    the step scores for the descriptor weighted come from scores; without scores, values are GRACE's default scores.
     """
     if count < 1:
         raise SettingError(f"{count} neighbours are below 1")
@@ -141,7 +149,7 @@ def neighbours(
     if scores is not None:
         check_plan_of(scores.note, pool.store, scores.what)
     pool = scored_pool(pool, scores)
-    # All samples are read: the one asked for need not pass the filter itself.
+    # All samples are read because the given sample need not pass the filter.
     weights = scores if descriptor == "weighted" else None
     reader = DescriptionReader.of(
         Pool.of(pool, where=None), descriptor, dimension=dimension, seed=seed or 0, scores=weights
@@ -163,15 +171,16 @@ def neighbours(
     rows, missing_text = _rows(samples_at(reader.view, places, pool.data), scores, has_steps=not reader.view.per_sample)
     asked: Mapping[str, Cell] = rows.pop(0) if place is not None else {}
     rows = [{"cosine": cosine, **row} for row, cosine in zip(rows, cosines[there].tolist(), strict=True)]
-    title = "Least aligned" if least else "Nearest"
     by = str(reader.made_by["descriptor"])
+    title = f"{'Least aligned' if least else 'Nearest'}, by {by} of {reader.view.name}"
+    first = _least(rows) if least else _nearest(rows)
     return Finding(
         study="neighbours",
         pool=pool.note(reader.vectors),
         settings={"count": count, "least": least, "descriptor": by},
-        conclusion=_conclusion(rows, asked, least=least),
+        conclusion=" ".join([first, *_questions(rows, asked), *_values(rows, asked)]),
         numbers={"sample_id": asked.get("sample_id"), "value": asked.get("value"), "signal": reader.view.name},
-        tables={"neighbours": _table(rows, f"{title}, by {by} of {reader.view.name}")},
+        tables={"neighbours": Table(title=title, columns=COLUMNS, rows=tuple(rows))},
         notes=() if missing_text is None else (f"Texts are not shown: {missing_text}",),
     )
 
@@ -179,7 +188,7 @@ def neighbours(
 def _rows(
     samples: Sequence[StoredSample], scores: ScoreTable | None, *, has_steps: bool
 ) -> tuple[list[dict[str, Cell]], str | None]:
-    """Return samples with values and texts, and why there are no texts if there are none."""
+    """Return rows of samples with values and texts, and the reason if texts are missing."""
     values = np.full(len(samples), np.nan)
     if scores is not None:
         values = scores.values_of(np.array([each.row for each in samples], dtype=np.int64))
@@ -205,17 +214,6 @@ def _rows(
     ], missing_text
 
 
-def _table(rows: Sequence[dict[str, Cell]], title: str) -> Table:
-    columns = {
-        "cosine": Column(heading="cosine", digits=4),
-        "value": Column(heading="value", digits=4),
-        "sample_id": Column(heading="sample"),
-        "row": Column(heading="row"),
-        "text": Column(heading="prompt and answer"),
-    }
-    return Table(title=title, columns=columns, rows=tuple(rows))
-
-
 def read_vectors(path: str | Path) -> Float32Array:
     """Read the vectors of one trace from a .npy file: (K+1, d) numbers, the answer last. No pickles."""
     try:
@@ -223,7 +221,7 @@ def read_vectors(path: str | Path) -> Float32Array:
     except FileNotFoundError:
         raise DataError(f"{path} is not there; --vectors takes an array in the .npy format.") from None
     except (OSError, ValueError, EOFError) as error:
-        # For a file that is not its own, numpy says how to read pickles, which nobody should.
+        # The message of numpy for another kind of file recommends to allow pickles, which is unsafe.
         why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         raise DataError(
             f"{path} cannot be read as an array of numbers in the .npy format{why}; `numpy.save` writes one."
@@ -267,18 +265,15 @@ def _descriptor_of_trace(reader: DescriptionReader, vectors: Float32Array) -> Fl
     return vector
 
 
-# ---------------------------------------------------------------- what it means
+# ---------------------------------------------------------------- the conclusion
 
 
-def _conclusion(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], *, least: bool) -> str:
-    """Return what the neighbours say, in a sentence or two."""
-    if not found:
-        return "No other sample can be compared with it."
-    told = (_least(found) if least else _nearest(found), _questions(found, asked), _values(found, asked))
-    return " ".join(each for each in told if each)
+NO_OTHERS = "No other sample can be compared with it."
 
 
 def _nearest(found: Sequence[Mapping[str, Any]]) -> str:
+    if not found:
+        return NO_OTHERS
     first = f"{found[0]['sample_id']} ({found[0]['cosine']:.4f})"
     num_same = sum(each["cosine"] >= DEFAULT_THRESHOLD for each in found)
     if not num_same:
@@ -288,6 +283,8 @@ def _nearest(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _least(found: Sequence[Mapping[str, Any]]) -> str:
+    if not found:
+        return NO_OTHERS
     first = f"{found[0]['sample_id']} ({found[0]['cosine']:.4f})"
     num_against = sum(each["cosine"] < 0 for each in found)
     if not num_against:
@@ -298,19 +295,17 @@ def _least(found: Sequence[Mapping[str, Any]]) -> str:
     return f"{many} shown pull the other way, {first} the most."
 
 
-def _questions(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
-    if asked.get("prompt") is None:
-        return ""
-    num_same = sum(each["prompt"] == asked["prompt"] for each in found)
+def _questions(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> list[str]:
+    num_same = sum(each["prompt"] == asked["prompt"] for each in found) if asked.get("prompt") is not None else 0
     verb = "answers" if num_same == 1 else "answer"
-    return f"{num_same} of the {len(found)} {verb} the same question." if num_same else ""
+    return [f"{num_same} of the {len(found)} {verb} the same question."] if num_same else []
 
 
-def _values(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
+def _values(found: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> list[str]:
     values = [each["value"] for each in found if each["value"] is not None]
     if not values:
-        return ""
+        return []
     low, high = f"{min(values):.4f}", f"{max(values):.4f}"
     theirs = f"Values of those shown: {low} to {high}" if len(values) > 1 else f"Its value is {low}"
     own = "" if asked.get("value") is None else f"; that of {asked['sample_id']} is {asked['value']:.4f}"
-    return f"{theirs}{own}."
+    return [f"{theirs}{own}."]

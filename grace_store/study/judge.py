@@ -1,4 +1,4 @@
-"""Judge: do stored signals agree with what people know? Every measure of a store against labels of traces or steps."""
+"""Judge: do stored signals agree with labels? Compare every measure of a store with labels of traces or steps."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from pydantic import Field
 from grace_store.base.arrays import Array, FloatArray, IntArray, offsets_of, sum_by_sample
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
-from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
+from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, one_line
 from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
@@ -40,8 +40,9 @@ from grace_store.values.roc import (
 )
 
 FEWEST_LABELS = 5
-"""Right ones and wrong ones that there must be of either."""
+"""Fewest right labels, and fewest wrong labels."""
 MAX_KINDS = 24
+"""Most kinds of error in the tables."""
 ABOUT_AREAS = (
     "Share of pairs, one right and one wrong, in which the right one has the better score, with 95 % intervals over "
     "questions; 0.50 is chance. same question: pairs of one question. held fixed: pairs with the same position (of "
@@ -73,19 +74,19 @@ class JudgeSettings(Settings):
     wrong_steps: str | None = None
     """Field with a list of the wrong steps' numbers, from 1. [default: not used]"""
     kind: str | None = None
-    """Field that names kinds of error; each is judged by itself, too. [default: that of the format, if any]"""
+    """Field that names kinds of error; each kind is judged separately, too. [default: that of the format, if any]"""
     question: str | None = None
     """Field that traces of one question share. [default: the prompt]"""
     score: ScoreSpec = ScoreSpec()
     samples: int = Field(default=10_000, ge=1)
-    """Most samples to judge; of more, these are drawn at random."""
+    """Most samples to judge; if there are more, a random part of them is judged."""
     draws: int = Field(default=400, ge=1)
     """Random draws of questions behind each interval."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random draws."""
 
     def labels(self) -> LabelsNote | None:
-        """Return which labels are asked for; None for those of the format."""
+        """Return the labels that the settings name; None for those of the format."""
         asked = {"traces": self.label, "first_wrong": self.first_wrong, "wrong_steps": self.wrong_steps}
         given = {says: name for says, name in asked.items() if name is not None}
         if len(given) > 1:
@@ -96,7 +97,7 @@ class JudgeSettings(Settings):
 
 
 def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Listener = ignore) -> Finding:
-    """Measure how well every stored signal tells what labels call right from what they call wrong."""
+    """Measure how well every stored signal separates right traces or steps from wrong ones, by labels."""
     settings, pool = settings or JudgeSettings(), Pool.of(pool)
     note = resolve_labels(pool.store, settings.labels(), settings.kind, settings.question)
     names, skipped = pool.stepwise()
@@ -131,12 +132,15 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
 
 
 def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
-    """Return what each measure sees, over all errors and by kind of error."""
+    """Return the tables of all measures: over all errors, and by kind of error."""
     of = f"{items.num_right} right and {items.num_wrong} wrong {items.of} of {counted(items.num_questions, 'question')}"
-    areas = {name: Column(heading=heading, digits=2, chance=CHANCE, fewest=FEWEST_PAIRS) for name, heading in AREAS}
-    if holds_fixed(items):  # a page draws the first column of areas: the one that conclusions are drawn from
+    names = ("all_pairs", "same_question", "held_fixed", "both")
+    areas = {
+        name: Column(heading=name.replace("_", " "), digits=2, chance=CHANCE, fewest=FEWEST_PAIRS) for name in names
+    }
+    if holds_fixed(items):  # first, because a page draws the first column of areas
         areas = {"held_fixed": areas.pop("held_fixed"), **areas}
-    columns = {"measure": Column(heading="measure"), "better": Column(heading="better is"), **areas}
+    columns = make_columns(measure="measure", better="better is", **areas)
     chance: dict[str, Cell] = {"measure": "chance", "better": "", **dict.fromkeys(areas, CHANCE)}
     about = ABOUT_AREAS
     if items.chance_of_first_errors is not None:
@@ -151,26 +155,24 @@ def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
         by_kind = {kind: Column(heading=kind, digits=2, fewest=FEWEST_PAIRS) for kind in items.kinds}
         tables[f"{items.of}_by_kind"] = Table(
             title=f"{items.of.capitalize()} by kind of error, position and length held fixed",
-            columns={"measure": Column(heading="measure"), **by_kind},
+            columns=make_columns(measure="measure") | by_kind,
             rows=({"measure": NUM_WRONG, **items.kinds}, *items.by_kind),
         )
     return tables
 
 
 NUM_WRONG = "wrong ones"
-"""The row of a table by kind of error that counts them."""
-AREAS = (
-    ("all_pairs", "all pairs"),
-    ("same_question", "same question"),
-    ("held_fixed", "held fixed"),
-    ("both", "both"),
-)
+"""The row with the numbers of wrong items in the table by kind of error."""
 
 
 def _chosen(reader: SignalReader, pool: Pool, settings: JudgeSettings) -> IntArray:
-    """Return positions of samples that all signals have, ascending; a seeded draw of them if there are many."""
-    shared = reader.map(_in_all, pool.threads)
-    done = np.concatenate([np.zeros(0, np.int64), *shared])
+    """Return positions of samples that all signals have, ascending; a random part of them if there are many."""
+
+    def in_all(block: SampleBlock) -> IntArray:
+        samples: list[IntArray] = [each.sample for each in block.signals]
+        return reduce(np.intersect1d, samples)
+
+    done = np.concatenate([np.zeros(0, np.int64), *reader.map(in_all, pool.threads)])
     if not len(done):
         names = ", ".join(reader.names)
         raise SettingError(
@@ -178,16 +180,10 @@ def _chosen(reader: SignalReader, pool: Pool, settings: JudgeSettings) -> IntArr
         )
     if len(done) <= settings.samples:
         return done
-    # Whole units, one after the other: neighbours stay together, which are often traces of one question.
+    # Whole units, because neighbours are often traces of one question.
     unit = done // reader.store.plan.samples_per_unit
     turn = np.argsort(rank(random_values(settings.seed, np.arange(unit[-1] + 1))))
     return np.sort(done[np.argsort(turn[unit], kind="stable")[: settings.samples]])
-
-
-def _in_all(block: SampleBlock) -> IntArray:
-    """Return the positions of a block's samples that every signal has."""
-    samples: list[IntArray] = [each.sample for each in block.signals]
-    return reduce(np.intersect1d, samples)
 
 
 # ---------------------------------------------------------------- measures
@@ -195,15 +191,16 @@ def _in_all(block: SampleBlock) -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """One measure of all labelled samples, larger where it takes them for right."""
+    """One measure of all labelled samples; larger values predict right ones."""
 
     measure: str
     better: str
-    """What is taken for a sign of being right: higher, lower, more, earlier, or a dash."""
+    """The sign of a right one in words: higher, lower, more, earlier, or a dash."""
     signal: str | None = None
     step: FloatArray | None = None
-    """Flat, K to a sample."""
+    """A value for each step, flat."""
     trace: FloatArray | None = None
+    """A value for each trace."""
 
 
 def _response_tokens(sizes: SignalSamples) -> FloatArray:
@@ -217,7 +214,7 @@ def _step_positions(sizes: SignalSamples) -> IntArray:
 
 
 def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Listener) -> SignalSamples:
-    """Return what a signal has of some samples."""
+    """Read the Grams and statistics of a signal for the samples at these positions."""
     listener(Note(f"Reading signal {view.name}."))
     wanted = np.zeros(view.store.plan.num_samples, dtype=np.bool_)
     wanted[positions] = True
@@ -226,6 +223,7 @@ def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Lis
 
 
 def _of_signal(name: str, columns: SignalSamples, spec: ScoreSpec) -> Iterator[Measured]:
+    """Yield all measures of a signal."""
     scores = score_ragged(columns.num_steps, columns.gram, columns.num_tokens, spec)
     starts, of_steps = scores.offsets[:-1], is_step(columns.num_steps)
     answer, history = scores.answer_alignment, scores.history_alignment
@@ -243,6 +241,7 @@ def _of_signal(name: str, columns: SignalSamples, spec: ScoreSpec) -> Iterator[M
 
 
 def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[Measured]:
+    """Yield measures that need no model: length, number of steps, position, and random numbers."""
     position = _step_positions(sizes).astype(np.float64)
     generator = np.random.Generator(np.random.Philox(seed))
     drawn = generator.random(len(position))
@@ -255,7 +254,7 @@ def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[M
 
 
 def _means(values: FloatArray, starts: IntArray) -> FloatArray:
-    """Return the mean of each sample's steps that have a value."""
+    """Return the mean over the steps of each sample, without steps that have no value."""
     known = np.isfinite(values)
     totals = np.add.reduceat(np.where(known, values, 0.0), starts)
     count = np.add.reduceat(known.astype(np.float64), starts)
@@ -268,19 +267,19 @@ def _means(values: FloatArray, starts: IntArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """Steps or traces with labels, and all that a measure of them is held against."""
+    """Labelled steps or traces, and the random draws for intervals."""
 
     of: Literal["steps", "traces"]
     items: LabelledItems
     place: IntArray
-    """Which entries of a measure's column the items are."""
+    """Places of the items in the column of a measure."""
     kind: Array
-    """Of error, for each item."""
+    """The kind of error of each item."""
     drawn: FloatArray
-    """How often each draw has each question."""
+    """Count of each question in each draw, shape (draws, questions)."""
     seed: int
     traces: LabelledTraces | None = None
-    """Where steps are judged and there are right and wrong traces."""
+    """The traces of the steps, if some traces are right and some are wrong."""
 
     def measure(self, measured: Measured, column: FloatArray) -> dict[str, Cell]:
         """Return the row of a measure."""
@@ -301,21 +300,21 @@ class _Bench:
         return row
 
     def kinds(self) -> dict[str, int]:
-        """Return the most frequent kinds of error, and how many wrong items each has."""
+        """Return the most frequent kinds of error, with their numbers of wrong items."""
         counts = Counter(self.kind[~self.items.is_right].tolist())
         return dict(sorted((kind, num) for kind, num in counts.most_common(MAX_KINDS) if kind))
 
     def by_kind(self, column: FloatArray) -> dict[str, Estimate]:
-        """Return the areas of a measure for the wrong items of each kind against all right ones."""
-        return {kind: self._of_kind(kind, column[self.place]) for kind in self.kinds()}
-
-    def _of_kind(self, kind: str, score: FloatArray) -> Estimate:
-        chosen = self.items.is_right | (self.kind == kind)
-        return area_across(score[chosen], self.items.taken(chosen), self.drawn, fixed=True)
+        """Return the areas of a measure for the wrong items of each kind against all right items."""
+        score, areas = column[self.place], {}
+        for kind in self.kinds():
+            chosen = self.items.is_right | (self.kind == kind)
+            areas[kind] = area_across(score[chosen], self.items.taken(chosen), self.drawn, fixed=True)
+        return areas
 
 
 def _benches(labels: Labels, sizes: SignalSamples, note: LabelsNote, settings: JudgeSettings) -> list[_Bench]:
-    """Return what there is to judge: steps if they have labels, and traces if some are right and some are wrong."""
+    """Return a bench of steps if steps have labels, and one of traces if some are right and some are wrong."""
     drawn = question_draws(int(labels.question.max()) + 1, settings.draws, settings.seed)
     is_right = labels.is_right == RIGHT
     has_both = min(is_right.sum(), (~is_right).sum()) >= FEWEST_LABELS

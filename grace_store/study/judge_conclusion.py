@@ -1,4 +1,4 @@
-"""The conclusion of a judgement: which signal agrees with the labels, or that there are too few labels to say."""
+"""The conclusion of a judgement in words: which signals agree with the labels, or whether labels are too few."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,22 +10,22 @@ from grace_store.base.text import counted, first_few
 from grace_store.values.roc import CHANCE
 
 Row = Mapping[str, Cell]
-"""What one measure sees: its name as "measure", and estimates by the names of columns."""
+"""A row for one measure: its name as "measure", and estimates by the names of columns."""
 
 ENOUGH_LABELS = 20
-"""With fewer right or wrong ones, or fewer questions, intervals cannot be trusted."""
+"""Fewest right labels, wrong labels and questions for intervals that can be trusted."""
 SURE = 0.05
-"""How likely it may be that any of the signals is called better than chance and is not."""
+"""Probability that at least one signal is wrongly called better than chance."""
 ENOUGH_PAIRS = 100
-"""With fewer pairs of the same place and length, these are not held fixed."""
+"""Fewest pairs with the same position and length for an area with position and length held fixed."""
 FEWEST_PAIRS = 20
-"""With fewer pairs an area says nothing and is not shown."""
+"""Fewest pairs for an area that is shown."""
 GRACE = "grace"
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedItems:
-    """Steps, or whole traces, as each measure sees them."""
+    """The results of all measures on steps, or on whole traces."""
 
     of: Literal["steps", "traces"]
     num_right: int
@@ -34,15 +34,15 @@ class JudgedItems:
     measures: tuple[dict[str, Cell], ...]
     """A row for each measure."""
     kinds: Mapping[str, int]
-    """Kinds of error, and how many wrong items each has."""
+    """Kinds of error, with their numbers of wrong items."""
     by_kind: tuple[dict[str, Cell], ...]
     """A row for each measure, with an area for each kind of error."""
     chance_of_first_errors: float | None = None
-    """The F1 of a blind judge that calls each step wrong by the same chance, whichever is best."""
+    """The F1 of a blind judge that calls each step wrong with the same probability, at the best probability."""
 
 
 def conclude_judged(items: JudgedItems) -> str:
-    """Return the conclusion of what every measure has found."""
+    """Return the conclusion from the results of all measures."""
     stored = [each for each in items.measures if each["signal"] is not None and headline(items, each).is_known]
     if not stored or (short := _too_few(items, stored)):
         return short if stored else "No stored signal has a value for these labels."
@@ -50,12 +50,12 @@ def conclude_judged(items: JudgedItems) -> str:
 
 
 def headline(items: JudgedItems, row: Row) -> Estimate:
-    """Return the area that conclusions are drawn from: with place and length held fixed, if there are enough pairs."""
+    """Return the area for conclusions: with position and length held fixed, if there are enough pairs."""
     return _estimate(row, "held_fixed" if holds_fixed(items) else "all_pairs")
 
 
 def holds_fixed(items: JudgedItems) -> bool:
-    """Return whether there are enough pairs of the same place and length to hold these fixed."""
+    """Return whether there are enough pairs to hold position and length fixed."""
     stored = [each for each in items.measures if each["signal"] is not None]
     return all(_estimate(each, "held_fixed").num >= ENOUGH_PAIRS for each in stored)
 
@@ -67,35 +67,29 @@ def _estimate(row: Row, name: str) -> Estimate:
 
 
 def _too_few(items: JudgedItems, stored: Sequence[Row]) -> str:
-    """Return why nothing can be said yet; empty if something can."""
-    areas = [headline(items, each) for each in stored]
-    reach = max(area.half_width for area in areas)
+    """Return why the labels are too few for a conclusion; empty if they are enough."""
+    half_width = max(headline(items, each).half_width for each in stored)
     fewest = min(items.num_right, items.num_wrong, items.num_questions)
-    if fewest >= ENOUGH_LABELS and (reach <= WIDE or any(_is_above(each, items, stored) for each in stored)):
+    if fewest >= ENOUGH_LABELS and (half_width <= WIDE or any(_is_above(each, items, stored) for each in stored)):
         return ""
-    grow = max((reach / NARROW) ** 2, ENOUGH_LABELS / fewest)
+    grow = max((half_width / NARROW) ** 2, ENOUGH_LABELS / fewest)
     wanted = math.ceil(items.num_questions * grow / 10) * 10
     told = (
         f"{items.num_right} right and {items.num_wrong} wrong {items.of} of {counted(items.num_questions, 'question')}"
     )
+    best, above_chance = max(stored, key=lambda each: headline(items, each).low), ""
+    if headline(items, best).low > CHANCE:
+        chance = f"the best of {len(stored)} may do so by chance" if len(stored) > 1 else "that may be chance"
+        above_chance = f" That of {best['measure']} lies above 0.50 in the table, but with so few labels {chance}."
     return (
         f"Too few labels to say whether a stored signal tells wrong {items.of} from right ones: {told} leave intervals "
-        f"of {reach:.2f} to either side.{_seeming(items, stored)} About {wanted} questions like these would narrow "
+        f"of {half_width:.2f} to either side.{above_chance} About {wanted} questions like these would narrow "
         f"them to {NARROW:.2f}."
     )
 
 
-def _seeming(items: JudgedItems, stored: Sequence[Row]) -> str:
-    """Return why an interval of the table that lies above chance is no answer; nothing if none does."""
-    best = max(stored, key=lambda each: headline(items, each).low)
-    if not headline(items, best).low > CHANCE:
-        return ""
-    chance = f"the best of {len(stored)} may do so by chance" if len(stored) > 1 else "that may be chance"
-    return f" That of {best['measure']} lies above 0.50 in the table, but with so few labels {chance}."
-
-
 def _is_above(measure: Row, items: JudgedItems, stored: Sequence[Row]) -> bool:
-    """Return whether a measure is better than chance, also if the best of several was looked for."""
+    """Return whether a measure is better than chance, corrected for the number of measures."""
     area = headline(items, measure)
     return area.low > CHANCE and (area.p_value or 0.0) * len(stored) <= SURE
 
@@ -117,7 +111,7 @@ def _areas(items: JudgedItems, stored: Sequence[Row]) -> str:
 
 
 def _of_grace(items: JudgedItems, ordered: Sequence[Row], above: Sequence[Row]) -> str:
-    """Return a sentence about GRACE's own scores, unless one stands among those named already."""
+    """Return a sentence about GRACE's scores, unless the conclusion names them already."""
     grace = [each for each in ordered if each["of"] == GRACE]
     if not grace or any(each in above for each in grace) or (not above and ordered[0] in grace):
         return ""

@@ -1,14 +1,14 @@
-"""What the demo shows: which planted flaws were found, by what, and the samples from best to worst."""
+"""The demo's finding: which planted flaws were found by flags, signals and the subset. Also ranks its records."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grace_store.base.documents import read_document
-from grace_store.base.finding import Cell, Column, Estimate, Finding, Table
+from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.states import HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.choose.duplicate_table import read_duplicates
@@ -21,17 +21,18 @@ from grace_store.study.judge_conclusion import FEWEST_PAIRS, GRACE, SURE
 from grace_store.values.roc import CHANCE
 
 CLEAN = "clean"
-"""What the field that names flaws says of a trace without one."""
-COUNTS = {
-    "num_traces": "traces",
-    "num_flagged": "flagged",
-    "num_chosen": "in the subset",
-    "num_chosen_unflagged": "without flagged ones",
-}
-"""What is counted of each kind of trace, with headings."""
-SEES, MISTAKES = "seen by", "taken for good by"
+"""The value of the field of flaws for a trace without a flaw."""
+COUNTS = make_columns(
+    num_traces="traces",
+    num_flagged="flagged",
+    num_chosen="in the subset",
+    num_chosen_unflagged="without flagged ones",
+)
+"""Columns with the counts of each kind of trace."""
 Areas = Mapping[str, Mapping[str, Estimate]]
-"""For each kind of flaw, measures of signals with the share of pairs in which a right step scores better."""
+"""For each kind of flaw, the areas of measures: the share of pairs in which a right step scores better."""
+Kinds = Mapping[str, Mapping[str, int]]
+"""Counts of traces and flawed steps by kind of trace."""
 
 
 def find_planted(
@@ -44,9 +45,9 @@ def find_planted(
     kind: str = "quality",
     copy_of: str = "copy_of",
 ) -> Finding:
-    """Compare what commands found with what was planted. unflagged is a subset chosen with --exclude-flagged.
+    """Compare the results of commands with the planted flaws. unflagged is a subset chosen with --exclude-flagged.
 
-    kind is the field of the records that names the flaw, copy_of the one with the id of the sample that a copy repeats.
+    kind is the field of the records that names the flaw; copy_of is the field with the id of the original of a copy.
     """
     table = read_scores(scores, steps=False)
     store = open_store_of(table, None)
@@ -75,65 +76,60 @@ def find_planted(
 
 
 def planted_finding(
-    kinds: Mapping[str, Mapping[str, int]],
+    kinds: Kinds,
     *,
     seen_by: Areas,
     mistaken_by: Areas,
     value: Estimate,
     copies: Mapping[str, int | None],
 ) -> Finding:
-    """Return what the numbers mean. kinds counts the traces of each kind and its flawed steps, the clean ones first.
+    """Return the finding of the demo from counts and areas; clean traces are the first of kinds.
 
-    seen_by and mistaken_by are the measures that surely score flawed steps below right ones, and above, the largest
-    area first. value is how well GRACE's value tells flawed traces from clean ones.
+    seen_by has the measures that score flawed steps below right ones with confidence, mistaken_by those that score
+    them above, the largest area first. value is the area of GRACE's value for flawed against clean traces.
     """
     flaws = {name: each for name, each in kinds.items() if name != CLEAN}
-    told = [_of_flags(kinds, flaws), *_of_copies(copies), _of_values(value), _of_signals(flaws, seen_by, mistaken_by)]
-    return Finding(
-        study="planted",
-        conclusion="\n".join([*told, _of_subsets(kinds, flaws)]),
-        numbers={**copies, "value": value},
-        tables={"kinds": _kinds_table(kinds), "steps": _steps_table(flaws, seen_by, mistaken_by)},
-    )
-
-
-def _kinds_table(kinds: Mapping[str, Mapping[str, int]]) -> Table:
-    headings = {"kind": "kind", **COUNTS}
-    return Table(
+    told = [_of_flags(kinds, flaws)]
+    if copies["num_copies_found"] is not None:
+        found = f"The search for duplicates found {copies['num_copies_found']} of {copies['num_copies']} copies"
+        told.append(f"{found}, and {counted(copies['num_other_groups'] or 0, 'group')} of traces that nobody copied.")
+    told += [_of_values(value), _of_signals(flaws, seen_by, mistaken_by), _of_subsets(kinds, flaws)]
+    kinds_table = Table(
         title="Traces of each kind",
-        columns={name: Column(heading=heading) for name, heading in headings.items()},
+        columns=make_columns(kind="kind", **COUNTS),
         rows=tuple({"kind": name, **each} for name, each in kinds.items()),
     )
+    return Finding(
+        study="planted",
+        conclusion="\n".join(told),
+        numbers={**copies, "value": value},
+        tables={"kinds": kinds_table, "steps": _steps_table(flaws, seen_by, mistaken_by)},
+    )
 
 
-def _steps_table(flaws: Mapping[str, Mapping[str, int]], seen_by: Areas, mistaken_by: Areas) -> Table:
+def _steps_table(flaws: Kinds, seen_by: Areas, mistaken_by: Areas) -> Table:
     rows: list[dict[str, Cell]] = []
     for name, each in flaws.items():
         same: dict[str, Cell] = {"kind": name, "num_steps": each["num_steps"]}
-        areas = {SEES: seen_by.get(name, {}), MISTAKES: mistaken_by.get(name, {})}
+        areas = {"seen by": seen_by.get(name, {}), "taken for good by": mistaken_by.get(name, {})}
         found = [(how, measure, area) for how, some in areas.items() for measure, area in some.items()]
         rows += [same | {"how": how, "measure": measure, "area": area} for how, measure, area in found]
         if not found:
             rows.append(same | {"how": "seen by none" if _has_enough(each) else "too few steps", "measure": ""})
     return Table(
         title="What signals see of flawed steps",
-        columns={
-            "kind": Column(heading="kind"),
-            "num_steps": Column(heading="steps"),
-            "how": Column(heading="are"),
-            "measure": Column(heading="measure"),
-            "area": Column(heading="area, 95 %", digits=2, chance=CHANCE),
-        },
+        columns=make_columns(kind="kind", num_steps="steps", how="are", measure="measure")
+        | {"area": Column(heading="area, 95 %", digits=2, chance=CHANCE)},
         rows=tuple(rows),
         about="area: share of pairs in which a right step scores better; 0.50 is chance.",
     )
 
 
-# ---------------------------------------------------------------- what the judgement says
+# ---------------------------------------------------------------- numbers from the judgement
 
 
 def _num_steps(judged: Finding, kind: str) -> int:
-    """Return how many steps have a flaw; it may be in the answer instead."""
+    """Return the number of steps with a flaw; the flaw may be in the answer instead."""
     number = judged.tables["steps_by_kind"].row(measure=NUM_WRONG).get(kind, 0)
     assert isinstance(number, int)
     return number
@@ -144,28 +140,28 @@ def _has_enough(counts: Mapping[str, int]) -> bool:
 
 
 def _sure_areas(judged: Finding, kind: str, *, is_seen: bool) -> dict[str, Estimate]:
-    """Return the measures that surely see the steps of a flaw, or surely take them for good, the surest first."""
-    areas = {name: area for name, area in _areas(judged, kind) if area.num >= FEWEST_PAIRS}
+    """Return the measures that rate flawed steps low (or high, unless is_seen) with confidence, the surest first.
+
+    The names of measures lack the name of the signal if there is only one.
+    """
     if _num_steps(judged, kind) < FEWEST_LABELS:
         return {}
+    assert judged.pool is not None
+    key = "of" if len(judged.pool.signals) == 1 else "measure"
+    names = {row["measure"]: str(row[key]) for row in judged.tables["steps"] if row.get("signal")}
+    areas = {
+        names[row["measure"]]: area
+        for row in judged.tables["steps_by_kind"]
+        if row["measure"] in names and isinstance(area := row.get(kind), Estimate) and area.num >= FEWEST_PAIRS
+    }
     sure = {name: area for name, area in areas.items() if (area.low > CHANCE if is_seen else area.high < CHANCE)}
-    # The best of several is looked for: each has to be that much surer.
+    # Corrected for the number of measures.
     found = {name: area for name, area in sure.items() if (area.p_value or 0) * len(areas) <= SURE}
     return dict(sorted(found.items(), key=lambda item: -abs(item[1].value - CHANCE)))
 
 
-def _areas(judged: Finding, kind: str) -> Iterator[tuple[str, Estimate]]:
-    """Yield what each measure of a signal sees; without the signal's name where there is only one."""
-    assert judged.pool is not None
-    key = "of" if len(judged.pool.signals) == 1 else "measure"
-    names = {row["measure"]: str(row[key]) for row in judged.tables["steps"] if row.get("signal")}
-    for row in judged.tables["steps_by_kind"]:
-        if row["measure"] in names and isinstance(cell := row.get(kind), Estimate):
-            yield names[row["measure"]], cell
-
-
 def _copies_found(path: Path | None, copies: Mapping[str, str]) -> dict[str, int | None]:
-    """Return how many copies are in one group with what they repeat, and how many groups have no copy."""
+    """Return the number of copies in one group with their originals, and the number of groups without a copy."""
     if path is None:
         return {"num_copies_found": None, "num_other_groups": 0}
     table = read_duplicates(path)
@@ -177,7 +173,7 @@ def _copies_found(path: Path | None, copies: Mapping[str, str]) -> dict[str, int
 # ---------------------------------------------------------------- in words
 
 
-def _of_flags(kinds: Mapping[str, Mapping[str, int]], flaws: Mapping[str, Mapping[str, int]]) -> str:
+def _of_flags(kinds: Kinds, flaws: Kinds) -> str:
     clean = {name: each for name, each in kinds.items() if name not in flaws}
     flagged = {name: (each["num_flagged"], each["num_traces"]) for name, each in flaws.items()}
     parts = {
@@ -192,16 +188,8 @@ def _of_flags(kinds: Mapping[str, Mapping[str, int]], flaws: Mapping[str, Mappin
     )
 
 
-def _sum(kinds: Mapping[str, Mapping[str, int]], name: str) -> int:
+def _sum(kinds: Kinds, name: str) -> int:
     return sum(each[name] for each in kinds.values())
-
-
-def _of_copies(copies: Mapping[str, int | None]) -> list[str]:
-    if copies["num_copies_found"] is None:
-        return []
-    others = counted(copies["num_other_groups"] or 0, "group")
-    told = f"The search for duplicates found {copies['num_copies_found']} of {copies['num_copies']} copies"
-    return [f"{told}, and {others} of traces that nobody copied."]
 
 
 def _of_values(value: Estimate) -> str:
@@ -213,7 +201,7 @@ def _of_values(value: Estimate) -> str:
     return f"GRACE's values do not tell flawed traces from clean ones here: {shown}."
 
 
-def _of_signals(flaws: Mapping[str, Mapping[str, int]], seen_by: Areas, mistaken_by: Areas) -> str:
+def _of_signals(flaws: Kinds, seen_by: Areas, mistaken_by: Areas) -> str:
     firsts = [(kind, *next(iter(seen_by[kind].items()))) for kind in flaws if seen_by.get(kind)]
     enough = [kind for kind, each in flaws.items() if _has_enough(each)]
     parts = {
@@ -225,7 +213,7 @@ def _of_signals(flaws: Mapping[str, Mapping[str, int]], seen_by: Areas, mistaken
     return " ".join(f"{what}: {', '.join(named)}." for what, named in parts.items() if named)
 
 
-def _of_subsets(kinds: Mapping[str, Mapping[str, int]], flaws: Mapping[str, Mapping[str, int]]) -> str:
+def _of_subsets(kinds: Kinds, flaws: Kinds) -> str:
     before, after = (f"{_sum(flaws, name)} of {_sum(kinds, name)}" for name in ("num_chosen", "num_chosen_unflagged"))
     left = [name for name, each in flaws.items() if each["num_chosen_unflagged"]]
     rest = f" Those left are of kinds that flags miss: {', '.join(left)}." if left else ""
@@ -233,7 +221,7 @@ def _of_subsets(kinds: Mapping[str, Mapping[str, int]], flaws: Mapping[str, Mapp
 
 
 def ranked_records(scores: ScoreTable | str | Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return every sample with a value, the best first: its id, its value, and fields of its record by names given."""
+    """Return a row for every sample with a value, the best first: id, value, and fields of its record by name."""
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
     store = open_store_of(table, None)
     positions = store.positions_of(table.row)

@@ -1,4 +1,4 @@
-"""Stability: how much of a subset survives another checkpoint, less precision, other steps."""
+"""Stability: measure how much of a subset survives another checkpoint, less precision, or other steps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pydantic import Field
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.events import Listener, ignore
-from grace_store.base.finding import NARROW, WIDE, Cell, Column, Estimate, Finding, Table
+from grace_store.base.finding import NARROW, WIDE, Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.settings import Settings, Storage
 from grace_store.base.text import counted, enumerated, percent
 from grace_store.pool.pool import Pool, PoolLike
@@ -25,11 +25,11 @@ from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget
 
 MAX_DECODED = 20_000
-"""Precision is tried on at most this many samples, in units spread evenly: their vectors have to be read."""
+"""Most samples for the test of precision, which reads their vectors; their units are spread evenly."""
 ENOUGH_CHOSEN = 10
-"""Fewest chosen samples: among fewer, one sample changes the share by more than a tenth."""
+"""Fewest chosen samples for a conclusion: among fewer, one sample changes the share by more than a tenth."""
 SHARES = {0.9: "Nearly all", 0.7: "Most", 0.5: "More than half", 0.0: "Less than half"}
-"""Words for a surviving share, by the least share that they are used for."""
+"""Words for the share that survives, by the smallest share that they describe."""
 STEPS = "steps drawn anew"
 
 
@@ -56,7 +56,7 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
     """Choose by one signal, then again under each change, and compare the subsets."""
     settings, pool = settings or StabilitySettings(), Pool.of(pool)
     view = pool.signal
-    budget(settings.ratio, 0)  # raises SettingError for what is no ratio
+    budget(settings.ratio, 0)  # raises SettingError if this is not a ratio
     others, skipped = _others(pool, view, settings.against)
 
     def scored(name: str) -> ScoreTable:
@@ -80,6 +80,10 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
     by_storage = _by_storage(view, table, settings, pool.threads)
     by_chance = jaccard_by_chance(num_samples, count)
     chosen = f"{count} chosen of {counted(num_samples, 'sample')}"
+    notes = [f"Left out, with one vector a sample and no steps: {', '.join(skipped)}."] if skipped else []
+    if not others:
+        remedy = "To add one: `warmup --seed 1 --out other`, then `extract --adapter other`."
+        notes.append(f"There is no other signal with steps to compare with. {remedy}")
     return Finding(
         study="stability",
         pool=pool.note(SignalReader(pool.store, (view.name, *others), reads=("responses",))),
@@ -87,7 +91,7 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
         conclusion=conclude_stability(tried, by_storage, num_samples, count),
         numbers={"signal": view.name, "num_samples": num_samples, "num_chosen": count, "by_chance": by_chance},
         tables={"changes": _table(f"{chosen} by signal {view.name}", {**tried, **by_storage}, num_samples, count)},
-        notes=_notes(others, skipped),
+        notes=tuple(notes),
     )
 
 
@@ -98,30 +102,18 @@ def _table(title: str, tried: Mapping[str, Estimate], num_samples: int, count: i
     ]
     by_chance = jaccard_by_chance(num_samples, count)
     rows.append({"change": "two random subsets", "still": count / num_samples, "jaccard": by_chance})
-    columns = {
-        "change": Column(heading="chosen again"),
-        "still": Column(heading="still chosen", is_share=True),
-        "jaccard": Column(heading="Jaccard, 95 %", chance=by_chance),
-        "num_samples": Column(heading="samples"),
-    }
+    columns = make_columns(
+        change="chosen again",
+        still=Column(heading="still chosen", is_share=True),
+        jaccard=Column(heading="Jaccard, 95 %", chance=by_chance),
+        num_samples="samples",
+    )
     about = "Jaccard: samples in both subsets over samples in either. 1 is the same subset."
     return Table(title=title, columns=columns, rows=tuple(rows), about=about, is_drawn=True)
 
 
-def _notes(others: Sequence[str], skipped: Sequence[str]) -> tuple[str, ...]:
-    notes = []
-    if skipped:
-        notes.append(f"Left out, with one vector a sample and no steps: {', '.join(skipped)}.")
-    if not others:
-        notes.append(
-            "There is no other signal with steps to compare with. To add one: `warmup --seed 1 --out other`, then "
-            "`extract --adapter other`."
-        )
-    return tuple(notes)
-
-
 def _others(pool: Pool, view: SignalView, against: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the signals to compare with, and those left out because they have no steps."""
+    """Return the signals to compare with, and the signals left out because they have no steps."""
     store = pool.store
     names = [name for name in store.signal_names if name != view.name]
     if not against:
@@ -134,7 +126,7 @@ def _others(pool: Pool, view: SignalView, against: Sequence[str]) -> tuple[list[
 
 
 def _against(table: ScoreTable, row: IntArray, value: FloatArray, settings: StabilitySettings) -> Estimate:
-    """Return how much of the choice by a table survives other values of the samples in some rows."""
+    """Return how much of the choice by a table survives other values of the samples with these dataset rows."""
     _, mine, theirs = np.intersect1d(table.row, row, assume_unique=True, return_indices=True)
     return survival(table.value[mine], value[theirs], settings.ratio, draws=settings.draws, seed=settings.seed)
 
@@ -142,13 +134,14 @@ def _against(table: ScoreTable, row: IntArray, value: FloatArray, settings: Stab
 def _by_storage(
     view: SignalView, table: ScoreTable, settings: StabilitySettings, threads: Threads
 ) -> dict[str, Estimate]:
-    """Score from vectors as they are stored, and as they would be with less precision."""
+    """Return how much survives scoring from the stored vectors, and from vectors with less precision."""
     order = tuple(STORAGES)
     storages = order[order.index(view.signal.spec.storage) :]
     reader, spec = SignalReader(view.store, (view.name,), reads=("vectors",)), settings.score
-    found = list(
-        map_ordered(lambda unit: _unit_values(reader, unit, spec, storages), _spread(view), reader.threads(threads))
-    )
+    units, wanted = list(view.committed_units()), max(1, MAX_DECODED // view.store.plan.samples_per_unit)
+    if len(units) > wanted:
+        units = [units[i * len(units) // wanted] for i in range(wanted)]
+    found = list(map_ordered(lambda unit: _unit_values(reader, unit, spec, storages), units, reader.threads(threads)))
     rows = np.concatenate([row for row, _ in found])
     values = np.concatenate([value for _, value in found], axis=1)
     return {
@@ -157,18 +150,12 @@ def _by_storage(
     }
 
 
-def _spread(view: SignalView) -> list[int]:
-    units = list(view.committed_units())
-    wanted = max(1, MAX_DECODED // view.store.plan.samples_per_unit)
-    return units if len(units) <= wanted else [units[i * len(units) // wanted] for i in range(wanted)]
-
-
 def _unit_values(
     reader: SignalReader, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
 ) -> tuple[IntArray, FloatArray]:
-    """Return the rows of a unit's samples and, for each storage, their values from vectors so stored."""
+    """Return the dataset rows of a unit's samples and, for each storage, their values from vectors in that storage."""
     view, found = reader.views[0], reader.vectors(0, unit)
-    assert found is not None  # only committed units are asked for
+    assert found is not None  # only committed units are read
     start, stop = view.store.plan.unit_range(unit)
     num_steps = view.store.column("sample_num_steps", start, stop).astype(np.int64)
     total = int((num_steps + 1).sum())
@@ -176,21 +163,24 @@ def _unit_values(
     tokens = found.num_tokens[:total]
     values = []
     for storage in storages:
-        # What is stored already loses nothing by being stored the same way: it is taken as it is.
+        # Stored vectors are used as they are: the same storage loses nothing.
         kept = vectors if storage == view.signal.spec.storage else stored_form(vectors, storage)
         gram = packed_grams(kept, num_steps + 1)
         values.append(score_ragged(num_steps, gram, tokens, spec).value)
     return view.store.column("sample_row", start, stop).astype(np.int64), np.stack(values)
 
 
-# ---------------------------------------------------------------- what it means
+# ---------------------------------------------------------------- the conclusion
 
 
 def conclude_stability(
     tried: Mapping[str, Estimate], by_storage: Mapping[str, Estimate], num_samples: int, num_chosen: int
 ) -> str:
-    """Return how much of the subset survives, or that the samples are too few to say."""
-    precision = _of_precision(by_storage)
+    """Return sentences about how much of the subset survives, or that samples are too few."""
+    precision = ""
+    if by_storage and math.isfinite((last := list(by_storage.items())[-1])[1].value):  # the least precise storage
+        name, share = last[0].replace("as", "stored as"), percent(share_kept(last[1].value))
+        precision = f"From {name}, {share} would be chosen again ({last[1].value:.3f})."
     if not tried:
         return f"Nothing but precision could be tried. {precision}".strip()
     short = _too_few(list(tried.values()), num_samples, num_chosen)
@@ -198,7 +188,7 @@ def conclude_stability(
 
 
 def _too_few(tried: Sequence[Estimate], num_samples: int, num_chosen: int) -> str:
-    """Return why nothing can be said yet; empty if something can."""
+    """Return why the samples are too few for a conclusion; empty if they are enough."""
     widest = max(tried, key=lambda each: each.half_width)
     if widest.half_width <= WIDE and num_chosen >= ENOUGH_CHOSEN:
         return ""
@@ -215,7 +205,7 @@ def _too_few(tried: Sequence[Estimate], num_samples: int, num_chosen: int) -> st
 
 
 def _survives(tried: Mapping[str, Estimate], num_samples: int, num_chosen: int) -> str:
-    """Say what is left of the subset by the change that leaves least of it, and by the others."""
+    """Return a sentence about the share of the subset that survives each change, the smallest share first."""
     by_chance = jaccard_by_chance(num_samples, num_chosen)
     ordered = sorted(tried, key=lambda name: tried[name].value)
     worst = tried[ordered[0]]
@@ -237,15 +227,6 @@ def _survives(tried: Mapping[str, Estimate], num_samples: int, num_chosen: int) 
 
 def _happens(change: str) -> str:
     return "each trace's steps are drawn anew" if change == STEPS else f"{change} chooses"
-
-
-def _of_precision(by_storage: Mapping[str, Estimate]) -> str:
-    """Say what the least precise storage would choose."""
-    if not by_storage or not math.isfinite((worst := list(by_storage.items())[-1])[1].value):
-        return ""
-    name, each = worst
-    share = percent(share_kept(each.value))
-    return f"From {name.replace('as', 'stored as')}, {share} would be chosen again ({each.value:.3f})."
 
 
 STUDY = Study(

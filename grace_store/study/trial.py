@@ -1,4 +1,4 @@
-"""Does a subset train better models than random ones? Small trainings of the model, and their result."""
+"""Run a trial: does a subset train better models than random subsets? Small trainings, and their result."""
 
 from __future__ import annotations
 
@@ -20,20 +20,31 @@ from grace_store.base.events import Listener, Note, StepTaken, Warned, ignore
 from grace_store.base.finding import Finding
 from grace_store.base.text import counted, duration
 from grace_store.base.watch import die_with_parent
+from grace_store.model.load.adapter_folder import require_peft
+from grace_store.scoring.provenance import check_outputs, sources_of
 from grace_store.study.trial_conclusion import conclude_trial, say_held_out, standing
 from grace_store.study.trial_documents import FOUND, PLAN, PlannedRun, TrialJob, TrialPlan, TrialRequest, TrialRun
-from grace_store.study.trial_plan import check_same_trial, prepare_trial
+from grace_store.study.trial_plan import (
+    check_same_trial,
+    open_held_out,
+    open_subsets_store,
+    read_notes,
+    resolve_trial,
+    subset_files,
+    unused_weights,
+)
 from grace_store.study.trial_runs import TrialRunner, all_seconds, say_cost
+from grace_store.study.trial_samples import gather_samples
 from grace_store.values.subset_trial import difference_text, is_clear
 
 
 def trial(
     out: str | Path, request: TrialRequest | None = None, *, listener: Listener = ignore, stop: Event | None = None
 ) -> Finding:
-    """Train a model on subsets and on random ones like them, and compare them on held-out traces.
+    """Train a model on subsets and on random subsets like them, and compare the models on held-out traces.
 
-    Every training is one document in OUT: the same call does only what is missing, and any number of processes may
-    make it at once. Raises Interrupted if asked to stop before the end.
+    Every training is one document in OUT. The same call runs only the missing trainings, and any number of processes
+    may make this call at the same time. Raises Interrupted if stop is set before the end.
     """
     job = prepare_trial(Path(out), request or TrialRequest())
     if not job.is_begun and not claim_document(job.out / PLAN, job.plan):
@@ -48,7 +59,7 @@ def trial(
 
 
 def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, listener: Listener = ignore) -> Finding:
-    """Return how long a trial would take, by timing one update; nothing is trained."""
+    """Return how long a trial would take, by timing one update, without any training."""
     job = prepare_trial(Path(out), request or TrialRequest())
     progress, num_devices = progress_of(job), len(job.request.devices) or 1
     _say_beforehand(job, listener)
@@ -69,8 +80,37 @@ def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, list
     )
 
 
+def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
+    """Return a trial as it would run now; raise ResumeMismatch if another trial was begun in its folder."""
+    require_peft()
+    begun = read_document(out / PLAN, TrialPlan) if (out / PLAN).is_file() else None
+    files = subset_files(out, request, begun)
+    notes = read_notes(files)
+    store, view = open_subsets_store(files[0][0], notes, request, begun)
+    given = [(path, "a subset") for path, _ in files]
+    given += [(weights, "a table of weights") for _, weights in files if weights is not None]
+    check_outputs([out], [*sources_of(store), *given])
+    spec, origin = resolve_trial(store, view, request, begun)
+    other, remarks = open_held_out(out, request, store, origin, begun)
+    samples = gather_samples(store, files, spec, other, request.data)
+    plan = TrialPlan(
+        spec=spec,
+        plan_sha256=store.plan.content_digest(),
+        num_pool=samples.num_pool,
+        num_held_out_samples=samples.num_held_out_samples,
+        subsets=samples.subsets,
+        held_out=samples.held_out_refs,
+        held_out_sha256=samples.held_out_store.plan.samples_sha256,
+        origin=origin,
+    )
+    if begun is not None:
+        check_same_trial(begun, plan, out)
+        plan = begun.model_copy(update={"origin": origin})
+    return TrialJob(out, plan, samples, request, begun is not None, (*unused_weights(files, notes), *remarks))
+
+
 def _say_beforehand(job: TrialJob, listener: Listener) -> None:
-    """Report the warnings, and how many samples are held out, before the first training."""
+    """Report warnings and the number of held-out samples before the first training."""
     for remark in job.remarks:
         listener(Warned(remark))
     listener(Note(say_held_out(job.plan)))
@@ -81,16 +121,16 @@ def _say_beforehand(job: TrialJob, listener: Listener) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a trial: its finished trainings, and the ones left."""
+    """The progress of a trial: finished trainings, and trainings left."""
 
     results: dict[tuple[int, str], TrialRun]
-    """By round and arm."""
+    """Finished trainings by round and arm."""
     looks: tuple[str, ...]
     """One sentence about each subset after each finished round."""
     waiting: tuple[PlannedRun, ...]
-    """Trainings that the current round lacks; none if the trial is over."""
+    """Trainings that the current round lacks; empty if the trial is over."""
     num_left: int
-    """Trainings that are left, if no further answer is clear early."""
+    """Trainings left, unless the trial stops early because an answer is clear."""
 
 
 def progress_of(job: TrialJob) -> Progress:
@@ -124,18 +164,18 @@ def run_rounds(job: TrialJob, listener: Listener, stop: Event, *, num_devices: i
         _say_beforehand(job, listener)
         cost = runner.cost(progress.waiting[0].arm)
         listener(Note(say_cost(cost, job.plan.spec.num_updates, progress.num_left, num_devices)))
-    tell, num_told = _teller(job, listener, num_devices), 0
+    tell, num_reported = _reporter(job, listener, num_devices), 0
     while True:
-        for look in progress.looks[num_told:]:
+        for look in progress.looks[num_reported:]:
             listener(Note(look))
-        num_told = len(progress.looks)
+        num_reported = len(progress.looks)
         if not progress.waiting:
             return conclude_trial(job.plan, job.samples, progress.results, job.num_most_runs)
         runner.finish(progress.waiting, tell)
         progress = progress_of(job)
 
 
-def _teller(job: TrialJob, listener: Listener, num_devices: int) -> Callable[[PlannedRun, TrialRun], None]:
+def _reporter(job: TrialJob, listener: Listener, num_devices: int) -> Callable[[PlannedRun, TrialRun], None]:
     """Return a function that reports the progress after each training."""
     began, num_trained = time.monotonic(), 0
 
@@ -151,24 +191,16 @@ def _teller(job: TrialJob, listener: Listener, num_devices: int) -> Callable[[Pl
     return trained
 
 
-def for_device(request: TrialRequest, device: str) -> TrialRequest:
-    """Return the request of a process that trains on one device by itself."""
-    options = request.options.model_copy(update={"device": device})
-    return replace(request, options=options, devices=())
-
-
 # ---------------------------------------------------------------- several devices share the trainings of a trial
-# A process for each device takes what nobody else has taken. Another thing than run/engines/processes.py, where a
-# parent hands out units, hears of each over a pipe and replaces dead workers: these processes are started with the
-# whole request and take trainings by themselves, as processes on other machines do, so there is nothing to hand out or
-# to replace. What both need is in base/watch.py and model/devices.py.
+# Each device has a process that claims trainings which no other process has claimed, as processes on other machines do.
+# This differs from run/engines/processes.py, where a parent hands out units over pipes and replaces dead workers: here
+# there is nothing to hand out or to replace. Both use base/watch.py and model/devices.py.
 
 POLL_SECONDS = 0.2
-FAILED = 1
 
 
 def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Event, is_over: Callable[[], bool]) -> None:
-    """Return when all trainings are over; raise WorkerDied if processes ended before, and the others did not do all."""
+    """Run a process on each device until all trainings are over; raise WorkerDied if processes died before that."""
     context = multiprocessing.get_context("spawn")
     said, stopping = context.Queue(), context.Event()
     listener(Note(f"Starting {counted(len(request.devices), 'worker')} on {', '.join(request.devices)}."))
@@ -196,7 +228,7 @@ def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Even
 
 
 def _hear(said: Any, listener: Listener, failures: list[str]) -> None:
-    """Pass on the events of the workers so far."""
+    """Pass the events that the workers have sent to the listener, and collect their failures."""
     while True:
         try:
             event = said.get(timeout=POLL_SECONDS)
@@ -210,7 +242,7 @@ def _hear(said: Any, listener: Listener, failures: list[str]) -> None:
 
 @contextmanager
 def _environment(device: str) -> Iterator[None]:
-    """Let processes that are started inside see one device only."""
+    """Set environment variables so that a process started inside sees one device only."""
     from grace_store.model.devices import environment_of
 
     wanted = environment_of(device)
@@ -224,8 +256,8 @@ def _environment(device: str) -> Iterator[None]:
 
 
 def _work(out: Path, request: TrialRequest, device: str, number: int, parent: int, said: Any, stopping: Any) -> None:
-    """Be a worker: run the rounds on one device. The first worker reports the progress of all."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which says when to stop
+    """Run the rounds on one device in a worker process. The first worker reports the progress of all workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and sets stopping
     die_with_parent(parent)
 
     def tell(event: Any) -> None:
@@ -233,7 +265,8 @@ def _work(out: Path, request: TrialRequest, device: str, number: int, parent: in
             said.put(event)
 
     try:
-        job = prepare_trial(out, for_device(request, "cpu" if device == "cpu" else "auto"))
+        options = request.options.model_copy(update={"device": "cpu" if device == "cpu" else "auto"})
+        job = prepare_trial(out, replace(request, options=options, devices=()))
         run_rounds(job, tell, cast(Event, stopping), num_devices=len(request.devices), tells=number == 0)
     except Interrupted:
         return
@@ -241,4 +274,4 @@ def _work(out: Path, request: TrialRequest, device: str, number: int, parent: in
         said.put(f"Worker {number} ({device}): {error}")
         said.close()
         said.join_thread()
-        os._exit(FAILED)
+        os._exit(1)

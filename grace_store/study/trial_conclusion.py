@@ -1,4 +1,4 @@
-"""The result of a trial: each subset against its random subsets, after each round, as a finding."""
+"""The finding of a trial: each subset compared with its random subsets, and subsets with each other."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 
 from grace_store.base.arrays import FloatArray
-from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
+from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table, make_columns
 from grace_store.base.text import counted
 from grace_store.study.trial_documents import TrialItem, TrialPlan, TrialRun, TrialSamples
 from grace_store.values.subset_trial import (
@@ -21,7 +21,7 @@ from grace_store.values.subset_trial import (
 )
 
 FEW_QUESTIONS = 0.9
-"""Below this share of the fewest questions that a random subset has, a subset is said to have few."""
+"""A subset has few questions if it has less than this share of the fewest questions of a random subset."""
 ABOUT_SUBSETS = (
     "Loss per token of held-out responses, mean over seeds; below 0 the subset trains better models. Intervals hold "
     "95 % for all subsets and looks together, over held-out items, seeds and random draws, the subset itself counting "
@@ -41,9 +41,9 @@ Row = dict[str, Cell]
 def standing(
     plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, num_rounds: int
 ) -> tuple[FloatArray, Compared]:
-    """Return the held-out losses of a subset, numbered from 0, and of its random ones after some rounds, compared.
+    """Return the held-out losses of a subset, numbered from 0, and of its random subsets, and their comparison.
 
-    Losses are those of each item, means over rounds: the subset's first, then those of its random ones.
+    The losses are means over rounds for each item: first of the subset, then of its random subsets.
     """
     values, share = _losses(samples, results, subset, num_rounds)
     error = error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
@@ -51,16 +51,16 @@ def standing(
 
 
 def _losses(samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> tuple[FloatArray, FloatArray]:
-    """Return the held-out losses of a subset and then its random ones, for each item, and the items' shares."""
+    """Return the held-out loss of each item, for a subset and then its random subsets, and the items' shares."""
     losses, weight = _means(samples, results, subset, num_rounds, lambda item: item.loss * item.num_tokens)
-    # Sums of losses over the mean number of tokens: their mean over items is the mean over all tokens.
+    # Sums of losses divided by the mean number of tokens: their mean over items is the mean over all tokens.
     return losses / weight.mean(), weight / weight.mean()
 
 
 def _means(
     samples: TrialSamples, results: Results, subset: int, num_rounds: int, value: Callable[[TrialItem], float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the mean over rounds of a value of each item, for the subset and then its random ones; and the tokens."""
+    """Return the mean over rounds of a value of each item, for a subset and its random subsets; and the tokens."""
     arms = samples.arms_of(subset)
     runs = [[results[round, arm.key] for arm in arms] for round in range(1, num_rounds + 1)]
     found = np.array([[[value(item) for item in run.items] for run in each] for each in runs], dtype=np.float64)
@@ -69,7 +69,7 @@ def _means(
 
 
 def conclude_trial(plan: TrialPlan, samples: TrialSamples, results: Results, num_most_runs: int) -> Finding:
-    """Return what a trial found, from all its trainings."""
+    """Return the finding of a trial from all its trainings."""
     store, spec = samples.store, plan.spec
     rows, arms, right = [], [], []
     for subset in range(len(plan.subsets)):
@@ -89,9 +89,13 @@ def conclude_trial(plan: TrialPlan, samples: TrialSamples, results: Results, num
     }
     tables = {"subsets": _subsets_table(plan, rows, numbers), "arms": _arms_table(arms)}
     if pairs:
-        tables["pairs"] = _pairs_table(pairs)
-    if any("share_right" in row for row in right):
-        tables["answers"] = _answers_table([row for row in right if "share_right" in row])
+        columns = make_columns(first="subset", second="against", num_rounds="seeds of both", difference=DIFFERENCE)
+        title = "The subsets against each other"
+        tables["pairs"] = Table(title=title, columns=columns, rows=tuple(pairs), about=ABOUT_PAIRS)
+    if answered := tuple(row for row in right if "share_right" in row):
+        columns = make_columns(subset="subset", share_right="right", random_shares="random subsets")
+        columns["difference"] = DIFFERENCE
+        tables["answers"] = Table(title="Right answers", columns=columns, rows=answered)
     return Finding(
         study="trial",
         pool=PoolNote(store=store.location, plan_sha256=store.plan.digest(), num_units=store.plan.num_units),
@@ -103,7 +107,7 @@ def conclude_trial(plan: TrialPlan, samples: TrialSamples, results: Results, num
 
 
 def _tried(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int) -> tuple[Row, list[Row]]:
-    """Return the row of a subset, after the round in which its answer was clear or the last one; and its arms."""
+    """Return the rows of a subset and of its arms, after the last round or the round with a clear difference."""
     for num_rounds in range(1, num_rounds_of(results, subset) + 1):
         values, (difference, detectable) = standing(plan, samples, results, subset, num_rounds)
         if is_clear(difference):
@@ -132,13 +136,15 @@ def _tried(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int
 def _answers(
     plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, tried: Row, arms: Sequence[Row]
 ) -> Row:
-    """Return how many of the models' own answers are right, if enough items say what is right; arms get theirs."""
+    """Return the row with the share of right answers, if enough items have a clear result; add shares to arms."""
     name, num_rounds = plan.subsets[subset].name, int(str(tried["num_rounds"]))
     right, _ = _means(samples, results, subset, num_rounds, lambda item: float(bool(item.is_right)))
     first = next(iter(results.values()))
     right = right[:, [item.is_right is not None for item in first.items]]
     if right.shape[1] < FEWEST_ITEMS:
-        return {"subset": name, "conclusion": _too_few_clear(right.shape[1], len(first.items))}
+        few = f"{right.shape[1]} of {len(first.items)} held-out traces end with a clear result"
+        example = f"such as `The answer is 7.`, and at least {FEWEST_ITEMS} are wanted"
+        return {"subset": name, "conclusion": f"Right answers are too few to compare: {few}, {example}."}
     error = error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
     difference, detectable = compare_with_draws(right[0], right[1:], np.ones(right.shape[1]), error)
     shares = right.mean(axis=1).tolist()
@@ -155,7 +161,7 @@ def _answers(
 
 
 def _pairs(plan: TrialPlan, samples: TrialSamples, results: Results) -> Iterator[Row]:
-    """Yield each two of the subsets against each other, over the seeds that both have."""
+    """Yield a row for each pair of subsets, over the seeds that both have."""
     pairs = list(combinations(range(len(plan.subsets)), 2))
     for first, second in pairs:
         num_rounds = min(num_rounds_of(results, each) for each in (first, second))
@@ -175,7 +181,7 @@ def _pairs(plan: TrialPlan, samples: TrialSamples, results: Results) -> Iterator
 
 
 def num_rounds_of(results: Results, subset: int) -> int:
-    """Return how many seeds a subset, numbered from 0, was trained with."""
+    """Return the number of seeds that a subset, numbered from 0, was trained with."""
     return max(round for round, key in results if key == f"subset-{subset + 1}")
 
 
@@ -188,16 +194,16 @@ def _subsets_table(plan: TrialPlan, rows: Sequence[Row], numbers: Row) -> Table:
     runs, most = int(str(numbers["num_runs"])), int(str(numbers["num_most_runs"]))
     early = f", {most - runs} not needed" if runs < most else ""
     amount = f"{counted(runs, 'training')} of {plan.spec.num_updates} updates{early}"
-    columns = {
-        "subset": Column(heading="subset"),
-        "num_trained": Column(heading="trained on"),
-        "num_questions": Column(heading="questions"),
-        "num_rounds": Column(heading="seeds"),
-        "heldout_loss": Column(heading="loss", digits=4),
-        "random_losses": Column(heading="random subsets"),
-        "difference": DIFFERENCE,
-        "detectable": Column(heading="found in 4 of 5 trials", digits=4),
-    }
+    columns = make_columns(
+        subset="subset",
+        num_trained="trained on",
+        num_questions="questions",
+        num_rounds="seeds",
+        heldout_loss=Column(heading="loss", digits=4),
+        random_losses="random subsets",
+        difference=DIFFERENCE,
+        detectable=Column(heading="found in 4 of 5 trials", digits=4),
+    )
     title = f"Against random subsets: {amount}; {counted(int(str(numbers['num_items'])), 'held-out item')}"
     about = f"{ABOUT_SUBSETS} {say_held_out(plan)}"
     return Table(title=title, columns=columns, rows=tuple(rows), about=about, is_drawn=True)
@@ -205,38 +211,18 @@ def _subsets_table(plan: TrialPlan, rows: Sequence[Row], numbers: Row) -> Table:
 
 def _arms_table(arms: Sequence[Row]) -> Table:
     """Return the loss of every subset and random subset, for plots and programs."""
-    columns = {"subset": Column(heading="subset"), "arm": Column(heading="trained on")}
-    columns |= {"heldout_loss": Column(heading="loss", digits=4), "num_questions": Column(heading="questions")}
+    columns = make_columns(subset="subset", arm="trained on")
+    columns |= make_columns(heldout_loss=Column(heading="loss", digits=4), num_questions="questions")
     if any("share_right" in arm for arm in arms):
         columns["share_right"] = Column(heading="right answers")
     return Table(title="Every subset and its random ones", columns=columns, rows=tuple(arms), is_shown=False)
 
 
-def _pairs_table(pairs: Sequence[Row]) -> Table:
-    columns = {
-        "first": Column(heading="subset"),
-        "second": Column(heading="against"),
-        "num_rounds": Column(heading="seeds of both"),
-        "difference": DIFFERENCE,
-    }
-    return Table(title="The subsets against each other", columns=columns, rows=tuple(pairs), about=ABOUT_PAIRS)
-
-
-def _answers_table(rows: Sequence[Row]) -> Table:
-    columns = {
-        "subset": Column(heading="subset"),
-        "share_right": Column(heading="right"),
-        "random_shares": Column(heading="random subsets"),
-        "difference": DIFFERENCE,
-    }
-    return Table(title="Right answers", columns=columns, rows=tuple(rows))
-
-
-# ---------------------------------------------------------------- in words
+# ---------------------------------------------------------------- the conclusion
 
 
 def say_held_out(plan: TrialPlan) -> str:
-    """Return how many samples of the pool no model is trained on, since their question is held out."""
+    """Return a sentence about the samples of the pool that no model is trained on because of held-out questions."""
     taken = plan.num_held_out_samples
     items, pool = counted(len(plan.held_out), "held-out question"), counted(plan.num_pool, "sample")
     if not taken:
@@ -247,7 +233,7 @@ def say_held_out(plan: TrialPlan) -> str:
 
 
 def conclude_subset(name: str, num_rounds: int, num_seeds: int, found: Compared) -> str:
-    """Return whether a subset trains better models than random ones, or what would have been found."""
+    """Return whether a subset trains better models than random subsets, or the detectable difference."""
     difference, _ = found
     loss = f"held-out loss {difference_text(difference)}"
     after = f", clear after {num_rounds} of {num_seeds} seeds" if num_rounds < num_seeds else ""
@@ -259,9 +245,9 @@ def conclude_subset(name: str, num_rounds: int, num_seeds: int, found: Compared)
 
 
 def conclude_questions(tried: Sequence[Row], arms: Sequence[Row]) -> str | None:
-    """Return which subsets have few questions, where that may be why they train no better models.
+    """Return a sentence about subsets with few questions that train no better models; None if there are none.
 
-    tried has a row for each subset, and arms one for each subset and then for each of its random ones.
+    tried has a row for each subset; arms has rows for each subset and then for its random subsets.
     """
     alike: dict[tuple[int, ...], list[str]] = {}
     for row in tried:
@@ -271,18 +257,17 @@ def conclude_questions(tried: Sequence[Row], arms: Sequence[Row]) -> str | None:
             alike.setdefault(tuple(random), []).append(f"{row['subset']} of {of}")
     if not alike:
         return None
-    told = [f"random subsets have traces of {_span(random)} questions, {', '.join(of)}" for random, of in alike.items()]
+    told = []
+    for counts, names in alike.items():
+        low, high = min(counts), max(counts)
+        span = f"{low} to {high}" if low < high else str(low)
+        told.append(f"random subsets have traces of {span} questions, {', '.join(names)}")
     sentence = "; ".join(told)
     return f"{sentence[0].upper()}{sentence[1:]}: to choose within questions, select with --per-group."
 
 
-def _span(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low} to {high}" if low < high else str(low)
-
-
 def conclude_pair(first: str, second: str, difference: Estimate) -> str | None:
-    """Return which of two subsets trains better models; nothing if that is not clear."""
+    """Return which of two subsets trains better models; None if the difference is not clear."""
     if not is_clear(difference):
         return None
     better, worse = (first, second) if difference.value < 0 else (second, first)
@@ -292,7 +277,10 @@ def conclude_pair(first: str, second: str, difference: Estimate) -> str | None:
 
 
 def conclude_answers(name: str, right: FloatArray, found: Compared) -> str:
-    """Return whether a subset's models answer more questions right; right has its share of each item, then draws'."""
+    """Return whether the models of a subset give more right answers.
+
+    right has the share of right answers to each item: first of the subset, then of its random subsets.
+    """
     difference, _ = found
     ours, random = f"{right[0].mean():.3f}", f"{right[1:].mean():.3f}"
     shares = f"{ours} of them, of random subsets {random} (difference {difference_text(difference)})"
@@ -306,13 +294,6 @@ def conclude_answers(name: str, right: FloatArray, found: Compared) -> str:
 
 
 def _would_be_found(found: Compared) -> str:
-    """Say which difference a trial finds; nothing where it rounds to 0, as all models do the same then."""
+    """Return a sentence about the detectable difference; empty if it rounds to 0, since all models are equal then."""
     amount = shown(*found)
     return f" A difference of {amount} or more would have been found in 4 of 5 such trials." if float(amount) else ""
-
-
-def _too_few_clear(num_clear: int, num_items: int) -> str:
-    return (
-        f"Right answers are too few to compare: {num_clear} of {num_items} held-out traces end with a clear result, "
-        f"such as `The answer is 7.`, and at least {FEWEST_ITEMS} are wanted."
-    )

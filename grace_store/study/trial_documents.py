@@ -1,7 +1,7 @@
-"""A trial as documents: what was frozen before it began, each of its trainings, and what ``grace-store trial`` found.
+"""The documents of a trial: its plan, its trainings and its finding.
 
-OUT/plan.json                  TrialPlan, written first; compared on resuming
-OUT/runs/ROUND-ARM.json        TrialRun, one for each training, written when it is over
+OUT/plan.json                  TrialPlan, written first; compared when the trial is resumed
+OUT/runs/ROUND-ARM.json        TrialRun, one for each training, written at its end
 OUT/trial.json                 Finding, written last
 """
 
@@ -27,79 +27,82 @@ PLAN, RUNS, FOUND = "plan.json", "runs", "trial.json"
 """Files and folders in OUT."""
 
 UNDER_WAY = "under-way"
-"""Folder in OUT with the state of trainings that are not over; gone in the end."""
+"""Folder in OUT with the state of unfinished trainings; deleted in the end."""
 REPEAT = "Put the file back as it was, or delete it and run the same command again: only this training is repeated."
 
 OPTIONS = {"num_updates": "updates", "num_random": "random", "num_seeds": "seeds"}
-"""What fields of a TrialSpec are called where people give them, if not as here."""
+"""Names of options that differ from the names of the fields of TrialSpec."""
+
+SubsetFile = tuple[Path, Path | None]
+"""A subset as it was given, and the table of step weights that it is trained with, if any."""
 
 
 class TrialSpec(Spec):
-    """What is trained on what, how often, and what it is measured on."""
+    """The settings that decide the numbers of a trial: training, rounds, random subsets and held-out traces."""
 
     training: TrainingSpec = Field(default_factory=TrainingSpec)
-    """How each adapter is trained; its seed is that of all draws, and of the first round."""
+    """The training of each adapter. Its seed is used for all draws, and for the first round."""
     num_updates: int = Field(default=200, ge=1)
     """Optimiser steps of every training, whatever the size of its subset."""
     num_random: int = Field(default=5, ge=MIN_DRAWS)
-    """Random subsets that each subset is compared with: more of them narrow the intervals."""
+    """Random subsets that each subset is compared with. More random subsets narrow the intervals."""
     num_seeds: int = Field(default=3, ge=1)
-    """Seeds that every subset is trained with, one after the other; the answer is looked at after each."""
+    """Seeds that every subset is trained with, one after the other; the results are compared after each."""
     held_out: str = "0.1"
-    """What models are measured on: a share of the pool's questions (at most 256 of them), a number of them, or a file
-    with other traces or a planned store of them. No model is trained on traces with the same prompt and images, or,
-    for a file or store, with the same words of the user and images."""
+    """The held-out traces: a share of the pool's questions (at most 256 of them), a number of them, or a file or
+    planned store with other traces. No model is trained on traces with the same prompt and images, or, for a file or
+    store, with the same words of the user and images."""
     generate: bool = False
-    """Let every model answer the held-out questions, too, and compare how many of its final answers are right."""
+    """Let every model answer the held-out questions, too, and compare the numbers of right final answers."""
     max_new_tokens: int = Field(default=256, ge=1)
-    """Tokens after which an answer that has no end counts as wrong."""
+    """Most tokens of an answer; an answer that has not ended by then counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
-    """What is tried, and how. What is not said comes from the trial that was begun, or else from the defaults."""
+    """The subsets and settings of a trial. Missing fields come from the trial that was begun, or else from defaults."""
 
     subsets: Sequence[str | Path] = ()
     """Files that ``select`` wrote, or lists of ids."""
     weighted: Sequence[tuple[str | Path, str | Path]] = ()
-    """Subsets that are trained with step weights, each with the table of them that ``weights`` wrote."""
+    """Subsets that are trained with step weights, each with a table that ``weights`` wrote."""
     store: str | None = None
     """Where the store is now, if it moved, or if subsets are lists of ids."""
     model: str | None = None
-    """None for the one that the scores' signal was extracted with."""
+    """The model to train; None for the model that the signal of the scores was extracted with."""
     spec: TrialSpec = field(default_factory=TrialSpec)
-    """What is trained and measured; only the settings that were given count."""
+    """Settings of the trial; only those that were given count."""
     format: str | None = None
-    """Of the records of a held-out file, if it is not recognised."""
+    """Format of the records of a held-out file, if it is not recognised."""
     map: Mapping[str, str] | None = None
-    """The fields of the held-out file's records, by the parts that they hold."""
+    """Names of fields in the records of a held-out file, by part."""
     data: Sequence[str] | None = None
     """Where the dataset is now, if it moved."""
     images: str | None = None
     """The folder that relative image paths start from."""
     options: WarmupOptions = field(default_factory=WarmupOptions)
     devices: Sequence[str] = ()
-    """Devices that get a process each, "cpu" or as the machine names them; none for this process alone."""
+    """Devices, each for one process: "cpu" or the machine's names. Empty to train in this process."""
 
 
 class TrialSubset(Frozen):
-    """A subset that is tried."""
+    """A subset in a trial."""
 
     name: str
     path: str
     num_samples: Count
     num_trained: Count
-    """Without those of held-out questions."""
+    """Samples of the subset without held-out questions."""
     random: Count
-    """Which of the sets of random subsets it is compared with, from 1."""
+    """Number of the set of random subsets that the subset is compared with, from 1."""
     samples_sha256: str
-    """Digest of the rows that are trained on, of those of its random subsets, and of its weights."""
+    """Digest of the rows of the subset, of the rows of its random subsets, and of its weights."""
     weights: str | None = None
-    """The table of step weights that it is trained with, if any."""
+    """The table of step weights for this subset, if any."""
 
 
 class TrialPlan(Document):
-    """All that decides a trial's numbers. Frozen before the first training; compared on resuming."""
+    """All that decides the numbers of a trial. Frozen before the first training; compared when it is resumed."""
 
     words: ClassVar[str] = "the plan of a trial"
     maker: ClassVar[str] = "trial"
@@ -108,23 +111,23 @@ class TrialPlan(Document):
     kind: Literal["trial_plan"] = "trial_plan"
     spec: Whole[TrialSpec]
     plan_sha256: str
-    """Of the samples of the store that subsets are chosen from and how they were made, wherever it and its data lie."""
+    """Digest of the store's samples and settings, whatever the locations of the store and its data."""
     num_pool: Count
-    """Samples that random subsets are drawn from, those of held-out questions included."""
+    """Samples that random subsets are drawn from, including samples of held-out questions."""
     num_held_out_samples: Count
-    """Samples of the pool whose question is held out."""
+    """Samples of the pool with a held-out question."""
     subsets: tuple[TrialSubset, ...] = Field(min_length=1)
     held_out: tuple[SampleRef, ...] = Field(min_length=1)
-    """The items that models are measured on, one for each question."""
+    """The held-out items, one for each question."""
     held_out_sha256: str
-    """Digest of the planned samples that they are among."""
+    """Digest of the planned samples of the store with the held-out items."""
     origin: dict[str, str]
-    """Where model, store, images and held-out traces lay and what software ran: for people, never compared."""
+    """Locations of model, store, images and held-out traces, and software versions: for people, never compared."""
 
     def fingerprint(self) -> str:
-        """Return a digest of what is compared."""
+        """Return a digest of the fields that are compared."""
         compared = self.model_dump(mode="json", exclude={"origin", "made_by", "version"})
-        # A setting that is no more. Trainings that were done without it belong to the same plan still.
+        # A setting that was removed. The fingerprint of trainings without it stays the same.
         compared["spec"]["by"] = None
         for subset in compared["subsets"]:
             del subset["path"], subset["weights"]
@@ -136,15 +139,15 @@ class TrialItem(Frozen):
 
     sample_id: str
     num_tokens: Count
-    """Tokens of the response that the loss is taken over."""
+    """Tokens of the response."""
     loss: float
-    """Mean over these."""
+    """Mean loss over these tokens."""
     is_right: bool | None = None
-    """Whether its own answer comes to the right result, if it was asked for."""
+    """Whether the model's answer has the right result, if answers were generated."""
 
 
 class TrialRun(Document):
-    """One training and what its model was measured at. Its file says that it is done."""
+    """One training with the measurements of its model. The file exists only if the training is done."""
 
     words: ClassVar[str] = "a training of a trial"
     maker: ClassVar[str] = "trial"
@@ -154,19 +157,19 @@ class TrialRun(Document):
     plan_sha256: str
     """Fingerprint of the trial's plan."""
     round: Count
-    """From 1."""
+    """Number of the round, from 1."""
     arm: str
-    """The subset or random subset that was trained on."""
+    """The subset or random subset of the training."""
     seed: Count
     num_samples: Count
     """Samples that the model was trained on."""
     num_left_out: Count
     """Samples skipped: too long, or an image is unusable."""
     loss: float
-    """Mean over the tokens, as they count, of the last tenth of the updates."""
+    """Mean training loss over the weighted tokens of the last tenth of the updates."""
     items: tuple[TrialItem, ...]
     sha256: str
-    """Digest of all other fields: a number that was changed later is noticed."""
+    """Digest of all other fields, which shows later changes."""
 
     @classmethod
     def sealed(cls, **fields: Any) -> Self:
@@ -175,18 +178,18 @@ class TrialRun(Document):
         return found.model_copy(update={"sha256": found.content_sha256()})
 
     def content_sha256(self) -> str:
-        """Return the digest that these fields should have."""
+        """Return the digest of the other fields."""
         content = {name: value for name, value in self.to_json().items() if name != "sha256"}
         return hashlib.sha256(canonical_json(content)).hexdigest()
 
     @property
     def heldout_loss(self) -> float:
-        """Mean over the tokens of all items."""
+        """Mean loss over the tokens of all items."""
         total = sum(each.num_tokens for each in self.items)
         return sum(each.loss * each.num_tokens for each in self.items) / total
 
 
-# ---------------------------------------------------------------- in memory: what is trained on
+# ---------------------------------------------------------------- the samples of trainings, in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +197,13 @@ class Arm:
     """The samples of one training."""
 
     key: str
-    """Its name in files: subset-1, or random-1-3 for the third random subset of the first set of them."""
+    """Its name in files: subset-1, or random-1-3 for the third random subset of the first set."""
     name: str
-    """For people."""
+    """Its name for people."""
     positions: IntArray
-    """In the plan, ascending, without held-out questions."""
+    """Positions of samples in the plan, ascending, without held-out questions."""
     weights: Mapping[int, FloatArray] = field(default_factory=dict)
-    """By row, how much the loss of each of a sample's segments counts, the answer last; those of other rows count 1."""
+    """Weights of a sample's segments in the loss, the answer last, by dataset row; other rows have weight 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,24 +213,24 @@ class TrialSamples:
     store: Store
     subsets: tuple[TrialSubset, ...]
     arms: dict[str, Arm]
-    """By key."""
+    """Arms by key."""
     num_questions: dict[str, int]
-    """Of how many questions the traces of each arm are, by its key, held-out ones included."""
+    """Numbers of questions by the key of the arm, including held-out questions."""
     held_out_store: Store
-    """Where the traces are that models are measured on."""
+    """The store with the held-out traces."""
     held_out: IntArray
-    """Positions of these items in the plan of that store, ascending, one for each question."""
+    """Positions of the held-out items in the plan of that store, ascending, one for each question."""
     num_pool: int
     num_held_out_samples: int
 
     @property
     def held_out_refs(self) -> tuple[SampleRef, ...]:
-        """The items by id and row."""
+        """Ids and rows of the held-out items."""
         ids, rows = (self.held_out_store.column(name) for name in ("sample_id", "sample_row"))
         return tuple(SampleRef(sample_id=str(ids[i]), row=int(rows[i])) for i in self.held_out.tolist())
 
     def arms_of(self, subset: int) -> list[Arm]:
-        """Return a subset, numbered from 0, and then its random ones."""
+        """Return the arm of a subset, numbered from 0, and then the arms of its random subsets."""
         randoms = f"random-{self.subsets[subset].random}-"
         return [self.arms[f"subset-{subset + 1}"]] + [arm for key, arm in self.arms.items() if key.startswith(randoms)]
 
@@ -237,7 +240,7 @@ class PlannedRun:
     """One training that a trial may need."""
 
     round: int
-    """From 1."""
+    """Number of the round, from 1."""
     arm: Arm
     seed: int
 
@@ -248,7 +251,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class TrialJob:
-    """A trial: all that decides its numbers, and the folder that the results of trainings are written to."""
+    """A trial: its plan, its samples, and the folder with the results of trainings."""
 
     out: Path
     plan: TrialPlan
@@ -259,7 +262,7 @@ class TrialJob:
     """Warnings about the files that were given."""
 
     def arms(self, subsets: Sequence[int]) -> list[Arm]:
-        """Return the arms that some subsets, numbered from 0, need, each once."""
+        """Return the arms of some subsets, numbered from 0, each arm once."""
         return list({arm.key: arm for subset in subsets for arm in self.samples.arms_of(subset)}.values())
 
     @property
@@ -271,7 +274,7 @@ class TrialJob:
         return [PlannedRun(round, arm, self.plan.spec.training.seed + round - 1) for arm in arms]
 
     def read(self, run: PlannedRun) -> TrialRun | None:
-        """Return the result of a training, or None if it is not over; raise if the file holds anything else."""
+        """Return the result of a training, or None if there is none yet; raise if the file holds anything else."""
         path = self._path(run)
         if not path.is_file():
             return None
@@ -291,7 +294,7 @@ class TrialJob:
         return found
 
     def check_items(self, runs: Sequence[PlannedRun], results: Mapping[tuple[int, str], TrialRun]) -> None:
-        """Raise DataError unless trainings were measured on the same items, in the same order, as the first of all."""
+        """Raise DataError unless these trainings were measured on the items of the first training, in its order."""
         (round, key), first = next(iter(results.items()))
         expected = [(each.sample_id, each.num_tokens) for each in first.items]
         for run in runs:
@@ -304,13 +307,13 @@ class TrialJob:
                 )
 
     def finish(self, run: PlannedRun, found: TrialRun) -> None:
-        """Write the result of a training, then delete its files; other processes look for the result first."""
+        """Write the result of a training, then delete its files; other processes check for the result first."""
         write_document(self._path(run), found)
         shutil.rmtree(self.under_way(run), ignore_errors=True)
         self.lock(run).unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Delete the files of trainings that are over, also where a process was killed before it deleted them."""
+        """Delete the files of finished trainings that a killed process left."""
         shutil.rmtree(self.out / UNDER_WAY, ignore_errors=True)
         for lock in (self.out / RUNS).glob(".*.lock"):
             lock.unlink(missing_ok=True)

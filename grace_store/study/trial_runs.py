@@ -1,4 +1,4 @@
-"""Run the trainings of a trial. Any number of processes share them by locks."""
+"""Run the trainings of a trial. Any number of processes share the trainings by locks."""
 
 from __future__ import annotations
 
@@ -15,21 +15,13 @@ from grace_store.base.events import Listener, Note, StepTaken
 from grace_store.base.files import try_lock
 from grace_store.base.states import SetAside
 from grace_store.base.text import counted, duration
-from grace_store.base.training_settings import WarmupOptions
 from grace_store.base.watch import Watch
 from grace_store.data.answers import is_same_result, result_of
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.store.opened import Store
-from grace_store.study.trial_documents import (
-    Arm,
-    PlannedRun,
-    TrialItem,
-    TrialJob,
-    TrialRun,
-    TrialSamples,
-)
+from grace_store.study.trial_documents import Arm, PlannedRun, TrialItem, TrialJob, TrialRun
 from grace_store.train.recipe import order_updates
 from grace_store.values.subset_trial import FEWEST_ITEMS
 
@@ -37,40 +29,26 @@ if TYPE_CHECKING:
     from grace_store.train.training import Training, TrainingSample
 
 POLL_SECONDS = 0.5
-"""Between two looks at whether another process is done with its training."""
+"""Time between two checks whether another process has finished its training."""
 TIMED_ITEMS = 8
+"""Held-out items that are measured to estimate the cost."""
 
 
 class TrialRunner:
-    """Runs the trainings that no other process has claimed, one after the other, with one model on one device."""
+    """A process that runs the trainings that no other process has claimed, with one model on one device."""
 
     def __init__(self, job: TrialJob, listener: Listener, stop: Event) -> None:
         self.job, self.listener, self.stop = job, listener, stop
+        self.samples, self.options = job.samples, job.request.options
+        self.model, self.images = job.plan.origin["model"], job.plan.origin["images"]
         self._training: Training | None = None
         self._items: list[TrainingSample] = []
         self._item_samples: list[Sample] = []
         """The held-out samples that the items were made from."""
         self._encoded: dict[int, TrainingSample | SetAside] = {}
 
-    @property
-    def samples(self) -> TrialSamples:
-        return self.job.samples
-
-    @property
-    def options(self) -> WarmupOptions:
-        return self.job.request.options
-
-    @property
-    def images(self) -> str:
-        """The folder that relative image paths of the pool start from."""
-        return self.job.plan.origin["images"]
-
-    @property
-    def model(self) -> str:
-        return self.job.plan.origin["model"]
-
     def finish(self, runs: Sequence[PlannedRun], tell: Callable[[PlannedRun, TrialRun], None]) -> None:
-        """Return when all these trainings are over, done here or by others; raise Interrupted if asked to stop."""
+        """Run these trainings, or wait for other processes to run them; raise Interrupted if stop is set."""
         waiting = list(runs)
         while waiting:
             left = []
@@ -99,7 +77,7 @@ class TrialRunner:
         return True, True
 
     def cost(self, arm: Arm) -> tuple[float, float]:
-        """Return the seconds that an update and a whole training take on this device, timed on a few samples."""
+        """Return the seconds of an update and of a whole training on this device, timed on a few samples."""
         training, spec = self.training(), self.job.plan.spec
         usable = self._usable(arm.positions[: 4 * spec.training.batch_size].tolist())
         batch = [each for each, _ in usable][: spec.training.batch_size]
@@ -114,7 +92,7 @@ class TrialRunner:
         return seconds, spec.num_updates * seconds + measuring
 
     def training(self) -> Training:
-        """Load the model, and make the held-out items ready, when they are first needed."""
+        """Return the training, after loading the model and encoding the held-out items at the first call."""
         if self._training is None:
             from grace_store.train.training import Training
 
@@ -135,12 +113,12 @@ class TrialRunner:
                 self._item_samples.append(sample)
         if len(self._items) < FEWEST_ITEMS:
             raise NothingUsable(
-                f"{len(self._items)} of the {len(samples)} held-out items can be read by the model as asked; at least "
-                f"{FEWEST_ITEMS} are wanted. Raise --max-length, or hold others out."
+                f"The model can read {len(self._items)} of the {len(samples)} held-out items with these settings; at "
+                f"least {FEWEST_ITEMS} are needed. Raise --max-length, or hold out other traces."
             )
 
     def _usable(self, positions: Sequence[int]) -> list[tuple[TrainingSample, int]]:
-        """Return the samples at some positions that can be trained on, each with its row."""
+        """Return the usable samples at these positions, each with its dataset row."""
         new = [int(place) for place in positions if int(place) not in self._encoded]
         if new:
             samples = _read(self.samples.store, self.job.request.data, new)
@@ -150,9 +128,9 @@ class TrialRunner:
         return [(made, row) for made, row in found if not isinstance(made, SetAside)]
 
     def _used(self, run: PlannedRun) -> tuple[list[tuple[TrainingSample, int]], int]:
-        """Return the samples that a training uses, each with its row, and how many were left out to find them.
+        """Return the samples that a training uses, each with its dataset row, and the number of unusable samples.
 
-        They are the first of its first epoch, so no others need to be read; all that are usable if it has several.
+        If one epoch is enough, only its first samples are read; else all usable samples are used.
         """
         spec, positions = self.job.plan.spec, run.arm.positions
         rows = self.samples.store.column("sample_row")[positions].astype("int64").tolist()
@@ -180,7 +158,12 @@ class TrialRunner:
         place, sha256 = self.job.under_way(run), self.job.plan.fingerprint()
         place.mkdir(parents=True, exist_ok=True)
         identity = hashlib.sha256(f"{sha256}/{run.name}".encode()).hexdigest()
-        training.train(data, place, identity, self._hear, self.stop, seed=run.seed)
+
+        def listener(event: events.Event) -> None:
+            if isinstance(event, StepTaken | events.Warned):  # other messages are about a warm-up
+                self.listener(event)
+
+        training.train(data, place, identity, listener, self.stop, seed=run.seed)
         with Watch(self.options.patience, self.listener) as watch, watch.over("the held-out loss"):
             sums = training.losses(self._items)
         rights = self._answer(training) if spec.generate else [None] * len(self._items)
@@ -205,25 +188,14 @@ class TrialRunner:
         )
 
     def _answer(self, training: Training) -> list[bool | None]:
-        """Return whether the model's own answer to each item is right; None where what is right is not clear."""
+        """Return whether the model's answer to each item is right; None if the item has no clear result."""
         with Watch(self.options.patience, self.listener) as watch, watch.over("the answers"):
             answers = training.answers(self._items, self.job.plan.spec.max_new_tokens)
-        return [
-            _is_right(answer, sample.segments[-1]) for answer, sample in zip(answers, self._item_samples, strict=True)
-        ]
-
-    def _hear(self, event: events.Event) -> None:
-        """Pass on the updates and warnings of a training; its other messages are those of a warm-up."""
-        if isinstance(event, StepTaken | events.Warned):
-            self.listener(event)
-
-
-def _is_right(answer: str | None, meant: str) -> bool | None:
-    right = result_of(meant)
-    if right is None:
-        return None
-    found = None if answer is None else result_of(answer)
-    return found is not None and is_same_result(found, right)
+        rights: list[bool | None] = []
+        for answer, sample in zip(answers, self._item_samples, strict=True):
+            right, found = result_of(sample.segments[-1]), None if answer is None else result_of(answer)
+            rights.append(None if right is None else found is not None and is_same_result(found, right))
+        return rights
 
 
 def _read(store: Store, data: Sequence[str] | None, positions: Sequence[int]) -> list[Sample]:
@@ -232,7 +204,7 @@ def _read(store: Store, data: Sequence[str] | None, positions: Sequence[int]) ->
 
 
 def _last_loss(place: Path, num_updates: int) -> float:
-    """Return the mean loss over the tokens, as they count, of the last tenth of the updates."""
+    """Return the mean loss over the weighted tokens of the last tenth of the updates."""
     from grace_store.train.loss_log import LOSSES, read_entries
 
     last = [entry for entry in read_entries(place / LOSSES) if entry["step"] > num_updates - max(1, num_updates // 10)]
@@ -241,12 +213,12 @@ def _last_loss(place: Path, num_updates: int) -> float:
 
 
 def all_seconds(run_seconds: float, num_runs: int, num_devices: int) -> float:
-    """Return how long some trainings take on all devices at once."""
+    """Return the seconds that some trainings take on all devices together."""
     return run_seconds * -(-num_runs // num_devices)
 
 
 def say_cost(cost: tuple[float, float], num_updates: int, num_runs: int, num_devices: int) -> str:
-    """Return in a sentence how long the trainings take; cost is the seconds of an update and of a training."""
+    """Return a sentence about the time of the trainings; cost has the seconds of an update and of a training."""
     update_seconds, run_seconds = cost
     on = f" on {counted(num_devices, 'device')}" if num_devices > 1 else ""
     return (

@@ -1,8 +1,8 @@
 """The samples of a trial: the subsets, random subsets like them, and the held-out items. Knows no model.
 
-Held-out questions are drawn from the whole pool, chosen or not, and then all their traces are taken out of every
-subset, given or random. So the items are no worse for one way of choosing than for another, and a subset that was drawn
-at random is like its random subsets in every respect.
+Held-out questions are drawn from the whole pool, and all their traces are removed from every subset, given or random.
+So the items favour no way of choosing, and a subset that was drawn at random has the same distribution as its random
+subsets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -28,7 +28,7 @@ from grace_store.pool.records import digest_samples, question_digests
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.weight_table import read_weights
 from grace_store.store.opened import Store
-from grace_store.study.trial_documents import Arm, TrialSamples, TrialSpec, TrialSubset
+from grace_store.study.trial_documents import Arm, SubsetFile, TrialSamples, TrialSpec, TrialSubset
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
 from grace_store.values.subset_trial import FEWEST_ITEMS
@@ -37,15 +37,13 @@ if TYPE_CHECKING:
     from grace_store.choose.select import Rules
 
 MOST_ITEMS = 256
-"""Held-out items of a share or a file: more would cost more time than they narrow an interval."""
+"""Most held-out items of a share or a file: more would cost much time and narrow intervals little."""
 FEWEST_SAMPLES = 2
 _ITEM_STREAM, _DRAW_STREAM = 0x7472616974656D, 0x74726169647261
-"""Added to the seed, so that draws for different purposes have nothing to do with each other."""
+"""Added to the seed, so that draws for different purposes are independent."""
 _DRAWS_PER_SEED = 2**16
 
 Digests = npt.NDArray[np.uint64]
-SubsetFile = tuple[Path, Path | None]
-"""A subset as it was given, and the table of step weights that it is trained with, if any."""
 
 
 def gather_samples(
@@ -53,19 +51,28 @@ def gather_samples(
 ) -> TrialSamples:
     """Return the samples of every training: a function of the files, the seed and the rows alone.
 
-    other holds the traces that models are measured on, if these are not to be of the pool.
+    other has the held-out traces, if they are not from the pool.
     """
     known = {path: DrawSource.read(store, path, data) for path in dict.fromkeys(path for path, _ in files)}
     sources = [known[path] for path, _ in files]
     pool = reduce(np.intersect1d, (each.possible for each in sources))
-    _check_one_pool(files, sources, pool)
-    if other is None:
-        digests = question_digests(store, None, data, pool)
-        held, asked = _hold_out(store, pool, digests, spec)
-    else:
-        digests = digest_samples(store, data, pool, wording_digest)
-        held, asked = _all_of(other, spec)
-    _check_enough(len(held), spec.held_out)
+    for (path, _), source in zip(files, sources, strict=True):
+        if num_outside := int((~np.isin(source.positions, pool)).sum()):
+            raise SettingError(
+                f"{path.name} has {counted(num_outside, 'sample')} that not all subsets could be chosen from "
+                "(filters, flags and contamination count). Try it in a trial of its own."
+            )
+    digests = (
+        question_digests(store, None, data, pool)
+        if other is None
+        else digest_samples(store, data, pool, wording_digest)
+    )
+    held, asked = _hold_out(store, pool, digests, spec) if other is None else _all_of(other, spec)
+    if len(held) < FEWEST_ITEMS:
+        raise SettingError(
+            f"--held-out {spec.held_out} holds {counted(len(held), 'question')} out; at least {FEWEST_ITEMS} are "
+            f"wanted to measure models on. Give --held-out {FEWEST_ITEMS} or more, or a file."
+        )
     is_held = np.isin(digests, asked)
     draws = _Draws(pool, spec)
     names = _names(files)
@@ -91,16 +98,6 @@ def gather_samples(
     return TrialSamples(store, tuple(subsets), arms, questions, measured_in, held, len(pool), int(is_held.sum()))
 
 
-def _check_one_pool(files: Sequence[SubsetFile], sources: Sequence[DrawSource], pool: IntArray) -> None:
-    """Raise if a subset has samples that another could not have had: one of them would be tried without some."""
-    for (path, _), source in zip(files, sources, strict=True):
-        if num_outside := int((~np.isin(source.positions, pool)).sum()):
-            raise SettingError(
-                f"{path.name} has {counted(num_outside, 'sample')} that not all subsets could be chosen from "
-                "(filters, flags and contamination count). Try it in a trial of its own."
-            )
-
-
 def _names(files: Sequence[SubsetFile]) -> list[str]:
     if len(set(files)) < len(files):
         raise SettingError("the same subset is given twice")
@@ -112,7 +109,7 @@ def _names(files: Sequence[SubsetFile]) -> list[str]:
 
 
 def _weights_of(store: Store, weights: Path | None, positions: IntArray) -> dict[int, FloatArray]:
-    """Return by row how much each segment of the samples counts; nothing for those without weights of their own."""
+    """Return the weights of the segments of samples, by dataset row; samples without weights are left out."""
     if weights is None:
         return {}
     table = read_weights(weights)
@@ -146,18 +143,18 @@ def _digest(store: Store, arms: Sequence[Arm]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DrawSource:
-    """A subset, and what random subsets like it are drawn from by the same rules."""
+    """A subset, and the rules and candidates from which random subsets like it are drawn."""
 
     store: Store
     positions: IntArray
-    """In the plan, ascending, of the samples of the subset."""
+    """Positions in the plan of the samples of the subset, ascending."""
     rules: Rules | None = None
-    """How it was chosen; None for a list of ids, which any samples may be in."""
+    """The rules that chose the subset; None for a list of ids, for which every sample is a candidate."""
 
     @classmethod
     def read(cls, store: Store, path: Path, data: Sequence[str] | None) -> Self:
         """Read a subset that ``select`` wrote, or a list of ids."""
-        from grace_store.choose.select import read_subset, replay_subset  # all that select needs, too
+        from grace_store.choose.select import read_subset, replay_subset  # imports much
 
         positions = samples_named(store, path)
         if not sidecar_of(path).is_file():
@@ -166,20 +163,20 @@ class DrawSource:
 
     @property
     def possible(self) -> IntArray:
-        """Positions, ascending, of all samples that could have been chosen."""
+        """Positions of all candidates, ascending."""
         if self.rules is None:
             return np.arange(self.store.plan.num_samples)
         return np.sort(self.store.positions_of(self.rules.scores.row[self.rules.is_possible]))
 
     def stratum_of(self, pool: IntArray) -> IntArray:
-        """Return the number of the stratum or capability that the subset keeps in balance, of some possible samples."""
+        """Return the number of the stratum or capability of each candidate in the pool; all 0 without strata."""
         if self.rules is None:
             return np.zeros(len(pool), dtype=np.int64)
         place, _ = find_rows(self.rules.scores.row, self._rows_of(pool))
         return np.unique(self.rules.stratum[place], return_inverse=True)[1]
 
     def random_order(self, seed: int, pool: IntArray) -> IntArray:
-        """Return positions of a pool in the order in which the rules choose them when values are random."""
+        """Return the positions of a pool in the order in which the rules choose them when values are random."""
         row = self._rows_of(pool)
         if self.rules is None:
             return pool[rank(random_values(seed, row), row)]
@@ -190,7 +187,7 @@ class DrawSource:
 
 
 class _Draws:
-    """Random subsets; subsets that are like the same random ones share theirs."""
+    """Random subsets of a pool. Subsets with the same random subsets share them."""
 
     def __init__(self, pool: IntArray, spec: TrialSpec) -> None:
         self._pool = pool
@@ -199,7 +196,7 @@ class _Draws:
         self._known: dict[bytes, int] = {}
 
     def like(self, source: DrawSource, name: str) -> tuple[int, list[BoolArray]]:
-        """Return the number of the set of random subsets that are like a subset, and which samples are in each."""
+        """Return the number of the set of random subsets like a subset, and the members of each as booleans."""
         is_chosen = np.isin(self._pool, source.positions)
         group = source.stratum_of(self._pool)
         counts = np.bincount(group[is_chosen], minlength=int(group.max()) + 1)
@@ -215,7 +212,7 @@ class _Draws:
 
 
 def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: str) -> BoolArray:
-    """Return which samples come first in an order, so many of each group; raise if the order has not as many."""
+    """Return the members of the first counts samples of each group in an order; raise if a group has too few."""
     there = np.bincount(group[order], minlength=len(counts))
     if lacking := np.flatnonzero(there < counts).tolist():
         of, remedy = "", "Try it in a trial of its own."
@@ -235,17 +232,8 @@ def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: s
 # ---------------------------------------------------------------- held-out items
 
 
-def is_amount(held_out: str) -> bool:
-    """Return whether this is a share or a number of questions rather than a file."""
-    try:
-        amount = Decimal(held_out)
-    except InvalidOperation:
-        return False
-    return amount.is_finite() and amount > 0
-
-
 def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -> tuple[IntArray, Digests]:
-    """Return positions of one trace of each of some questions of the pool, and digests of these questions."""
+    """Return the positions of one trace of each held-out question of the pool, and digests of these questions."""
     row = store.column("sample_row").astype(np.int64)[pool]
     first = _first_of_each(digests, row, spec.training.seed)
     taken = first[: _num_held_out(spec.held_out, len(first))]
@@ -253,9 +241,10 @@ def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -
 
 
 def _all_of(other: Store, spec: TrialSpec) -> tuple[IntArray, Digests]:
-    """Return positions of items in another store, and digests of all its questions: none of them is trained on.
+    """Return positions of items in another store, and digests of the wording of all its questions.
 
-    Other files may write a question with other spaces or another system prompt: what is trained on has other words.
+    No trace with the same wording is trained on. Wording is compared because another file may write a question with
+    other spaces or another system prompt.
     """
     positions = np.arange(other.plan.num_samples)
     digests = question_digests(other, None, None, positions)
@@ -263,16 +252,8 @@ def _all_of(other: Store, spec: TrialSpec) -> tuple[IntArray, Digests]:
     return np.sort(first[:MOST_ITEMS]), digest_samples(other, None, positions, wording_digest)
 
 
-def _check_enough(num_items: int, held_out: str) -> None:
-    if num_items < FEWEST_ITEMS:
-        raise SettingError(
-            f"--held-out {held_out} holds {counted(num_items, 'question')} out; at least {FEWEST_ITEMS} are "
-            f"wanted to measure models on. Give --held-out {FEWEST_ITEMS} or more, or a file."
-        )
-
-
 def _first_of_each(digests: Digests, row: IntArray, seed: int) -> IntArray:
-    """Return the place of one sample of each question, questions in a random order."""
+    """Return the place of one sample of each question, with questions in random order."""
     order = rank(random_values(_ITEM_STREAM + seed, row), row)
     _, first = np.unique(digests[order], return_index=True)
     return order[np.sort(first)]

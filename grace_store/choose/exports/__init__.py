@@ -1,4 +1,4 @@
-"""Subsets as files by name: each is a module here with one ``Export``."""
+"""The kinds of export by name: a module here for each, with one ``Export``."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ EXPORTS: Registry[Export] = Registry(
         "trl-pairs",
     ),
 )
-"""In the order that help shows them."""
+"""All kinds of export, in the order in which help shows them."""

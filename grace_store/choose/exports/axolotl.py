@@ -1,4 +1,4 @@
-"""Conversations as axolotl's ``chat_template`` reads them; with weights, contents in parts to train on or not."""
+"""Conversations as axolotl's ``chat_template`` reads them. With weights, contents are in parts: trained on or not."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +8,9 @@ from grace_store.choose.exports.export_kind import Export, Part
 
 
 def axolotl_messages(messages: list[dict[str, Any]], parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Return a conversation whose last message is in parts, of which those that weigh anything are trained on.
+    """Return a conversation with its last message in parts; axolotl trains on parts with a weight above 0.
 
-    Every content has parts: `datasets` wants one type for all. Those that the assistant did not say have no flag, since
+    Every content has parts because `datasets` needs one type for all. Messages of other roles have no flag, since
     axolotl would train on the end of their turn.
     """
     said = [_message(each["role"], [Part(each["content"], 0.0)]) for each in messages[:-1]]

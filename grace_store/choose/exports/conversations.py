@@ -17,19 +17,16 @@ from grace_store.data.images import PLACEHOLDER
 from grace_store.data.sample import ImageRef, Sample
 
 ImageName = Callable[[ImageRef], str]
-"""From an image to its name for a trainer: a path or URL."""
+"""A function from an image to its name for a trainer: a path or URL."""
 Conversations = Callable[[ChosenRecords, ImageName], Iterator[dict[str, Any]]]
-"""From the chosen samples to records with messages and images."""
-InParts = Callable[[list[dict[str, Any]], Sequence[Part]], list[dict[str, Any]]]
-"""From the messages of a conversation, and the last one's parts, to what a trainer is given."""
+"""A function from the chosen samples to records with messages and images."""
 
 _MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
-_SHOWN_CHARS = 60
 
 
 def conversation(sample: Sample, image_name: ImageName) -> dict[str, Any]:
-    """Return a sample as {"id", "messages", "images"}, its images where they stood in the conversation."""
+    """Return a sample as {"id", "messages", "images"}; placeholders mark the images in the conversation."""
     messages = []
     for turn in sample.turns:
         content = "".join(part if isinstance(part, str) else PLACEHOLDER for part in turn.parts)
@@ -39,9 +36,9 @@ def conversation(sample: Sample, image_name: ImageName) -> dict[str, Any]:
 
 
 class ImageNames:
-    """Names images for a trainer: paths absolute, images that lie in the records written to a folder of their own.
+    """Names of images for a trainer. Paths become absolute; bytes and data URLs in records are written to a folder.
 
-    Bytes and data URLs lie in the records; not every trainer reads data URLs, all read files.
+    All trainers read files, and not every trainer reads data URLs.
     """
 
     def __init__(self, folder: str | Path, extracted: Path) -> None:
@@ -57,7 +54,7 @@ class ImageNames:
             return self._write(_data_url_bytes(source))
         if "://" in source:
             return source
-        # As extraction finds it; an absolute path stays absolute.
+        # The same path as in extraction; an absolute path stays absolute.
         return str((self._folder / source).resolve())
 
     def _write(self, content: bytes) -> str:
@@ -77,12 +74,7 @@ def _data_url_bytes(url: str) -> bytes:
             raise ValueError("it does not say ;base64")
         return base64.b64decode("".join(url[head.end() :].split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise DataError(f"The image in the data URL {url[:_SHOWN_CHARS]}... cannot be decoded: {error}.") from None
-
-
-def _text_of(content: str | list[dict[str, Any]]) -> str:
-    """Return what a message says, its content being a text or parts of one."""
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+        raise DataError(f"The image in the data URL {url[:60]}... cannot be decoded: {error}.") from None
 
 
 def plain_conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
@@ -93,13 +85,13 @@ def plain_conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterato
 def write_conversations(
     chosen: ChosenRecords, exported: Exported, stray: str = "", conversations: Conversations = plain_conversations
 ) -> int:
-    """Write the chosen samples as conversations, note what may trip a trainer, and return how many have images.
+    """Write the chosen samples as conversations, add notes on images, and return the number of samples with images.
 
-    stray says what the trainer does with a text that says <image> more often than there are images.
+    stray is the end of a note: what the trainer does with a text that has more <image> placeholders than images.
     """
     out = exported.out
     names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
-    # Trainers take whatever has a column of images, even an empty one, for data of a vision model.
+    # A column of images, even an empty one, makes trainers expect a vision model.
     has_images = any(sample.images for _, sample in chosen.samples())
     num_with_images = num_stray = 0
 
@@ -108,7 +100,9 @@ def write_conversations(
         for record in conversations(chosen, names):
             num_with_images += bool(record["images"])
             messages = [*record["messages"], *([record["chosen"]] if "chosen" in record else [])]
-            num_said = sum(_text_of(message["content"]).count(PLACEHOLDER) for message in messages)
+            contents = (message["content"] for message in messages)
+            texts = (each if isinstance(each, str) else "".join(part["text"] for part in each) for each in contents)
+            num_said = sum(text.count(PLACEHOLDER) for text in texts)
             num_stray += num_said != len(record["images"])
             if not has_images:
                 del record["images"]
@@ -124,8 +118,12 @@ def write_conversations(
     return num_with_images
 
 
-def write_weighted(chosen: ChosenRecords, exported: Exported, in_parts: InParts) -> None:
-    """Write the chosen samples as conversations whose last messages are in weighted parts, if there are weights."""
+def write_weighted(
+    chosen: ChosenRecords,
+    exported: Exported,
+    in_parts: Callable[[list[dict[str, Any]], Sequence[Part]], list[dict[str, Any]]],
+) -> None:
+    """Write the chosen samples as conversations; with weights, in_parts puts the parts into the last message."""
     if chosen.weights is None:
         write_conversations(chosen, exported)
         return

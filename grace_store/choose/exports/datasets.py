@@ -1,4 +1,4 @@
-"""A folder as ``datasets.save_to_disk`` makes it, written with pyarrow alone."""
+"""A folder in the format of ``datasets.save_to_disk``, written with pyarrow alone."""
 
 import base64
 import binascii
@@ -17,18 +17,17 @@ from grace_store.choose.exports.export_kind import ChosenRecords, Export, Export
 from grace_store.choose.selection import SubsetNote
 
 Records = Callable[[], Iterator[dict[str, Any]]]
-"""Goes through the records once more every time it is called."""
+"""A function that starts a new pass over the records."""
 
 DATA = "data-00000-of-00001.arrow"
 STATE = "state.json"
-BLOCK_RECORDS = 512
 
 
 def write_datasets_folder(folder: Path, records: Records, fingerprint: str) -> None:
-    """Write records, whose fields become columns, into an empty folder.
+    """Write records into an empty folder; their fields become columns.
 
-    They are gone through twice: first for the columns' types, then for their values. Features are left for
-    ``datasets`` to see in the Arrow schema, which all its versions do.
+    The first pass over the records finds the types of the columns, the second writes the values. Features are left
+    out: all versions of ``datasets`` read them from the Arrow schema.
     """
     kind = _struct(records)
     schema = pa.schema(list(kind))
@@ -60,7 +59,7 @@ def write_datasets_folder(folder: Path, records: Records, fingerprint: str) -> N
 
 
 def _blocks(records: Iterator[dict[str, Any]]) -> Iterator[list[Any]]:
-    while block := [_with_bytes(record) for record in itertools.islice(records, BLOCK_RECORDS)]:
+    while block := [_with_bytes(record) for record in itertools.islice(records, 512)]:
         yield block
 
 
@@ -91,7 +90,7 @@ def _no_table(error: Exception) -> DataError:
 
 
 def _with_bytes(value: Any) -> Any:
-    """Return a record with {"bytes_base64": text}, which stands for bytes in a table's rows, as bytes again."""
+    """Return a record with each {"bytes_base64": text}, which stands for bytes in rows of tables, decoded."""
     if isinstance(value, dict):
         if list(value) == ["bytes_base64"] and isinstance(value["bytes_base64"], str):
             try:
@@ -109,12 +108,12 @@ def _write(chosen: ChosenRecords, exported: Exported) -> None:
     with whole_folder(exported.out, lambda _: _is_ours(exported.out)) as folder:
         write_datasets_folder(folder, records, _fingerprint(chosen.store.plan.digest()))
     exported.notes.append(
-        "to be read with datasets.load_from_disk; ms-swift cannot open it: use --as ms-swift for that"
+        "read the folder with datasets.load_from_disk; ms-swift cannot open it: use --as ms-swift for that"
     )
 
 
 def _is_ours(out: Path) -> bool:
-    """Return whether the note beside a datasets folder says that we made it, and it has not been saved to since."""
+    """Return whether this package wrote a datasets folder, by the note beside it, and nobody saved to it since."""
     note = find_document(sidecar_of(out), SubsetNote)
     if note is None or note.as_format != "datasets":
         return False

@@ -1,4 +1,4 @@
-"""What a kind of export is (a module with one ``Export`` called EXPORT), and the chosen records that it writes."""
+"""The interface of a kind of export (a module with one ``Export`` called EXPORT), and the chosen records to write."""
 
 from __future__ import annotations
 
@@ -26,26 +26,23 @@ from grace_store.store.opened import Store
 
 if TYPE_CHECKING:
     from grace_store.choose.selection import Subset
-    from grace_store.model.inputs.encode_samples import TokenCuts
 
 Cut = Callable[[Sample], Sequence[int]]
-"""From a sample to where the parts of its response begin, one for each segment, and where the last one ends."""
-DIGITS = 6
-"""Of a weight, after the point: enough for a mean of 1, few enough to read."""
+"""A function from a sample to the starts of the parts of its response, one for each segment, and the end."""
 
 
 class Part(NamedTuple):
-    """Some of a response, and how much each of its tokens counts."""
+    """A part of a response, and the weight of each of its tokens."""
 
     text: str
     weight: float
 
 
 def weighted_parts(sample: Sample, weights: FloatArray | None, cut: Cut) -> list[Part]:
-    """Return the response in parts, neighbours of one weight together; without weights, all of it with weight 1."""
+    """Return the response in parts, with neighbours of equal weight joined; without weights, one part of weight 1."""
     if weights is None:
         return [Part(sample.response, 1.0)]
-    rounded = np.round(weights, DIGITS).tolist()
+    rounded = np.round(weights, 6).tolist()  # precise enough for a mean of 1, and short enough to read
     parts: list[Part] = []
     for (start, stop), weight in zip(pairwise(cut(sample)), rounded, strict=True):
         text = sample.response[start:stop]
@@ -57,24 +54,22 @@ def weighted_parts(sample: Sample, weights: FloatArray | None, cut: Cut) -> list
 
 
 def cut_by_spaces(sample: Sample) -> list[int]:
-    """Cut where byte-level tokenizers do: line ends stay with the step before, the space before a word goes with it.
+    """Cut as byte-level tokenizers do: a line end stays with the step before it, a space goes with the next word.
 
     >>> sample = Sample("a", (), "One. Two.\\nThree.", (0, 5, 10, 16))
     >>> [part.text for part in weighted_parts(sample, np.arange(3.0), cut_by_spaces)]
     ['One.', ' Two.\\n', 'Three.']
     """
-    return [0, *_moved(sample.response, sample.bounds), len(sample.response)]
-
-
-def _moved(response: str, bounds: Sequence[int]) -> Iterator[int]:
-    for before, bound in pairwise(bounds[:-1]):
+    response, cuts = sample.response, [0]
+    for before, bound in pairwise(sample.bounds[:-1]):
         takes_space = bound - before > 1 and response[bound - 1] == " " and not response[bound].isspace()
-        yield bound - takes_space
+        cuts.append(bound - takes_space)
+    return [*cuts, len(response)]
 
 
 @dataclass(slots=True)
 class Exported:
-    """What was written."""
+    """The files written by an export."""
 
     out: Path
     as_format: str
@@ -82,26 +77,26 @@ class Exported:
     files: list[Path] = field(default_factory=list)
     """All files that were written, the subset first."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know."""
+    """Remarks for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """One way of writing a subset."""
+    """A kind of export: a way to write a subset."""
 
     write: Callable[[ChosenRecords, Exported], object]
     formats: Sequence[str] = (JSON_LINES, JSON)
-    """Of base.files, what it writes under a name that says so."""
+    """File formats, as base.files names them; the ending of OUT chooses one."""
     needs_dataset: bool = True
-    """Whether records are read; an export without records is written from the table alone."""
+    """Whether the export reads records; without records, it is written from the table alone."""
     also_writes: Sequence[str] = ()
-    """Names of files beside the subset that are written too."""
+    """Names of further files that are written beside the subset."""
     is_of_pairs: bool = False
-    """Whether it writes pairs of a chosen and a rejected response."""
+    """Whether the export writes pairs of a chosen and a rejected response."""
     weights: Literal["any", "masks"] | None = None
-    """Which step weights its reader can use: any, only those that are 0 or 1, or none."""
+    """Step weights that the trainer can use: any, only 0 and 1, or none."""
     no_weights: str = "what is written has no place for them"
-    """Why it takes no weights, or no others than 0 and 1."""
+    """The reason why the export takes no weights, or only 0 and 1."""
 
 
 class ChosenRecords:
@@ -140,7 +135,7 @@ class ChosenRecords:
         return image_folder(self._images, view, self.dataset)
 
     def raw(self, *, one_line: bool) -> Iterator[bytes]:
-        """Yield the records byte for byte; on one line, a line break between its fields becomes a space."""
+        """Yield the records byte for byte; with one_line, line breaks between fields become spaces."""
         return self._raw(self.subset.row, one_line=one_line)
 
     def _raw(self, rows: IntArray, *, one_line: bool) -> Iterator[bytes]:
@@ -152,13 +147,17 @@ class ChosenRecords:
         write_records(exported.out, self.raw(one_line=format_of(exported.out) != JSON))
 
     def samples(self) -> Iterator[tuple[bytes, Sample]]:
-        """Yield the records on one line each, with the samples they are."""
+        """Yield each record, on one line, with its sample."""
         return self._samples(self.subset.row)
 
     def weighted_samples(self, exported: Exported) -> Iterator[tuple[Sample, list[Part]]]:
-        """Yield the samples, each with its response in parts that have weights; note what there is to know of them."""
-        assert self.weights is not None  # what asks for it is only called with weights
-        token_cuts, num_without = self._token_cuts(), 0
+        """Yield each sample with its response in weighted parts; add notes on weights and cuts in the end."""
+        assert self.weights is not None  # only exports with weights call this
+        token_cuts, num_without = None, 0
+        if self._model is not None:
+            from grace_store.model.inputs.encode_samples import TokenCuts  # the only import here of transformers
+
+            token_cuts = TokenCuts.of_model(self._model)
         for (_, sample), weights in zip(self.samples(), self.weights.segment_weights(self.subset.row), strict=True):
             num_without += weights is None
             yield sample, weighted_parts(sample, weights, token_cuts or cut_by_spaces)
@@ -175,27 +174,17 @@ class ChosenRecords:
                 f"{counted(token_cuts.num_unlike, 'sample')} whose tokens change where steps are cut, by this tokenizer"
             )
 
-    def _token_cuts(self) -> TokenCuts | None:
-        """Return where a model's tokenizer cuts responses; None if no model was given."""
-        if self._model is None:
-            return None
-        from grace_store.model.inputs.encode_samples import (
-            TokenCuts,  # needs transformers, which nothing else here does
-        )
-
-        return TokenCuts.of_model(self._model)
-
     def pairs(self) -> Iterator[tuple[Sample, Sample]]:
-        """Yield the chosen samples, each with the one that it is preferred to; their prompts are the same."""
+        """Yield each chosen sample with its rejected sample; raise DataError if their prompts differ."""
         rejected = self.subset.rejected_row
-        assert rejected is not None  # only pairs are written by what asks for them
+        assert rejected is not None  # only exports of pairs call this
         both = zip(self.samples(), self._samples(rejected), strict=True)
         for (_, chosen), (_, other) in both:
             if prompt_digest(chosen) != prompt_digest(other):
                 ids = f"{chosen.sample_id!r} and {other.sample_id!r}"
                 raise DataError(
                     f"{ids} have different prompts or images, so they are no pair of responses to one prompt. Leave "
-                    "--group-by out: then questions are what has the same prompt and images."
+                    "--group-by out: then traces with the same prompt and images belong to one question."
                 )
             yield chosen, other
 
@@ -209,7 +198,7 @@ class ChosenRecords:
             record = Record(row, *locator, raw)
             try:
                 sample = parse_record(record, self.store.plan.spec, names[file], row - file_start[file])
-            except Unusable as why:  # the file is the planned one, so this code reads it differently
+            except Unusable as why:  # the file is unchanged, so this version parses it differently
                 raise DataError(f"Row {row} cannot be read as it was when it was planned: {why}.") from why
             yield raw, sample
 

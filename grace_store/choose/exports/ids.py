@@ -1,4 +1,4 @@
-"""The chosen samples' ids, one a line."""
+"""The ids of the chosen samples, one on each line."""
 
 from grace_store.base.files import TEXT, write_lines
 from grace_store.choose.exports.export_kind import Export

@@ -10,7 +10,7 @@ from grace_store.choose.exports.conversations import Conversations, plain_conver
 from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported
 
 DATASET_INFO = "dataset_info.json"
-"""Where LLaMA-Factory looks for the datasets of a folder."""
+"""The file in which LLaMA-Factory looks up the datasets of a folder."""
 
 
 def write_registered(
@@ -20,12 +20,17 @@ def write_registered(
     conversations: Conversations = plain_conversations,
     **more: Any,
 ) -> None:
-    """Write conversations, and beside them the entry that says which columns they have, with more if wanted."""
+    """Write conversations, and add their entry (columns, and more fields) to the dataset_info.json beside them."""
     registered = exported.out.with_name(DATASET_INFO)
-    known = _known_datasets(registered)  # first: if it cannot be added to, nothing is written
+    known = _known_datasets(registered)  # first, so that nothing is written if the file cannot be read
     num_with_images = write_conversations(chosen, exported, "; LLaMA-Factory will refuse them", conversations)
-    entry = _dataset_entry(exported.out, columns | ({"images": "images"} if num_with_images else {})) | more
-    write_json(registered, known | {exported.out.stem: entry})
+    entry = {
+        "file_name": exported.out.name,
+        "formatting": "sharegpt",
+        "columns": columns | ({"images": "images"} if num_with_images else {}),
+        "tags": {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")},
+    }
+    write_json(registered, known | {exported.out.stem: entry | more})
     exported.files.append(registered)
 
 
@@ -39,16 +44,6 @@ def _known_datasets(path: Path) -> dict[str, Any]:
     if not isinstance(known, dict):
         raise DataError(f"{path} is no JSON object, so the subset cannot be added to it.")
     return known
-
-
-def _dataset_entry(out: Path, columns: dict[str, str]) -> dict[str, Any]:
-    """Return what LLaMA-Factory wants to know of a file of conversations."""
-    return {
-        "file_name": out.name,
-        "formatting": "sharegpt",
-        "columns": columns,
-        "tags": {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")},
-    }
 
 
 EXPORT = Export(

@@ -7,8 +7,6 @@ from grace_store.choose.exports.conversations import ImageName, conversation
 from grace_store.choose.exports.export_kind import ChosenRecords, Export
 from grace_store.choose.exports.llama_factory import DATASET_INFO, write_registered
 
-COLUMNS = {name: name for name in ("messages", "chosen", "rejected")}
-
 
 def _conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
     for best, worst in chosen.pairs():
@@ -20,7 +18,9 @@ def _conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dic
 
 
 EXPORT = Export(
-    write=lambda chosen, exported: write_registered(chosen, exported, COLUMNS, _conversations, ranking=True),
+    write=lambda chosen, exported: write_registered(
+        chosen, exported, {name: name for name in ("messages", "chosen", "rejected")}, _conversations, ranking=True
+    ),
     also_writes=(DATASET_INFO,),
     is_of_pairs=True,
 )

@@ -1,4 +1,4 @@
-"""Pairs as ms-swift reads them for DPO and its like: conversations with the chosen response, and the rejected one."""
+"""Pairs as ms-swift reads them for DPO and similar methods: conversations with the chosen and the rejected response."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The chosen records byte for byte as they stood in the dataset: JSON lines or, if OUT ends in .json, an array."""
+"""The chosen records, byte for byte as in the dataset: JSON lines or, if OUT ends in .json, an array."""
 
 from grace_store.choose.exports.export_kind import ChosenRecords, Export
 

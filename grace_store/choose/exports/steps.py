@@ -1,4 +1,4 @@
-"""The chosen records with the scores of their steps, and where in the response each step lies."""
+"""The chosen records with the scores of their steps, and the span of each step in the response."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def _with_scores(chosen: ChosenRecords) -> Iterator[bytes]:
 
 
 def with_step_scores(raw: bytes, added: dict[str, Any]) -> bytes:
-    """Return a record as it stands with one field more, "grace_store", at its end.
+    """Return a record, unchanged, with one more field, "grace_store", at its end.
 
     >>> with_step_scores(b'{"id": 1}', {"value": 0.5})
     b'{"id": 1, "grace_store": {"value": 0.5}}'

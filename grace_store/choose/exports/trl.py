@@ -1,4 +1,4 @@
-"""Prompts and completions as TRL's SFTTrainer reads them, with images as parts of the content and not as a word."""
+"""Prompts and completions as TRL's SFTTrainer reads them. Images are parts of the content, not placeholders."""
 
 import json
 from collections.abc import Iterator
@@ -12,20 +12,17 @@ from grace_store.data.sample import Sample, Turn
 
 
 class TrlRecords(Protocol):
-    """From the chosen samples to records."""
+    """A function from the chosen samples to records."""
 
     def __call__(
         self, chosen: ChosenRecords, image_name: ImageName, *, has_images: bool
     ) -> Iterator[dict[str, Any]]: ...
 
 
-CAST = 'load_dataset("json", data_files=...).cast_column("images", List(Image()))'
-
-
 def prompt_and_completion(sample: Sample, image_name: ImageName, *, has_images: bool) -> dict[str, Any]:
-    """Return a sample as {"id", "prompt", "completion", "images"}; a subset without images has texts for contents.
+    """Return a sample as {"id", "prompt", "completion", "images"}; without images in the subset, contents are texts.
 
-    Every content of a subset has the same shape: ``datasets`` makes a table of it.
+    All contents of a subset have the same shape because ``datasets`` makes a table of them.
     """
     response = Turn("assistant", (sample.response,))
     prompt, completion = (
@@ -37,7 +34,7 @@ def prompt_and_completion(sample: Sample, image_name: ImageName, *, has_images: 
 
 
 def _parts(turn: Turn) -> list[dict[str, str | None]]:
-    # An image has a text too, none: with other keys of its own, chat templates would take texts for images.
+    # An image has the key text, too: if its keys differed, chat templates would take texts for images.
     return [
         {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "text": None}
         for part in turn.parts
@@ -51,14 +48,15 @@ def plain_records(chosen: ChosenRecords, image_name: ImageName, *, has_images: b
 
 
 def write_prompts(chosen: ChosenRecords, exported: Exported, records: TrlRecords = plain_records) -> None:
-    """Write records that begin with a prompt, and note what there is to know of their images."""
+    """Write records that begin with a prompt, and add notes on their images."""
     out = exported.out
     names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
     num_with_images = sum(bool(sample.images) for _, sample in chosen.samples())
     made = records(chosen, names, has_images=num_with_images > 0)
     write_records(out, (json.dumps(record, ensure_ascii=False).encode() for record in made))
     if num_with_images:
-        exported.notes.append(f"{counted(num_with_images, 'sample')} with images; read them with {CAST}")
+        cast = 'load_dataset("json", data_files=...).cast_column("images", List(Image()))'
+        exported.notes.append(f"{counted(num_with_images, 'sample')} with images; read them with {cast}")
     if names.num_written:
         exported.notes.append(f"{counted(names.num_written, 'image')} from inside the records in {out.stem}-images")
 

@@ -1,4 +1,4 @@
-"""Results of benchmarks as others write them: each way is a module here, and all give runs with their entries."""
+"""Read results of benchmarks by other programs: a module for each format, and runs with entries as the result."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ __all__ = ["Entry", "Results", "read_results", "with_items"]
 
 
 def read_results(path: str | Path) -> list[Results]:
-    """Return the runs at a path: a folder has one for each model, a table one for each row."""
+    """Return the runs at a path: one for each model in a folder, or one for each row of a table."""
     place = Path(path)
     if place.is_dir():
         return _read_folder(place)
@@ -34,21 +34,14 @@ def _read_folder(folder: Path) -> list[Results]:
         )
     if any(len(runs) > 1 for runs in kinds):
         return [run for runs in kinds for run in runs]
-    return [_as_one(folder, [run for (run,) in kinds])]
-
-
-def _as_one(folder: Path, runs: list[Results]) -> Results:
-    """Return the only model's results, by the name of the folder that was given."""
-    return Results(
-        run_name(folder),
-        {name: entry for run in runs for name, entry in run.entries.items()},
-        tuple(file for run in runs for file in run.left_out),
-        tuple(remark for run in runs for remark in run.remarks),
-    )
+    runs = [run for (run,) in kinds]  # of one model, which is named by the given folder
+    entries = {name: entry for run in runs for name, entry in run.entries.items()}
+    left_out = tuple(file for run in runs for file in run.left_out)
+    return [Results(run_name(folder), entries, left_out, tuple(remark for run in runs for remark in run.remarks))]
 
 
 def with_items(results: Iterable[Results], items: Mapping[str, int]) -> list[Results]:
-    """Return the results with numbers of questions put in for entries by name."""
+    """Return the results with numbers of questions replaced, by the names of entries."""
 
     def known(entries: Mapping[str, Entry]) -> dict[str, Entry]:
         return {name: replace(each, num_items=items.get(name, each.num_items)) for name, each in entries.items()}

@@ -1,6 +1,6 @@
-"""lm-evaluation-harness's results: OUT/MODEL__NAME/results_TIMESTAMP.json, one file for each evaluation.
+"""Results of lm-evaluation-harness: OUT/MODEL__NAME/results_TIMESTAMP.json, one file for each evaluation.
 
-A task, or the group that it is part of, is one entry: its first metric of which higher is better.
+A task, or its group, is one entry: the first metric for which higher is better.
 """
 
 import re
@@ -14,11 +14,11 @@ from grace_store.study.benchmark_results.run_results import UNDERSTOOD, Entry, R
 
 FILE = re.compile(r".+_(?P<time>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.json")
 ALREADY_PERCENT = ("bleu", "chrf", "ter", "rouge")
-"""How the names of metrics begin that lm-evaluation-harness gives times 100; the others are shares."""
+"""Prefixes of the metrics that lm-evaluation-harness gives in percent; other metrics are shares."""
 
 
 def read_lm_eval(folder: Path) -> list[Results]:
-    """Return a run for each model of which there are results below a folder."""
+    """Return a run for each model with results below a folder."""
     files = sorted(path for path in folder.rglob("*.json") if FILE.fullmatch(path.name) and path.is_file())
     runs: dict[tuple[Path, str], list[tuple[Path, Results]]] = defaultdict(list)
     for path in sorted(files, key=_time):
@@ -28,7 +28,7 @@ def read_lm_eval(folder: Path) -> list[Results]:
 
 
 def read_lm_eval_file(path: Path) -> Results:
-    """Return the run of one file, named as its folder."""
+    """Return the run of one file, with the name of its folder."""
     return _merged(path.resolve().parent.name, [(path, _read(path))])
 
 
@@ -38,7 +38,7 @@ def _time(path: Path) -> str:
 
 
 def _merged(name: str, evaluations: list[tuple[Path, Results]]) -> Results:
-    """Return a model's evaluations, oldest first, as one run: of each task, the newest results."""
+    """Merge the evaluations of a model, given oldest first, into one run with the newest result of each task."""
     entries: dict[str, Entry] = {}
     older: list[str] = []
     for path, found in reversed(evaluations):
@@ -52,7 +52,7 @@ def _merged(name: str, evaluations: list[tuple[Path, Results]]) -> Results:
 
 
 def _read(path: Path) -> Results:
-    """Return what one file holds, by the model's name; tasks without a metric are left out."""
+    """Read one file as a run with the model's name; tasks without a metric are left out."""
     found = read_json(path)
     results = found.get("results") if isinstance(found, dict) else None
     if not isinstance(results, dict) or not all(isinstance(each, dict) for each in results.values()):
@@ -66,7 +66,7 @@ def _read(path: Path) -> Results:
 
 
 def _counted(found: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield groups that have a score and tasks that are in none: what is in a group would count twice."""
+    """Yield groups that have a score, and tasks outside them; a task inside a group would count twice."""
     subtasks = _object(found, "group_subtasks")
     parts = {part for mine in subtasks.values() for part in mine}
 
@@ -103,22 +103,14 @@ def _entry(path: Path, found: Mapping[str, Any], task: str) -> tuple[str, Entry]
     is_share = score <= 1 and not metric.startswith(ALREADY_PERCENT)
     scale = 100.0 if is_share else 1.0
     error = stderr if isinstance(stderr, int | float) and stderr > 0 and scale * score < 100 else None
+    number = _object(_object(found, "n-samples"), task).get("effective", result.get("sample_len"))
+    version, shots = (_object(found, key).get(task) for key in ("versions", "n-shot"))
     return f"{task} {metric}" + (f",{answers}" if answers != "none" else ""), Entry(
         scale * score,
-        _num_questions(found, task, result) if is_share else None,
+        number if is_share and isinstance(number, int) and number > 0 else None,
         None if error is None else scale * error,
-        _asked(found, task),
+        f"version {version}, {shots} shots",
     )
-
-
-def _num_questions(found: Mapping[str, Any], task: str, result: Mapping[str, Any]) -> int | None:
-    number = _object(_object(found, "n-samples"), task).get("effective", result.get("sample_len"))
-    return number if isinstance(number, int) and number > 0 else None
-
-
-def _asked(found: Mapping[str, Any], task: str) -> str:
-    version, shots = (_object(found, key).get(task) for key in ("versions", "n-shot"))
-    return f"version {version}, {shots} shots"
 
 
 def _object(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:

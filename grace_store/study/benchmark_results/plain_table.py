@@ -1,4 +1,4 @@
-"""A plain .csv table of results: a run a row, its name first; a row named "items" gives the numbers of questions."""
+"""A plain .csv table of results: a row for each run, its name first; the row "items" gives the numbers of questions."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What one trained model reached in benchmarks, and the small .csv and .json files that say so."""
+"""The benchmark results of one trained model, and readers of small .csv and .json files with results."""
 
 import csv
 import json
@@ -18,26 +18,27 @@ UNDERSTOOD = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One benchmark's score, and of how many questions it is the percentage, if that is known."""
+    """The score of one benchmark."""
 
     score: float
     num_items: int | None = None
+    """Number of questions, if it is known."""
     stderr: float | None = None
-    """The standard error of the score, in its own units, where the results say it."""
+    """Standard error of the score, in the same units, if the results have it."""
     asked: str | None = None
-    """What was asked, as far as the results say it: scores of different questions are not compared."""
+    """Name of the questions, if the results have it. Scores of different questions are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What one trained model reached, by entry."""
+    """The results of one trained model, by entry."""
 
     name: str
     entries: dict[str, Entry]
     left_out: tuple[str, ...] = ()
-    """Files of results that are of no benchmark known here."""
+    """Files with results of unknown benchmarks."""
     remarks: tuple[str, ...] = ()
-    """What else of the files was not used, and why."""
+    """Other results that were not used, with reasons."""
 
 
 def parse_score(cells: Mapping[str, str], column: str, path: Path) -> float:
@@ -61,7 +62,7 @@ def parse_count(cells: Mapping[str, str], column: str, path: Path) -> int:
 
 
 def listed(names: list[str], at_most: int = 4) -> str:
-    """Return names one after the other, the last of many as a number."""
+    """Return at most at_most names joined by commas, and the number of the others."""
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
 
@@ -69,14 +70,17 @@ def listed(names: list[str], at_most: int = 4) -> str:
 Row = Mapping[str, str]
 
 MAX_TABLE_BYTES = 16 * 2**20
-_ZIP = b"PK\x03\x04"
-"""What the files of spreadsheets start with, whatever their names end in."""
 
 
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:
-    """Return the header and the rows of a table, cells stripped."""
-    content = read_small(path)
-    return _json_rows(path, content) if path.suffix.lower() == ".json" else _csv_rows(path, content)
+    """Return the header and the rows of a table, with stripped cells; a JSON object alone is a table of one row."""
+    if path.suffix.lower() != ".json":
+        return _csv_rows(path, read_small(path))
+    found = read_json(path)
+    objects = found if isinstance(found, list) else [found]
+    if not objects or not all(isinstance(each, dict) for each in objects):
+        raise DataError(f"{path} is no table: a list of objects, or one object, was expected.")
+    return list(objects[0]), [{key: str(cell).strip() for key, cell in each.items()} for each in objects]
 
 
 def read_small(path: Path) -> str:
@@ -84,7 +88,7 @@ def read_small(path: Path) -> str:
     if path.stat().st_size > MAX_TABLE_BYTES:
         raise DataError(f"{path} has {path.stat().st_size} bytes; a table of results has at most {MAX_TABLE_BYTES}.")
     content = path.read_bytes()
-    if path.suffix.lower() in (".xlsx", ".xls") or content.startswith(_ZIP):
+    if path.suffix.lower() in (".xlsx", ".xls") or content.startswith(b"PK\x03\x04"):
         raise DataError(f"{path} is a spreadsheet. Save it as .csv: understood is {UNDERSTOOD}.")
     try:
         return content.decode("utf-8-sig")
@@ -93,24 +97,12 @@ def read_small(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a .json file of results holds."""
-    return _parse_json(path, read_small(path))
-
-
-def _parse_json(path: Path, content: str) -> Any:
+    """Return the parsed content of a .json file of results."""
+    content = read_small(path)
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as JSON ({error}).") from error
-
-
-def _json_rows(path: Path, content: str) -> tuple[list[str], list[Row]]:
-    """Return a list of objects as rows; an object alone is a table of one row."""
-    found = _parse_json(path, content)
-    objects = found if isinstance(found, list) else [found]
-    if not objects or not all(isinstance(each, dict) for each in objects):
-        raise DataError(f"{path} is no table: a list of objects, or one object, was expected.")
-    return list(objects[0]), [{key: str(cell).strip() for key, cell in each.items()} for each in objects]
 
 
 def _csv_rows(path: Path, content: str) -> tuple[list[str], list[Row]]:

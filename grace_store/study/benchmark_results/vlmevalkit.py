@@ -1,15 +1,14 @@
-"""VLMEvalKit's output folder: which of its tables count, and which cells of each benchmark's.
+"""The output folder of VLMEvalKit: the tables that count, and the cells of each benchmark.
 
     outputs/MODEL/T20260801-120000/MODEL_MMStar_acc.csv       a table for each benchmark; T20260801_G1a2b3c4d before
     outputs/MODEL/MODEL_MMStar_acc.csv                        a link to the newest
     outputs/MODEL/MODEL_MathVista_MINI_gpt-4o_score.csv       with the judge's name, if one took part
 
-MODEL is a run. Tables that lie about otherwise, as ms-swift's do, are those of the folder that was given.
+MODEL is a run. Tables in other places, such as those of ms-swift, belong to the folder that was given.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,42 +20,41 @@ KNOWN = (
     "LogicVista, DynaMath, WeMath, MMVet, OCRBench, POPE, ChartQA, TextVQA, DocVQA, InfoVQA, OCRVQA, GQA, VizWiz, "
     "RealWorldQA, BLINK, CCBench, A-OKVQA, SEEDBench"
 )
-"""The benchmarks below, as people call them."""
+"""The common names of the benchmarks below."""
 RUN_FOLDER = re.compile(r"T(?P<date>\d{8})(?:-(?P<time>\d{6})|_G[0-9a-fA-F]+)")
-TABLE_ENDINGS = ("acc", "score")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """How the tables of datasets are recognised, and which cells of them count."""
+    """The names of a benchmark's tables, and the cells that count."""
 
     datasets: str
     """A pattern of names of datasets."""
     name: str | None = None
-    """The entry; None where it is named as the dataset."""
+    """The name of the entry; None for the name of the dataset."""
     ending: str = "acc"
     is_judged: bool = False
-    """Whether a judge's name may stand behind the dataset's."""
+    """Whether the name of a judge may follow the name of the dataset."""
     columns: tuple[str, ...] = ("Overall",)
-    """The cells whose mean is the score."""
+    """The score is the mean of the cells in these columns."""
     label: str = "split"
-    """The column that names rows."""
+    """The column with the names of rows."""
     row: str | None = None
-    """The label of the row that counts; None where there is only one."""
+    """The name of the row that counts; None if there is only one row."""
     all_rows: bool = False
-    """Whether the mean of all rows counts instead: parts with as many questions each."""
+    """Whether the mean of all rows counts: parts with equal numbers of questions."""
     scale: float = 1.0
     items: str | None = None
-    """The cell that holds the number of questions."""
+    """The column with the number of questions."""
 
 
 def _shares(datasets: str, name: str | None = None, row: str | None = None) -> Benchmark:
-    """Return benchmarks of multiple choice: shares of 1 in a row for each split."""
+    """Return a benchmark of multiple choice: shares of 1, with a row for each split."""
     return Benchmark(datasets=datasets, name=name, row=row, scale=100.0)
 
 
 def _hits(datasets: str, label: str, name: str | None = None) -> Benchmark:
-    """Return benchmarks whose answers a judge reads: percentages and numbers of questions in a row for each kind."""
+    """Return a benchmark with a judge: percentages and numbers of questions, with a row for each kind."""
     return Benchmark(
         datasets=datasets,
         name=name,
@@ -105,49 +103,46 @@ BENCHMARKS = (
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A file of results and what its name says."""
+    """A file of results, and the parts of its name."""
 
     path: Path
     home: Path
-    """The folder of the model, or the one the file lies in."""
+    """The folder of the model, or else the folder of the file."""
     dataset: str
     benchmarks: tuple[Benchmark, ...]
-    """None where the dataset is not known here."""
-
-    @property
-    def is_of_home(self) -> bool:
-        return self.path.name.startswith(f"{self.home.name}_")
+    """Empty if the dataset is unknown."""
 
     @property
     def run_time(self) -> tuple[str, str] | None:
-        """When its run began, as far as the name of the folder says it; None beside the runs' folders."""
+        """Date and time of the run by the name of its folder; None for a table outside the folders of runs."""
         found = RUN_FOLDER.fullmatch(self.path.parent.name)
         return found and (found["date"], found["time"] or "")
 
 
 def read_vlmevalkit(folder: Path) -> list[Results]:
-    """Return a run for each model's folder below a folder, and one for tables that lie in none; none without tables."""
+    """Return a run for each model's folder below a folder, and one for all other tables; empty without tables."""
     tables: dict[Path, list[_Table]] = defaultdict(list)
     folder = folder.resolve()
     for table in _tables(folder):
-        tables[table.home if table.is_of_home else folder].append(table)
+        is_of_home = table.path.name.startswith(f"{table.home.name}_")
+        tables[table.home if is_of_home else folder].append(table)
     found = [_read_run(owner, mine) for owner, mine in tables.items()]
     return [run for run in found if run.entries]
 
 
 def is_known_table(path: Path) -> bool:
-    """Return whether a file is named like a table of a benchmark."""
+    """Return whether a file has the name of a table of a known benchmark."""
     return bool(_table(path).dataset)
 
 
 def run_name(folder: Path) -> str:
-    """Return what the run of a folder is called: a run's folder that VLMEvalKit named is its model's."""
+    """Return the name of the run of a folder; for a folder that VLMEvalKit named by time, the name of its model."""
     place = folder.resolve()
     return (place.parent if RUN_FOLDER.fullmatch(place.name) else place).name
 
 
 def _tables(folder: Path) -> list[_Table]:
-    endings = tuple(f"_{ending}{suffix}" for ending in TABLE_ENDINGS for suffix in (".csv", ".json"))
+    endings = tuple(f"_{ending}{suffix}" for ending in ("acc", "score") for suffix in (".csv", ".json"))
     return [_table(path) for path in sorted(folder.rglob("*")) if path.name.endswith(endings) and path.is_file()]
 
 
@@ -165,7 +160,7 @@ def _table(path: Path) -> _Table:
 
 
 def _dataset(benchmark: Benchmark, stem: str, model: str | None) -> str | None:
-    """Return the dataset that a name is of. Where the model's name is not known, it may be anything."""
+    """Return the dataset in a file name; without the name of the model, any prefix is accepted."""
     judge = "(?:_.+)?" if benchmark.is_judged else ""
     start = f"{re.escape(model)}_" if model else "(?:.*_)?"
     found = re.fullmatch(f"{start}(?P<dataset>{benchmark.datasets}){judge}", stem, re.IGNORECASE)
@@ -188,9 +183,9 @@ def _read_run(owner: Path, tables: list[_Table]) -> Results:
 
 
 def _newest(tables: list[_Table]) -> list[_Table]:
-    """Return one of the tables of a name: the one beside the runs' folders, a link to the newest, or the newest.
+    """Return the table outside the folders of runs (a link to the newest table), or else the newest table.
 
-    Several are returned if there is nothing to choose by; the same file is never there twice.
+    Several tables are returned if none is the newest; a file is never returned twice.
     """
     top = [table for table in tables if table.run_time is None]
     last = max((table.run_time or ("", "") for table in tables), default=("", ""))
@@ -207,16 +202,11 @@ def _entries(owner: Path, tables: list[_Table]) -> dict[str, Entry]:
                 by_dataset[table.dataset].append(table)
         for dataset, mine in by_dataset.items():
             name = benchmark.name if benchmark.name and len(by_dataset) == 1 else dataset
-            found[name] = _entry(benchmark, _only(owner, name, mine))
+            if len(mine) > 1:
+                paths = ", ".join(str(table.path.relative_to(owner)) for table in mine)
+                raise DataError(f"{owner} has several results of {name}: {paths}. Keep only the one that counts.")
+            found[name] = _entry(benchmark, mine[0])
     return found
-
-
-def _only(owner: Path, name: str, tables: Iterable[_Table]) -> _Table:
-    first, *others = tables
-    if others:
-        paths = ", ".join(str(table.path.relative_to(owner)) for table in (first, *others))
-        raise DataError(f"{owner} has several results of {name}: {paths}. Keep only the one that counts.")
-    return first
 
 
 def _entry(benchmark: Benchmark, table: _Table) -> Entry:

@@ -145,7 +145,7 @@ def test_what_made_a_subset_is_kept_and_compared(planted, tmp_path):
     export(select(folder / "scores.parquet"), tmp_path / "plain.txt", as_format="ids")
     found = compare(tmp_path / "plain.txt", tmp_path / "diverse.txt")
     settings = "weight 0.8, seed 0, signal base, descriptor answer"
-    told = f"diverse.txt was chosen with diversity by mmr ({settings}); ranks are those without that"
+    told = f"diverse.txt was chosen with diversity by mmr ({settings}); ranks are those without these rules"
     assert found.notes[1:] == (told,)
     assert {change["why"] for change in found.tables["left"].rows} == {"diversity by mmr"}
     assert {change["why"] for change in found.tables["entered"].rows} == {"the other keeps 48"}
