@@ -266,7 +266,7 @@ def test_commands_take_a_url(stored: str, direct: None, tmp_path: Path, words: l
 def test_the_doctor_examines_a_bucket(job: ExtractJob, direct: None) -> None:
     asked = ExtractJob(model="", data=(), store=job.store)
     found = examine_place(asked, Seen())
-    assert (found.verdict, found.text.partition(" takes")[0]) == ("ok", job.store)
+    assert (found.verdict, found.text.partition(" writes")[0]) == ("ok", job.store)
     assert list(open_backend(job.store).walk()) == []
     nowhere = examine_place(replace(asked, store="s3://no-such-bucket/x"), Seen())
     assert nowhere.verdict == "fail"

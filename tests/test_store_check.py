@@ -22,7 +22,21 @@ from grace_store.base.states import Reason
 from grace_store.run.verify import verify
 from grace_store.store import array_group, check, layout
 from grace_store.store.array_group import ArrayEncoder
-from grace_store.store.backend import COMMITS, COMPLETIONS, LEDGER_GROUP, LOCKS, RUNS, TMP, LocalBackend
+from grace_store.store.backend import (
+    COMMITS,
+    COMPLETIONS,
+    LEDGER_GROUP,
+    LOCKS,
+    PLAN_COPY,
+    RUNS,
+    SIGNAL_COPIES,
+    TMP,
+    LocalBackend,
+    chunk_key,
+    commit_key,
+    completion_key,
+    signal_copy_key,
+)
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays
 from grace_store.store.digested_json import group_bytes, seal, to_bytes
 from grace_store.store.opened import SignalView, Store
@@ -158,7 +172,7 @@ def recommit(view: SignalView, name: str, values: Any, **changes: Any) -> None:
 
 
 def put_commit(view: SignalView, commit: Commit) -> None:
-    view.store.backend.write(layout.commit_key(view.name, commit.unit), to_bytes(seal(commit)))
+    view.store.backend.write(commit_key(view.name, commit.unit), to_bytes(seal(commit)))
     complete_signal(view)
 
 
@@ -169,7 +183,7 @@ def unit_chunks() -> list[str]:
     dims = {"segment_vector": 2, "segment_span": 2}
     names = ["segment_vector", "segment_span", "segment_num_tokens", "segment_loss", "segment_entropy"]
     names += ["segment_hit_rate", "sample_gram", "sample_state", "segment_scale"]
-    return [layout.chunk_key(name, dims.get(name, 1), 1) for name in names]
+    return [chunk_key(name, dims.get(name, 1), 1) for name in names]
 
 
 CHUNKS = [("float32", "segment_vector/c/1/0"), *(("int8", chunk) for chunk in unit_chunks())]
@@ -196,7 +210,7 @@ def test_damage_to_a_chunk_is_pinned_on_its_unit(tmp_path: Path, storage: Storag
 
 def test_a_missing_commit_is_work_to_do(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
-    key = layout.commit_key(SIGNAL, 1)
+    key = commit_key(SIGNAL, 1)
     store.backend.delete(key)
     assert found(store) == [Problem(SIGNAL, 1, key, "unit is not committed", "extract")]
 
@@ -204,7 +218,7 @@ def test_a_missing_commit_is_work_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [flip_middle, lambda raw: raw[: len(raw) // 2], lambda raw: b""])
 def test_a_damaged_commit_is_pinned_on_its_unit(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     store = finished_store(tmp_path)
-    key = layout.commit_key(SIGNAL, 1)
+    key = commit_key(SIGNAL, 1)
     rewrite(store, key, change)
     problems = found(store, deep=False)
     assert [(p.signal, p.unit, p.where, p.remedy) for p in problems] == [(SIGNAL, 1, key, "repair")]
@@ -213,7 +227,7 @@ def test_a_damaged_commit_is_pinned_on_its_unit(tmp_path: Path, change: Callable
 def test_an_edited_commit_is_noticed_even_if_it_was_sealed_again(tmp_path: Path) -> None:
     view = finished_store(tmp_path).signal()
     commit = view.commit(1)
-    path = layout.commit_key(SIGNAL, 1)
+    path = commit_key(SIGNAL, 1)
     fewer = dict(list(commit.chunks.items())[1:])
     gone = next(iter(commit.chunks))
     put_commit(view, commit.model_copy(update={"chunks": fewer}))
@@ -243,15 +257,15 @@ def test_a_commit_that_vouches_for_an_unreadable_chunk_is_noticed(tmp_path: Path
 
 def test_a_commit_of_a_unit_that_the_plan_does_not_have(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
-    key = layout.commit_key(SIGNAL, NUM_UNITS)
-    store.backend.write(key, store.backend.read(layout.commit_key(SIGNAL, 0)) or b"")
+    key = commit_key(SIGNAL, NUM_UNITS)
+    store.backend.write(key, store.backend.read(commit_key(SIGNAL, 0)) or b"")
     assert found(store) == [Problem(SIGNAL, NUM_UNITS, key, "the plan has no such unit", "delete")]
 
 
 def test_damaged_missing_and_wrong_totals(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     view = store.signal()
-    key = layout.completion_key(SIGNAL)
+    key = completion_key(SIGNAL)
     completion = view.completion()
     assert completion is not None
     rewrite(store, key, flip_middle)
@@ -291,7 +305,7 @@ def test_damaged_metadata_of_an_array_condemns_no_unit(tmp_path: Path, name: str
 def test_a_damaged_missing_or_foreign_rotation(tmp_path: Path, name: str) -> None:
     view = finished_store(tmp_path, "int4").signal()
     array = next(array for array in view.arrays if array.name == name)
-    key = f"{view.key}/{layout.chunk_key(name, len(array.dims), 0)}"
+    key = f"{view.key}/{chunk_key(name, len(array.dims), 0)}"
     foreign = ArrayEncoder([array]).encode({name: (0, -view.constant(name))})
     for change in (flip_middle, lambda raw: raw[:-3], lambda raw: b"", lambda raw: next(iter(foreign.values()))):
         sound = view.store.backend.read(key)
@@ -307,7 +321,7 @@ def test_a_damaged_missing_or_foreign_rotation(tmp_path: Path, name: str) -> Non
 def test_damage_to_the_plans_arrays(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     for array in layout.plan_arrays(store.plan):
-        chunk = f"samples/{layout.chunk_key(array.name, len(array.dims), 0)}"
+        chunk = f"samples/{chunk_key(array.name, len(array.dims), 0)}"
         meta = f"samples/{array.name}/zarr.json"
         for key in (chunk, meta):
             sound = store.backend.read(key)
@@ -367,10 +381,10 @@ def test_another_signals_document_is_not_taken_for_ones_own(tmp_path: Path) -> N
         store.signal("copy")
 
 
-@pytest.mark.parametrize("key", [layout.PLAN_COPY, layout.signal_copy_key(SIGNAL)])
+@pytest.mark.parametrize("key", [PLAN_COPY, signal_copy_key(SIGNAL)])
 def test_a_damaged_lost_or_foreign_copy_of_a_document(tmp_path: Path, key: str) -> None:
     store = finished_store(tmp_path)
-    signal = SIGNAL if key != layout.PLAN_COPY else None
+    signal = SIGNAL if key != PLAN_COPY else None
     sound = store.backend.read(key) or b""
     changed: Any = store.plan.model_copy(update={"num_records": 99})
     foreign = group_bytes(store.signal().signal.model_copy(update={"plan_sha256": "0"}) if signal else changed)
@@ -391,7 +405,7 @@ def test_a_copy_is_on_the_disk_before_its_document_has_a_name(tmp_path: Path, mo
     monkeypatch.setattr(LocalBackend, "flush", lambda self: (order.append("flush"), flush(self))[1])
     write_plan(tmp_path / "s", [1, 2, 3], 2)
     add_signal(Store.open(tmp_path / "s"), "int8", 16)
-    for copy, key in ((layout.PLAN_COPY, "zarr.json"), (layout.signal_copy_key(SIGNAL), f"signals/{SIGNAL}/zarr.json")):
+    for copy, key in ((PLAN_COPY, "zarr.json"), (signal_copy_key(SIGNAL), f"signals/{SIGNAL}/zarr.json")):
         assert "flush" in order[order.index(copy) : order.index(key)]
 
 
@@ -433,7 +447,7 @@ def test_a_signal_that_lost_its_metadata_is_one_problem_and_its_chunks_no_strays
         (Path(store.location) / key).unlink(missing_ok=True)
     text = "the metadata of the signal is missing, although units were committed"
     assert found(store) == [Problem(SIGNAL, None, "signals/base/zarr.json", text, "repair")]
-    store.backend.delete(layout.signal_copy_key(SIGNAL))
+    store.backend.delete(signal_copy_key(SIGNAL))
     assert found(store) == [Problem(SIGNAL, None, "signals/base/zarr.json", text, "delete")]
 
 
@@ -471,7 +485,7 @@ def kind_of(key: str) -> str:
         return "commit"
     if key.startswith(COMPLETIONS):
         return "completion"
-    if key == layout.PLAN_COPY or key.startswith(layout.SIGNAL_COPIES):
+    if key == PLAN_COPY or key.startswith(SIGNAL_COPIES):
         return "copy"
     if parts[-1] == "zarr.json":
         group = {1: "root", 2: "group"}.get(len(parts), "signal" if parts[0] == "signals" else "samples")

@@ -253,8 +253,8 @@ def crash_after(monkeypatch, owner, name: str, count: int, *, before: bool = Fal
 @pytest.mark.parametrize(
     ("owner", "name", "count", "before", "save_seconds"),
     [
-        (warmup_loop.StepLoop, "_record", 1, False, 1000.0),
-        (warmup_loop.StepLoop, "_record", 4, False, 0.0),
+        (LossLog, "add", 1, False, 1000.0),
+        (LossLog, "add", 4, False, 0.0),
         (AdapterTrainer, "take_step", 6, False, 1000.0),
         (checkpoints, "save", 5, True, 0.0),
         (checkpoints, "sync_file", 3, True, 1000.0),
@@ -282,13 +282,13 @@ def test_killed_anywhere_and_resumed_leaves_the_same_files(
 
 KILLED = """
 import os, signal, sys
-import grace_store.train.training as loop
-actual = loop.StepLoop._record
-def record(self, step, rate, result):
-    actual(self, step, rate, result)
-    if step == 4:
+from grace_store.train.loss_log import LossLog
+actual = LossLog.add
+def add(self, **line):
+    actual(self, **line)
+    if line["step"] == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-loop.StepLoop._record = record
+LossLog.add = add
 from pathlib import Path
 from tests.warmups import make_job
 from grace_store.train.warmup import warmup

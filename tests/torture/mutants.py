@@ -40,16 +40,17 @@ class Mutant:
         path.write_text(text.replace(self.before, self.after))
 
 
-NOTHING_THERE = 'raise self._broken(where, "is missing")'
+NOTHING_THERE = 'raise broken(self._group.backend, where, "is missing")'
 FILL_VALUES = (
-    "return np.zeros(spec.chunks, dtype=np.dtype(spec.dtype))[: max(0, spec.shape[0] - unit * spec.chunks[0])]"
+    "spec = self._group.specs[name]; "
+    "yield np.zeros(spec.chunks, dtype=np.dtype(spec.dtype))[: max(0, spec.shape[0] - unit * spec.chunks[0])]; continue"
 )
 
 MUTANTS = (
     Mutant(
         "score skips a digest",
         "store/array_group.py",
-        'if hashlib.sha256(raw).hexdigest() != committed.get("sha256"):',
+        'if hashlib.sha256(raw).hexdigest() != digests[unit].get(key, {}).get("sha256"):',
         "if False:",
         "answers",
         1,
@@ -122,8 +123,8 @@ MUTANTS = (
     Mutant(
         "overlapping shards run side by side",
         "store/lock.py",
-        "return (int(i) - shard[0]) % gcd(int(n), shard[1]) == 0",
-        "return (int(i), int(n)) == shard",
+        "(int(i) - shard[0]) % gcd(int(n), shard[1]) == 0",
+        "(int(i), int(n)) == shard",
         "trespass",
         0,
     ),

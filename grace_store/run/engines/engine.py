@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pydantic import TypeAdapter
 
@@ -16,11 +16,13 @@ from grace_store.base.events import Listener
 from grace_store.base.settings import DataSpec, ExtractSpec, RunOptions
 from grace_store.base.training_settings import Ranks
 from grace_store.data.dataset import Dataset
-from grace_store.pool.walk import Threads
 from grace_store.run.engines import ENGINES
 from grace_store.run.extractor_protocol import PROXY
 from grace_store.store.lock import Lease, Shard
 from grace_store.store.opened import SignalView
+
+if TYPE_CHECKING:
+    from grace_store.pool.walk import Threads  # imports pyarrow, which `status` does without
 
 
 @dataclass(frozen=True, slots=True)
