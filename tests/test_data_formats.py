@@ -11,7 +11,7 @@ import pytest
 from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.parse_records import check_spec, detect_format, parse_record
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample, Turn

@@ -24,7 +24,7 @@ from grace_store.base.states import Reason, Unusable
 from grace_store.data import tables
 from grace_store.data.answers import answer_line, boxed_answer, dagger_answer, hashes_answer, natural_answer
 from grace_store.data.dataset import Dataset
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.parse_records import MAX_ID_CHARS, parse_record
 from grace_store.data.record import MAX_NESTING, Record, parse_object
 from grace_store.data.sample import Sample

@@ -11,7 +11,7 @@ from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, print_result, print_rows
 from grace_store.cli.options import NATURAL, OUT_PARQUET, as_table, command, only_given, option
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.scoring.provenance import check_results

@@ -12,7 +12,7 @@ from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, log, print_result
 from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.formats.mapped import MAPPED_FORMAT
 from grace_store.run.preview import preview_lines
 

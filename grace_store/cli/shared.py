@@ -40,7 +40,6 @@ from grace_store.cli.options import (
     stacked,
 )
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.data.formats import FORMATS
 from grace_store.data.mapping import ANY_PARTS, TRACE_PARTS
 from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
 from grace_store.pool.pool import Pool
@@ -105,7 +104,7 @@ data_spec = stacked(
         but=("map", "ignore_key"),
         differing={
             "format": As(
-                help=f"Format of the records: {', '.join(FORMATS)}; `grace-store plan --help` describes them.",
+                help="Format of the records, such as gsm8k or messages; `grace-store plan --help` lists all of them.",
                 default="recognised from the records",
             ),
             "group_by": As(

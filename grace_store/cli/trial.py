@@ -28,7 +28,7 @@ from grace_store.cli.options import (
 )
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.cli.warmup import speed
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.run.engines.engine import choose_engine
 from grace_store.study.trial_documents import FOUND, OPTIONS, TrialSpec

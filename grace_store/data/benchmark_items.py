@@ -15,8 +15,8 @@ from typing import Any
 from grace_store.base.errors import NothingUsable, SettingError, UnknownFormat
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.dataset import Dataset
-from grace_store.data.formats import FORMATS
 from grace_store.data.formats.conversation import read_prompt
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.formats.mapped import read_choices
 from grace_store.data.formats.trace import Format, shown_keys
 from grace_store.data.mapping import MAPPED, check_part_names, names_trace, usual_parts, value_at

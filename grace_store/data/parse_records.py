@@ -10,8 +10,8 @@ from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
 from grace_store.data.answers import named_answer, natural_answer
-from grace_store.data.formats import FORMATS
 from grace_store.data.formats.conversation import unread_keys
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.formats.mapped import MAPPED_FORMAT
 from grace_store.data.formats.trace import Format, Trace, shown_keys
 from grace_store.data.mapping import check_map, mapped_record, usual_parts

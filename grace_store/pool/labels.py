@@ -13,7 +13,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.settings import Frozen
 from grace_store.base.text import counted, first_few, one_line
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.pool.records import SampleRecords, question_groups
 from grace_store.store.opened import Store
 

@@ -32,7 +32,7 @@ from grace_store.base.text import canonical_json
 from grace_store.cli import main
 from grace_store.data.answers import boxed_answer, natural_answer
 from grace_store.data.dataset import Dataset
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.parse_records import parse_record
 from grace_store.data.record import Record, parse_object

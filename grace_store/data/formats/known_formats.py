@@ -1,0 +1,236 @@
+"""The record formats that can be recognised from records, by name. A new format is a ``Format`` in the list here."""
+
+from typing import Any
+
+from grace_store.base.states import Reason, Unusable
+from grace_store.data.answers import after_think, boxed_answer, dagger_answer, hashes_answer
+from grace_store.data.formats.conversation import finish_conversation, holds_turns, read_prompt, read_turns
+from grace_store.data.formats.trace import (
+    Fields,
+    Format,
+    StepLabels,
+    Trace,
+    answer_at_the_end,
+    answer_inside,
+    has_text,
+    listed_steps,
+    listed_trace,
+    text_field,
+    wrong_field,
+)
+from grace_store.data.images import Draft, place_images, record_images
+from grace_store.data.sample import Turn
+from grace_store.data.splitters import line_starts, paragraph_starts, step_starts
+
+
+def _asked(record: Fields, key: str) -> tuple[Turn]:
+    """Return the conversation that is one question, in a field of the record."""
+    return (Turn("user", (text_field(record, key, Reason.NO_PROMPT),)),)
+
+
+def _read_mmathcot(record: Fields) -> Trace:
+    prompt = text_field(record, "instruction", Reason.NO_PROMPT)
+    response = text_field(record, "output", Reason.NO_RESPONSE)
+    return Trace(place_images([("user", [prompt])], record_images(record)), response)
+
+
+def _read_alpaca(record: Fields) -> Trace:
+    """Join instruction and input by a newline, as LLaMA-Factory does; history is earlier turns."""
+    drafts: list[Draft] = []
+    if isinstance(system := record.get("system"), str) and system:
+        drafts.append(("system", [system]))
+    history = record.get("history") or []
+    for exchange in history if isinstance(history, list) else [history]:
+        if not (isinstance(exchange, list) and len(exchange) == 2 and all(isinstance(text, str) for text in exchange)):
+            raise Unusable(Reason.UNKNOWN_RECORD, "'history' is not a list of [question, reply] pairs")
+        drafts += [("user", [exchange[0]]), ("assistant", [exchange[1]])]
+    question = [record.get(key) or "" for key in ("instruction", "input")]
+    if not all(isinstance(text, str) for text in question):
+        raise Unusable(Reason.UNKNOWN_RECORD, "'instruction' or 'input' is not a string")
+    drafts.append(("user", ["\n".join(text for text in question if text)]))
+    return Trace(place_images(drafts, record_images(record)), text_field(record, "output", Reason.NO_RESPONSE))
+
+
+def _read_openr1(record: Fields) -> Trace:
+    """Take as response the last assistant message, else the first generation verified as correct, else the first."""
+    turns = _asked(record, "problem")
+    if record.get("messages"):
+        return finish_conversation(record, read_turns(record, "messages", "role", "content"))
+    generations = record.get("generations")
+    if not isinstance(generations, list):
+        raise wrong_field(record, "generations", "a list of texts")
+    if not generations:
+        raise Unusable(Reason.NO_RESPONSE, "'generations' is empty")
+    verdicts = [record.get(key) for key in ("correctness_math_verify", "correctness_llama")]
+    first_correct = [
+        each.index(True) for each in verdicts if isinstance(each, list) and True in each[: len(generations)]
+    ]
+    response = generations[first_correct[0] if first_correct else 0]
+    if not isinstance(response, str):
+        raise Unusable(Reason.UNKNOWN_RECORD, "a generation is not a string")
+    return Trace(turns, response)
+
+
+def _read_prm800k(record: Fields) -> Trace:
+    """Take each step's chosen completion, else the human one; the trace ends at the first step with neither.
+
+    The answer is a final "# Answer" part of the last step, else the last of its lines if it has several, else the
+    ground truth, which is appended. If the labeller gave up, the trace has no answer of its own and is unusable.
+    """
+    question, label = record.get("question"), record.get("label")
+    if not isinstance(question, dict):
+        raise wrong_field(record, "question", "an object")
+    if not isinstance(label, dict) or not isinstance(label.get("steps"), list):
+        raise wrong_field(record, "label", "an object with 'steps'")
+    turns = _asked(question, "problem")
+    steps: list[str] = []
+    for number, step in enumerate(label["steps"], start=1):
+        if (text := _chosen_text(step, number)) is None:
+            break
+        steps.append(text)
+    if not steps:
+        raise Unusable(Reason.NO_STEPS, "no step has a chosen or a human completion")
+    *before, last = steps
+    header = last.rfind("# Answer")
+    if header < 0 and label.get("finish_reason") in ("found_error", "give_up", "bad_problem"):
+        raise Unusable(Reason.NO_ANSWER, f"the labeller ended with {label['finish_reason']!r}")
+    lines = line_starts(last)
+    cut = header if header >= 0 else lines[-1] if len(lines) > 1 else 0
+    if header >= 0 or cut:
+        return answer_inside(listed_trace(turns, before, last), cut)
+    answer = question.get("ground_truth_answer")
+    if not isinstance(answer, str) or not answer.strip():
+        raise Unusable(Reason.NO_ANSWER, "neither a last line nor 'ground_truth_answer'")
+    return listed_trace(turns, steps, answer)
+
+
+def _chosen_text(step: Any, number: int) -> str | None:
+    if not isinstance(step, dict):
+        raise Unusable(Reason.UNKNOWN_RECORD, f"step {number} of 'label' is not an object")
+    completion: Any = step.get("human_completion")
+    chosen, completions = step.get("chosen_completion"), step.get("completions")
+    if chosen is not None:
+        if not (isinstance(chosen, int) and isinstance(completions, list) and 0 <= chosen < len(completions)):
+            raise Unusable(Reason.UNKNOWN_RECORD, f"step {number}: no completion number {str(chosen)[:20]}")
+        completion = completions[chosen]
+    if isinstance(completion, dict):
+        completion = completion.get("text")
+    if completion is not None and not isinstance(completion, str):
+        raise Unusable(Reason.UNKNOWN_RECORD, f"step {number}: the completion has no text")
+    return completion
+
+
+def _read_explicit(record: Fields) -> Trace:
+    """Read a prompt that is a text or a list of {role, content} turns, a list of steps and an answer."""
+    drafts = read_prompt(record)
+    steps = listed_steps(record, "steps")
+    answer = record.get("answer")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        record = {**record, "answer": str(answer)}
+    if answer is None:
+        raise Unusable(Reason.NO_ANSWER, "'answer' is missing")
+    turns = place_images(drafts, record_images(record))
+    return listed_trace(turns, steps, text_field(record, "answer", Reason.NO_ANSWER))
+
+
+_KNOWN = (
+    Format(
+        name="mmathcot",
+        description="MMathCoT-1M: image_url, instruction, output with `Step N:` lines and a last `†Answer:`",
+        recognises=lambda record: has_text(record, "instruction", "output") and "image_url" in record,
+        read=_read_mmathcot,
+        split=step_starts,
+        find_answer=dagger_answer,
+        answer_marks="`†Answer:`",
+    ),
+    Format(
+        name="messages",
+        description="ms-swift, OpenAI: messages [{role, content}], optional images",
+        recognises=lambda record: holds_turns(record, "messages", "role", "content") and "generations" not in record,
+        read=lambda record: finish_conversation(record, read_turns(record, "messages", "role", "content")),
+        turns="messages",
+    ),
+    Format(
+        name="alpaca",
+        description="LLaMA-Factory: instruction, output, optional input, system, history, images",
+        recognises=lambda record: has_text(record, "instruction", "output") and "image_url" not in record,
+        read=_read_alpaca,
+    ),
+    Format(
+        name="sharegpt",
+        description="ShareGPT, LLaVA-CoT, LLaMA-Factory: conversations [{from, value}], optional image(s), system",
+        recognises=lambda record: holds_turns(record, "conversations", "from", "value"),
+        read=lambda record: finish_conversation(record, read_turns(record, "conversations", "from", "value")),
+        turns="conversations",
+    ),
+    Format(
+        name="openr1",
+        description="OpenR1-Math: problem, generations and/or messages with `<think>` paragraphs",
+        recognises=lambda record: has_text(record, "problem") and isinstance(record.get("generations"), list),
+        read=_read_openr1,
+        split=paragraph_starts,
+        find_answer=lambda response: (
+            boxed_answer(response, by_paragraph=True) if (start := after_think(response)) is None else start
+        ),
+        answer_marks=r"text after `</think>`, or `\boxed{}`",
+        turns="messages",
+    ),
+    Format(
+        name="gsm8k",
+        description="GSM8K: question, answer with a step per line and `#### N` last",
+        recognises=lambda record: (
+            has_text(record, "question", "answer") and hashes_answer(record["answer"]) is not None
+        ),
+        read=lambda record: Trace(_asked(record, "question"), text_field(record, "answer", Reason.NO_RESPONSE)),
+        split=line_starts,
+        find_answer=hashes_answer,
+        answer_marks="`####` at the start of a line",
+    ),
+    Format(
+        name="prm800k",
+        description="PRM800K: question.problem, label.steps[] with chosen_completion or human_completion",
+        recognises=lambda record: isinstance(record.get("question"), dict) and isinstance(record.get("label"), dict),
+        read=_read_prm800k,
+        answer_marks="a last line or ground_truth_answer",
+    ),
+    Format(
+        name="processbench",
+        description="ProcessBench: problem, steps [...], label (the first wrong step from 0, or -1)",
+        recognises=lambda record: (
+            has_text(record, "problem")
+            and isinstance(record.get("steps"), list)
+            and isinstance(record.get("label"), int)
+        ),
+        read=lambda record: answer_at_the_end(_asked(record, "problem"), listed_steps(record, "steps")),
+        answer_marks="the end of the last step",
+        step_labels=StepLabels("label", is_first=True),
+    ),
+    # Solutions that were spoilt on purpose, with the numbers of the wrong steps and the kind of error.
+    Format(
+        name="prmbench",
+        description="PRMBench: modified_question, modified_process [...], error_steps [...] from 1",
+        recognises=lambda record: (
+            isinstance(record.get("modified_process"), list) and isinstance(record.get("error_steps"), list)
+        ),
+        read=lambda record: answer_at_the_end(
+            _asked(record, "modified_question"), listed_steps(record, "modified_process")
+        ),
+        answer_marks="the end of the last step",
+        # PRMBench words one question slightly differently for each kind of error; idx stays the same.
+        step_labels=StepLabels("error_steps", is_first=False, kind="classification", question="idx"),
+    ),
+    Format(
+        name="explicit",
+        description="prompt, steps [...], answer, optional images, system, id",
+        recognises=lambda record: (
+            (has_text(record, "prompt") or isinstance(record.get("prompt"), list))
+            and isinstance(record.get("steps"), list)
+            and "answer" in record
+        ),
+        read=_read_explicit,
+        answer_marks="'answer'",
+        turns="prompt",
+    ),
+)
+FORMATS = {format.name: format for format in _KNOWN}
+"""The formats in the order that help shows them."""
