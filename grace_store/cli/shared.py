@@ -46,7 +46,6 @@ from grace_store.pool.pool import Pool
 from grace_store.pool.walk import Threads
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.run.engines.engine import EngineOptions, ExtractJob
-from grace_store.scoring.provenance import check_results
 from grace_store.study import STUDIES
 from grace_store.values.methods.method import ScoreSpec
 
@@ -262,6 +261,8 @@ def study_command(name: str) -> click.Command:
     )
 
     def run(store: str, out: Path | None, *, as_json: bool, **given: Any) -> None:
+        from grace_store.scoring.provenance import check_results  # imports pyarrow, which `status` does without
+
         check_results(store, [out])
         settings = parsed(study.settings, given)
         pool = Pool.of(store, **{each: value or None for each, value in given.items() if each != "partial"})
