@@ -33,7 +33,7 @@ WORST_SHOWN = 3
     required=True,
 )
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
-@option("--ngram", click.IntRange(2, 100), f"Words in a word n-gram. [default: {DEFAULT_NGRAM}]")
+@option("--ngram", click.IntRange(2, 100), f"Number of words in an n-gram. [default: {DEFAULT_NGRAM}]")
 @option(
     "--share",
     click.FloatRange(0, 1, min_open=True),
@@ -49,8 +49,8 @@ WORST_SHOWN = 3
 @option(
     "--map",
     "PART=FIELD",
-    "Field of the benchmark's records that holds a part: prompt, response, answer, options, id. May be repeated. "
-    "[default: the field names that benchmarks usually have]",
+    "Field of the benchmark's records that holds a part. PART is prompt, response, answer, options or id. You can give "
+    "this option several times. [default: the usual field names of benchmarks]",
     many=True,
     callback=as_table,
 )

@@ -76,7 +76,8 @@ GROUPS_WRITTEN = 1000
 @option(
     "--exclude-flagged",
     "[NAME,...]",
-    f"Leave out samples with these flags. Without names: {', '.join(HYGIENE_FLAGS)}. [default: no sample is left out]",
+    f"Leave out samples with these flags. Without names, the flags are {', '.join(HYGIENE_FLAGS)}. [default: no sample "
+    "is left out]",
     many=True,
     is_flag=False,
     flag_value=HYGIENE,

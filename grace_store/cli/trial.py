@@ -66,8 +66,8 @@ recipe = stacked(
 @option(
     "--map",
     "PART=FIELD",
-    "Field of a held-out file's records that holds a part: prompt, response, steps, answer, options, id. May be "
-    "repeated. [default: the format's own fields]",
+    "Field of a held-out file's records that holds a part. PART is prompt, response, steps, answer, options or id. You "
+    "can give this option several times. [default: the format's own fields]",
     many=True,
     callback=as_table,
 )
