@@ -28,7 +28,7 @@ WORST_SHOWN = 3
     "--against",
     "FILE|STORE",
     "Benchmark to look for in STORE: a file of questions, or a store that was extracted with the same model. The "
-    "vectors of a store are compared, too.",
+    "vectors of a store are also compared.",
     many=True,
     required=True,
 )
@@ -45,7 +45,9 @@ WORST_SHOWN = 3
     float,
     f"Smallest cosine with an item that counts as a match. [default: {DEFAULT_THRESHOLD}]",
 )
-@option("--format", click.Choice(list(FORMATS)), "Format of the benchmark's records. [default: recognised]")
+@option(
+    "--format", click.Choice(list(FORMATS)), "Format of the benchmark's records. [default: recognised from the records]"
+)
 @option(
     "--map",
     "PART=FIELD",
@@ -55,7 +57,7 @@ WORST_SHOWN = 3
     callback=as_table,
 )
 @shared.search
-@option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
+@option("--seed", NATURAL, "With --descriptor projected, seed of the projection. [default: 0]")
 @shared.moved_data
 def contamination(store: str, against: tuple[str, ...], out: Path, *, as_json: bool, **settings: Any) -> None:
     """Find samples that contain items of benchmarks.

@@ -71,7 +71,9 @@ partial = flag("--partial", "Accept an unfinished signal and use the units that 
 threads = option(
     "--threads", COUNT, f"Number of threads that read STORE. [default: one per core, at most {MAX_DEFAULT_THREADS}]"
 )
-out_finding = option("--out", OUT_JSON, "JSON file for the finding, for `report --finding`. [default: not written]")
+out_finding = option(
+    "--out", OUT_JSON, "JSON file for the finding. `report --finding` can show the file. [default: not written]"
+)
 
 
 def where(knows: str = "") -> Decorator:
@@ -188,7 +190,7 @@ grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is
 # ---------------------------------------------------------------- descriptors, clusters and the pool
 
 _points = stacked(
-    option("--signal", TEXT, "Signal whose vectors are compared. [default: the scored signal, or the only one]"),
+    option("--signal", TEXT, "Signal whose vectors are compared. [default: the scored signal, or the only signal]"),
     option(
         "--descriptor",
         click.Choice(DESCRIPTORS),
@@ -205,7 +207,9 @@ search = stacked(
 )
 clusters = stacked(
     _points,
-    option("--clusters", COUNT, "Number of clusters. [default: 2 sqrt(N), of at least 8 samples each]", "num_clusters"),
+    option(
+        "--clusters", COUNT, "Number of clusters. [default: 2 sqrt(N), with at least 8 samples in each]", "num_clusters"
+    ),
 )
 
 
