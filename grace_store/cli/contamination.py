@@ -37,7 +37,7 @@ WORST_SHOWN = 3
 @option(
     "--share",
     click.FloatRange(0, 1, min_open=True),
-    "Smallest share of the word n-grams of an item's question, or of its solution, that counts as a match. "
+    "Smallest share of the word n-grams of the question, or of the solution, of an item that counts as a match. "
     f"[default: {DEFAULT_SHARE}]",
 )
 @option(

@@ -60,14 +60,14 @@ GROUP = "group"
 @option(
     "--targets",
     PLACE,
-    "Store of the target samples for the methods less, icons and cadc. `extract` makes this store with the same "
-    "model and adapters as STORE. [default: none]",
+    "Store of the target samples for the methods less, icons and cadc. Extract this store with the same model, "
+    "adapters and projection as STORE. [default: none]",
 )
 @option(
     "--target-signal",
     "NAME",
-    "Signal of --targets to use with each --signal. [default: the signal with the same name, or the only signal that "
-    "fits]",
+    "Signal of --targets for each --signal, in the same order. [default: the signal with the same name, or the only "
+    "signal that fits]",
     many=True,
 )
 @option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: each file is a subtask]")
