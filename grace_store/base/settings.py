@@ -179,24 +179,24 @@ class DataSpec(Spec):
     format: str = UNRESOLVED
     """Name of the record format."""
     splitter: str = "format"
-    r"""Where steps begin: as the format has it (format), at lines, at paragraphs, or at lines that match a regular
-    expression (marker:REGEX, such as 'marker:^Step \d+:')."""
+    r"""Where steps begin. format: where the record format says. lines: at each line. paragraphs: at each paragraph.
+    marker:REGEX: at each line that matches a regular expression, such as 'marker:^Step \d+:'."""
     answer: str = "format"
-    r"""Where the answer begins: as the format has it (format), at the last step (last), at the last \boxed{} (boxed),
-    or at the last match of a regular expression (marker:REGEX, such as 'marker:^Final answer:')."""
+    r"""Where the answer begins. format: where the record format says. last: at the last step. boxed: at the last
+    \boxed{}. marker:REGEX: at the last match of a regular expression, such as 'marker:^Final answer:'."""
     min_steps: int = Field(default=8, ge=1)
-    """Set traces with fewer steps aside."""
+    """Set aside traces with fewer steps."""
     max_steps: int = Field(default=512, ge=1)
-    """Set traces with more steps aside."""
+    """Set aside traces with more steps."""
     map: dict[str, str] = Field(default_factory=dict)
-    """Which fields hold the parts of a record, by the parts' names."""
+    """The field that holds each part of a record, by the name of the part."""
     gather: bool = False
-    """Bring the traces of a question together, wherever they stand, so that they share its prompt and images."""
+    """Put all traces of a question next to each other, so that the traces share the question's prompt and images."""
     group_by: str | None = None
-    """With --gather, the field whose value makes traces those of one question."""
+    """With --gather, the field of the records that names the question of a trace."""
     ignore_key: Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(set(names))))] = ()
-    """Keys of conversations that no reader understands yet and that records are read without. A record with another
-    such key is set aside."""
+    """Keys of conversations that grace-store cannot interpret yet. Records are read as if they did not have these keys.
+    A record with another such key is set aside."""
 
     def _problems(self) -> Iterator[str]:
         if self.group_by is not None and not self.gather:
@@ -233,16 +233,18 @@ class GradientSpec(Spec):
     found: ClassVar[frozenset[str]] = frozenset({"moments", "parameters", "learning_rate"})
 
     per: Per = "sample"
-    """Store one gradient for each sample, of its mean loss over all segments' tokens, or one for each segment."""
+    """Store one gradient for each sample, or one for each segment. The gradient of a sample is the gradient of its mean
+    loss over the tokens of all segments."""
     preconditioner: Literal["none", "adam"] = "none"
     """Store plain gradients (none), or the steps that Adam would take from the checkpoint's moments (adam)."""
     bias_correction: bool = False
-    """With the preconditioner adam, divide the moments by 1 - beta^(step + 1) to correct their bias; LESS does not."""
+    """With the preconditioner adam, divide the moments by 1 - beta^(step + 1) to correct their bias. LESS does not do
+    this."""
     moments: str | None = None
     """Digest of the checkpoint's moments, with their betas, epsilon and step."""
     projection: Literal["rademacher", "sparse"] = "rademacher"
-    """Random projection of gradients: signs everywhere (rademacher), or four for each parameter (sparse), which is
-    faster."""
+    """Random projection of gradients. rademacher: random signs everywhere. sparse: only four random signs for each
+    parameter; this is faster."""
     dimension: int = Field(default=8192, ge=1)
     """Length of a projected gradient."""
     seed: int = Field(default=0, ge=0, lt=2**53)
@@ -274,45 +276,47 @@ class ExtractSpec(Spec):
     found: ClassVar[frozenset[str]] = frozenset({"model"})
 
     kind: Literal["proxy", "gradient"] = "proxy"
-    """What vectors are: GRACE's proxy, or projected gradients over the adapter's parameters."""
+    """Kind of the vectors. proxy: GRACE's proxy. gradient: projected gradients over the adapter's parameters."""
     gradient: GradientSpec | None = None
     """Settings of the gradients, if and only if the kind is gradient."""
     model: ModelIdentity = UNRESOLVED
     rendering: Rendering = UNRESOLVED
-    """How a conversation becomes text: the chat template with the response in it, the template's generation prompt
-    followed by the response as it stands (verbatim), or the turns' plain text."""
+    """How a conversation becomes text. template: the chat template formats the whole conversation. verbatim: the
+    unchanged response follows the template's generation prompt. plain: the plain text of the turns, without a
+    template."""
     system: str | None = None
     """System prompt for samples that have none."""
     include_eos: bool = False
     """Count the end-of-turn token as part of the answer."""
     max_length: int = Field(default=4096, ge=2)
-    """Set conversations with more tokens aside."""
+    """Set aside conversations with more tokens."""
     text_only: bool = False
-    """Leave images out and use the text alone; without this, a text model sets samples with images aside."""
+    """Leave out images and use only the text. Without this option, a text model sets aside samples with images."""
     images_as: ImagesAs = "processor"
-    """Prepare images (size, transparency, orientation) as the model's own processor does, and TRL with it, or as
-    ms-swift or LLaMA-Factory does."""
+    """How images are prepared: size, transparency and orientation. processor: like the model's own processor, which TRL
+    also uses. ms-swift or llama-factory: like this trainer."""
     min_pixels: int | None = Field(default=None, ge=1)
-    """Enlarge images with fewer pixels to about this number."""
+    """Enlarge images with fewer pixels to about this number of pixels."""
     max_pixels: int | None = Field(default=None, ge=1)
-    """Shrink images with more pixels to about this number."""
+    """Shrink images with more pixels to about this number of pixels."""
     dtype: Dtype = "float32"
-    """Number format that the model runs in."""
+    """Number format in which the model runs."""
     attention: Attention = "sdpa"
     """Attention kernel of the model."""
     batch_tokens: int = Field(default=16384, ge=1)
-    """Tokens in one forward pass, padding included."""
+    """Maximum number of tokens in one forward pass, with padding."""
     head_tokens: int = Field(default=512, ge=1)
-    """Tokens whose logits are held in memory at a time."""
+    """Number of tokens whose logits are in memory at the same time."""
     packing: bool = False
-    """Run samples end to end without padding, if the model gives the same numbers so; faster with the attention kernel
-    flash_attention_2."""
+    """Join samples end to end instead of padding them, if the model then gives the same numbers. This is faster with
+    the attention kernel flash_attention_2."""
     share_prompts: bool = False
-    """Where several samples of a unit have the same prompt, run it and its images through the model once for all of
-    them, if a probe at load shows that the numbers stay the same. Not with --packing, and not for gradients."""
+    """If several samples of a unit have the same prompt, run the prompt and its images through the model only once.
+    This is done only if a probe at load shows that the numbers stay the same. Prompts are not shared with --packing or
+    for gradients."""
     storage: Storage = "int8"
-    """How vectors are stored. Grams, and so GRACE's scores, are exact in all of these; what reads vectors (LESS, ICONS,
-    CADC, duplicates, diversity) is as precise as they are."""
+    """Number format of the stored vectors. Grams are exact in every format, and so are GRACE's scores. The methods
+    less, icons and cadc, `duplicates` and `diversity` read vectors; their results are as precise as the vectors."""
 
     def _problems(self) -> Iterator[str]:
         if (self.kind == "gradient") != (self.gradient is not None):
@@ -353,14 +357,14 @@ class RunOptions(Frozen):
     """Settings of device and speed, which may differ from run to run."""
 
     device: str = "auto"
-    """Device to compute on: auto (an accelerator if there is one), cpu, or an accelerator as torch names its kind, with
-    or without a number (NAME, NAME:N)."""
+    """Device to compute on: auto (an accelerator if there is one), cpu, or an accelerator by its name in torch, without
+    or with a number (NAME or NAME:N)."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of each process."""
+    """Number of CPU threads of each process."""
     loader_threads: int = Field(default=2, ge=1)
-    """Threads that read and tokenise samples ahead of the model."""
+    """Number of threads that read and tokenise samples ahead of the model."""
     patience: int = Field(default=600, ge=1)
-    """Seconds after which to warn that a device may hang, if it has not finished a unit or a step of training."""
+    """Seconds to wait for a unit or a training step. After that, a warning says that the device may hang."""
 
     @field_validator("device")
     @classmethod

@@ -57,21 +57,21 @@ class TrainingSpec(Spec):
     epsilon: float = Field(default=1e-8, gt=0)
     """Epsilon that AdamW adds to the denominator."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """Scale longer gradients down to this norm."""
+    """Scale gradients with a larger norm down to this norm."""
     batch_size: int = Field(default=16, ge=1)
-    """Samples in one optimiser step, over all devices."""
+    """Number of samples in one optimiser step, on all devices together."""
     rendering: Rendering = UNRESOLVED
     system: str | None = None
     max_length: int = Field(default=4096, ge=2)
-    """Leave conversations with more tokens out."""
+    """Leave out conversations with more tokens."""
     text_only: bool = False
     images_as: ImagesAs = "processor"
     min_pixels: int | None = Field(default=None, ge=1)
     max_pixels: int | None = Field(default=None, ge=1)
     train_eos: bool = True
-    """Train on the end-of-turn token after the response, too, as trainers do."""
+    """Also train on the end-of-turn token after the response, as other trainers do."""
     dtype: TrainingDtype = "float32"
-    """Number format of the frozen model; the adapter and its moments are float32."""
+    """Number format of the frozen model. The adapter and its moments are always float32."""
     attention: Attention = "sdpa"
 
 
@@ -81,11 +81,12 @@ class WarmupSpec(TrainingSpec):
     ratio: str = "0.05"
     """Share of the planned samples to train on."""
     num_heldout: int = Field(default=32, ge=0)
-    """Samples outside the subset whose loss is measured at the start and at each checkpoint."""
+    """Number of samples outside the subset. Their loss is measured at the start and at each checkpoint."""
     checkpoints: tuple[str, ...] = ("1",)
-    """Fractions of the training after which a checkpoint is kept, such as 0.25,0.5,1; the end always is one."""
+    """Fractions of the training, such as 0.25,0.5,1. A checkpoint is kept after each fraction, and always at the
+    end."""
     num_epochs: int = Field(default=1, ge=1)
-    """Passes over the subset."""
+    """Number of passes over the subset."""
 
     @field_validator("checkpoints")
     @classmethod
@@ -98,13 +99,13 @@ class WarmupOptions(RunOptions):
     """Settings of device and speed of a training. Another run may have others, which change only the order of sums."""
 
     batch_tokens: int = Field(default=8192, ge=1)
-    """Tokens in one forward and backward pass, padding included."""
+    """Maximum number of tokens in one forward and backward pass, with padding."""
     loader_threads: int = Field(default=4, ge=1)
-    """Threads that tokenise samples and open images ahead of the model."""
+    """Number of threads that tokenise samples and open images ahead of the model."""
     gradient_checkpointing: bool = True
-    """Compute activations twice instead of keeping them: less memory, more time."""
+    """Compute activations twice instead of keeping them. This takes less memory and more time."""
     save_seconds: float = Field(default=300.0, ge=0)
-    """Seconds of training between saves: a killed run loses no more than this."""
+    """Seconds of training between two saves. A killed run loses at most this much training."""
 
 
 class Ranks(Frozen):

@@ -21,16 +21,22 @@ from grace_store.scoring.provenance import check_results
 @option(
     "--ratio",
     TEXT,
-    "Share of the best samples; their mean length is compared with the pool's.",
+    "Share of the samples that counts as best. The mean length of these samples is compared with the mean length of "
+    "the pool.",
     default="0.2",
 )
 @option(
     "--by",
     "FIELD[,...]",
-    "Fields of the records, or num_steps, that make groups of samples to compare. [default: none]",
+    "Fields of the records, or num_steps. Samples with the same values make a group, and the groups are compared. "
+    "[default: none]",
 )
 @shared.where(shared.KNOWN_BY_SCORES)
-@option("--store", PLACE, "Scored store, if it has moved; for --where and --by. [default: its earlier place]")
+@option(
+    "--store",
+    PLACE,
+    "Scored store, if the store has moved. --where and --by read the store. [default: the earlier place]",
+)
 @shared.moved_data
 @shared.out_finding
 def audit(scores: Path, data: tuple[str, ...], out: Path | None, *, as_json: bool, **settings: Any) -> None:

@@ -21,7 +21,7 @@ from grace_store.scoring.provenance import check_results
 @option(
     "--show",
     NATURAL,
-    "Number of samples to list that entered, and that left.",
+    "List at most this many samples that entered the subset, and as many that left the subset.",
     "most",
     default=10,
 )

@@ -28,16 +28,16 @@ WORST_SHOWN = 3
     "--against",
     "FILE|STORE",
     "Benchmark to look for in STORE: a file of questions, or a store that was extracted with the same model. The "
-    "vectors of a store are compared, too.",
+    "vectors of a store are also compared.",
     many=True,
     required=True,
 )
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
-@option("--ngram", click.IntRange(2, 100), f"Words in a word n-gram. [default: {DEFAULT_NGRAM}]")
+@option("--ngram", click.IntRange(2, 100), f"Number of words in an n-gram. [default: {DEFAULT_NGRAM}]")
 @option(
     "--share",
     click.FloatRange(0, 1, min_open=True),
-    "Smallest share of the word n-grams of an item's question, or of its solution, that counts as a match. "
+    "Smallest share of the word n-grams of the question, or of the solution, of an item that counts as a match. "
     f"[default: {DEFAULT_SHARE}]",
 )
 @option(
@@ -45,17 +45,19 @@ WORST_SHOWN = 3
     float,
     f"Smallest cosine with an item that counts as a match. [default: {DEFAULT_THRESHOLD}]",
 )
-@option("--format", click.Choice(list(FORMATS)), "Format of the benchmark's records. [default: recognised]")
+@option(
+    "--format", click.Choice(list(FORMATS)), "Format of the benchmark's records. [default: recognised from the records]"
+)
 @option(
     "--map",
     "PART=FIELD",
-    "Field of the benchmark's records that holds a part: prompt, response, answer, options, id. May be repeated. "
-    "[default: the field names that benchmarks usually have]",
+    "Field of the benchmark's records that holds a part. PART is prompt, response, answer, options or id. You can give "
+    "this option several times. [default: the usual field names of benchmarks]",
     many=True,
     callback=as_table,
 )
 @shared.search
-@option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
+@option("--seed", NATURAL, "With --descriptor projected, seed of the projection. [default: 0]")
 @shared.moved_data
 def contamination(store: str, against: tuple[str, ...], out: Path, *, as_json: bool, **settings: Any) -> None:
     """Find samples that contain items of benchmarks.

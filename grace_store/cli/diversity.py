@@ -22,22 +22,34 @@ from grace_store.values.diverse_orders import Traded
 @option(
     "--subset",
     PATH,
-    "Subset by `select`, or table of scores for its top 20 %. [default: none]",
+    "Subset that `select` wrote, or a table of scores. The top 20 % of a table count as its subset. [default: none]",
     "subsets",
     many=True,
 )
-@shared.scores("Table with the pool's values. Its best samples are measured as a subset, too. [default: none]")
-@option("--ratio", TEXT, "Share of the samples that --scores adds as a subset. [default: 0.2]", many=True)
+@shared.scores(
+    "Table with the pool's values. The best samples of the table are also measured as a subset. [default: none]"
+)
+@option(
+    "--ratio", TEXT, "Share of the best samples of --scores that is measured as a subset. [default: 0.2]", many=True
+)
 @shared.clusters
 @option("--random", COUNT, "Number of random subsets to compare with.", default=200)
 @option("--seed", NATURAL, "Seed of the clusters and of the random subsets.", default=0)
-@flag("--curve", "List the value that coverage costs, at the first --ratio. `report --finding` draws the list.")
-@option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)
-@option("--weight", float, "Weight of diversity in --curve, 0 to 1. [default: seven from 0 to 1]", "weights", many=True)
+@flag("--curve", "List how much value more coverage costs, at the first --ratio. `report --finding` draws the list.")
+@option(
+    "--method", choice(Traded), "Method of diverse selection in --curve. [default: all methods]", "methods", many=True
+)
+@option(
+    "--weight",
+    float,
+    "Weight of diversity in --curve, from 0 to 1. [default: seven weights from 0 to 1]",
+    "weights",
+    many=True,
+)
 @option(
     "--show",
     NATURAL,
-    "Number of clusters to list that are chosen too often, and too rarely.",
+    "List at most this many clusters that are chosen too often, and as many that are chosen too rarely.",
     default=3,
 )
 @shared.out_finding

@@ -26,7 +26,7 @@ from grace_store.run.engines.engine import choose_engine
 @shared.data_spec
 @shared.extract_spec
 @shared.speed
-@option("--workers", COUNT, "Worker processes of the planned run. [default: one per GPU]")
+@option("--workers", COUNT, "Number of worker processes of the planned run. [default: one per GPU]")
 @config_option
 def doctor(*, as_json: bool, **wishes: Any) -> None:
     """Check model, data and machine before a long run.

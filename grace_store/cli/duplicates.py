@@ -34,8 +34,8 @@ BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 @option(
     "--keep",
     click.Choice(KEEPS),
-    "Sample of a group to keep: the one with the highest value, the shortest or the earliest. [default: value with "
-    "--scores, else earliest]",
+    "Sample of a group to keep: the sample with the highest value, the shortest sample or the earliest sample. "
+    "[default: value with --scores, else earliest]",
 )
 @shared.scores("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
 @option("--subset", PATH, "Search only these samples: a subset, a table of scores, or a file of ids. [default: all]")
@@ -43,7 +43,12 @@ BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 @shared.search
 @option("--seed", NATURAL, "Seed of the search and of the projection. [default: 0]")
 @shared.engine
-@option("--data", PLACE, "Dataset, if it has moved. Texts are compared, too. [default: the planned files]", many=True)
+@option(
+    "--data",
+    PLACE,
+    "Dataset file or folder, if the dataset has moved. Texts are also compared. [default: the planned files]",
+    many=True,
+)
 @option("--from", FILE, "Table of duplicates to group again without a search. [default: search STORE]", "source")
 def duplicates(
     store: str | None, out: Path, source: Path | None, scores: Path | None, *, as_json: bool, **settings: Any

@@ -41,8 +41,18 @@ class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 @shared.model
 @option("--data", PLACE, "Dataset file or folder. [default: the planned files]", many=True)
 @shared.images
-@option("--adapter", PLACE, "LoRA adapter to merge, or a folder of them, each a signal. [default: none]", many=True)
-@option("--signal", "NAME", "Name of each adapter's signal. [default: the adapter's folder, or base]", many=True)
+@option(
+    "--adapter",
+    PLACE,
+    "LoRA adapter to merge into the model, or a folder of adapters. Each adapter makes one signal. [default: none]",
+    many=True,
+)
+@option(
+    "--signal",
+    "NAME",
+    "Name of each adapter's signal. [default: the name of the adapter's folder; base without an adapter]",
+    many=True,
+)
 @shared.data_spec
 @shared.extract_spec
 @shared.gradient_spec
@@ -53,7 +63,7 @@ class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 @option(
     "--shard",
     ShardType(),
-    "Every n-th unit, from unit i on. [default: by torchrun or srun, else all units]",
+    "Extract only every n-th unit, starting with unit i. [default: the share set by torchrun or srun, else all units]",
 )
 @flag("--break-lock", "Remove the lock of a run that no longer exists.")
 @config_option

@@ -37,12 +37,12 @@ COLUMNS = {
 @shared.store
 @click.argument("sample", required=False)
 @option("--neighbours", COUNT, "Number of nearest samples to list. [default: none]")
-@flag("--least", "List the samples with the smallest cosines instead of the nearest.")
+@flag("--least", "List the samples with the smallest cosines instead of the nearest samples.")
 @option(
     "--vectors",
     FILE,
-    "Vectors of a new trace, instead of SAMPLE: a .npy file of shape (K+1, d), the answer last. Its neighbours are "
-    "listed. [default: none]",
+    "List the neighbours of a new trace instead of SAMPLE. The option names a .npy file with the vectors of the new "
+    "trace, of shape (K+1, d), with the answer last. [default: none]",
 )
 @shared.scores(
     "Table with the values to show for neighbours, and with the step scores for --descriptor weighted. [default: "
@@ -50,7 +50,7 @@ COLUMNS = {
 )
 @shared.where(" (with --scores also num_tokens, value, flags)")
 @shared.search
-@option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
+@option("--seed", NATURAL, "With --descriptor projected, seed of the projection. [default: 0]")
 @shared.moved_data
 def inspect(
     store: str,

@@ -97,7 +97,7 @@ def option(name: str, kind: Any, help: str, field: str | None = None, *, many: b
     shown = rest.get("default") is not None
     if many and "callback" not in rest:
         does, dot, default = help.partition(". [default")
-        help = f"{does.removesuffix('.')}. May be repeated{dot or '.'}{default}"
+        help = f"{does.removesuffix('.')}. You can give this option several times{dot or '.'}{default}"
     return click.option(*names, type=kind, multiple=many, show_default=shown, help=help, **rest)
 
 
@@ -314,6 +314,6 @@ config_option = click.option(
     callback=_read_config,
     is_eager=True,
     expose_value=False,
-    help="TOML file with values of these options, under their names without dashes. `store` in the file stands for "
-    "STORE. Options on the command line override the file. [default: none]",
+    help="TOML file with values of these options. The keys are the names of the options without the leading dashes. "
+    "The key `store` stands for STORE. Options on the command line override the file. [default: none]",
 )

@@ -41,9 +41,16 @@ the answer begins at its last line."""
 )
 @shared.store
 @click.argument("data", nargs=-1, required=True, type=click.Path())
-@flag("--dry-run", "Write nothing. Show how records are read, which are set aside, and how many --min-steps keeps.")
-@option("--images", PLACE, "Folder of the images, to report missing images. [default: images are not checked]")
-@option("--workers", COUNT, "Processes that read records. [default: depends on the cores and the size of DATA]")
+@flag(
+    "--dry-run",
+    "Write nothing. Show how the records are read, which records are set aside, and how many traces --min-steps keeps.",
+)
+@option("--images", PLACE, "Folder of the images. Missing images are reported. [default: images are not checked]")
+@option(
+    "--workers",
+    COUNT,
+    "Number of processes that read records. [default: depends on the number of cores and the size of DATA]",
+)
 @shared.data_spec
 @config_option
 def plan(store: str, data: tuple[str, ...], dry_run: bool, *, as_json: bool, **wishes: Any) -> None:

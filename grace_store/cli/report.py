@@ -25,31 +25,44 @@ from grace_store.cli.progress import ProgressDisplay
 )
 @shared.store
 @option("--out", OUT_HTML, "HTML file to write.", required=True)
-@option("--signal", "NAME[=WEIGHT]", "Signal to report on. [default: the only one]", "signals", many=True)
-@option("--scores", FILE, "Table of scores. Several tables are compared. [default: GRACE with defaults]", many=True)
+@option("--signal", "NAME[=WEIGHT]", "Signal to report on. [default: the only signal]", "signals", many=True)
+@option(
+    "--scores",
+    FILE,
+    "Table of scores. Several tables are compared. [default: the method grace with default settings]",
+    many=True,
+)
 @option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is computed]")
 @option("--duplicates", FILE, "Table that `duplicates` wrote. [default: a search among the traces on the page]")
-@option("--finding", FILE, "Finding to show, which a study wrote with --out. [default: none]", "findings", many=True)
+@option(
+    "--finding", FILE, "Finding to show: a file that a study wrote with --out. [default: none]", "findings", many=True
+)
 @option("--against", FILE, "Table that `contamination` wrote. [default: none]")
-@option("--warmup", FOLDER, "Folder that `warmup` wrote; its losses are shown. [default: none]")
-@option("--subset", PATH, "Subset that `select` wrote. [default: the best --ratio]", "subsets", many=True)
-@option("--ratio", TEXT, "Share of the samples that counts as the subset, without --subset.", default="0.2")
+@option("--warmup", FOLDER, "Folder that `warmup` wrote. The report shows the losses of the warm-up. [default: none]")
+@option("--subset", PATH, "Subset that `select` wrote. [default: the best samples, by --ratio]", "subsets", many=True)
+@option("--ratio", TEXT, "Without --subset, share of the best samples that counts as the subset.", default="0.2")
 @option(
     "--by",
     "FIELD[,...]",
-    "Field of the records that makes groups to compare; several (source,level) are combined. [default: none]",
+    "Field of the records. Samples with the same value make a group, and the groups are compared. With several fields "
+    "(source,level), samples of a group have the same values of all fields. [default: none]",
     many=True,
 )
 @option(
     "--fields",
     "FIELD[,...]",
-    "Fields of the records to show with the traces and to filter by; '' for none. [default: the fields of --by, or "
-    "else a few fields with short values that differ between traces]",
+    "Fields of the records to show with the traces and to filter by. '' means no fields. [default: the fields of "
+    "--by, or else a few fields with short values that differ between traces]",
 )
 @shared.where(shared.KNOWN_BY_SCORES)
 @shared.images
 @shared.moved_data
-@option("--max-traces", COUNT, "Maximum number of traces: best, worst, chosen and random ones.", default=5000)
+@option(
+    "--max-traces",
+    COUNT,
+    "Maximum number of traces on the page: the best, the worst, chosen and random traces.",
+    default=5000,
+)
 @option("--figures", OUT_FOLDER, "Folder for the figures as SVG and PNG files. [default: no files]")
 @shared.partial
 def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *, as_json: bool, **wishes: Any) -> None:

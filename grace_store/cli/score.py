@@ -52,37 +52,50 @@ GROUP = "group"
 @option(
     "--method",
     click.Choice(list(METHODS)),
-    "Scoring method; see the list below. less, icons and cadc score by influence on --targets.",
+    "Scoring method; see the list below. The methods less, icons and cadc score by the influence on --targets.",
     default="grace",
 )
 @shared.grace
 @options_of(InfluenceSpec, but=["method"])
-@option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted like STORE. [default: none]")
+@option(
+    "--targets",
+    PLACE,
+    "Store of the target samples for the methods less, icons and cadc. Extract this store with the same model, "
+    "adapters and projection as STORE. [default: none]",
+)
 @option(
     "--target-signal",
     "NAME",
-    "Signal of the targets for each --signal. [default: the one of the same name, or the only one that fits]",
+    "Signal of --targets for each --signal, in the same order. [default: the signal with the same name, or the only "
+    "signal that fits]",
     many=True,
 )
-@option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: one per file]")
-@option("--target-data", PLACE, "Files of the targets, if they have moved. [default: the planned files]", many=True)
+@option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: each file is a subtask]")
+@option(
+    "--target-data",
+    PLACE,
+    "Dataset files of --targets, if the files have moved. [default: the planned files]",
+    many=True,
+)
 @option(
     "--within",
     "group|FIELD",
-    "Compare each value with the values of the same question. Traces with the same value of FIELD, or the same "
-    "question by --group-by (group), are compared. The column plain_value keeps the original values. [default: "
-    "values are not compared]",
+    "Compare each value with the values of the same question. group: traces have the same question by --group-by. "
+    "FIELD: traces with the same value of this field have the same question. The column plain_value keeps the "
+    "original values. [default: values are not compared]",
 )
 @option(
     "--within-as",
     choice(Within),
-    "With --within, subtract the question's mean from values (centred), and also divide them by the question's "
-    "standard deviation (standardised). [default: centred]",
+    "How --within compares. centred: subtract the question's mean from each value. standardised: also divide by the "
+    "question's standard deviation. [default: centred]",
 )
 @shared.group_by
 @shared.where()
 @shared.moved_data
-@option("--replay", FILE, "Table of scores to compute again, with its own settings. [default: the given options]")
+@option(
+    "--replay", FILE, "Table of scores to compute again with the settings of that table. [default: the given options]"
+)
 @shared.partial
 @shared.threads
 @shared.engine

@@ -47,12 +47,12 @@ GROUPS_WRITTEN = 1000
 @option(
     "--ratio",
     TEXT,
-    "Share of the samples to keep; one file for each share. [default: 0.2; 1 with --per-group or pairs]",
+    "Share of the samples to keep. Each share makes one file. [default: 0.2; with --per-group or pairs, 1]",
     many=True,
 )
-@option("--count", int, "Number of samples to keep. [default: by --ratio]", many=True)
-@option("--threshold", float, "Smallest value to keep. [default: by --ratio]")
-@option("--out", OUT_PATH, "File or folder to write; {ratio} in its name stands for the ratio or count.", required=True)
+@option("--count", int, "Number of samples to keep. [default: --ratio decides]", many=True)
+@option("--threshold", float, "Smallest value to keep. [default: --ratio decides]")
+@option("--out", OUT_PATH, "File or folder to write. {ratio} in its name stands for the ratio or count.", required=True)
 @option(
     "--as",
     click.Choice(list(EXPORTS)),
@@ -64,19 +64,20 @@ GROUPS_WRITTEN = 1000
 @option(
     "--weights",
     FILE,
-    "Table of step weights that `weights` wrote. --as ms-swift takes any weights, axolotl only 0 and 1. [default: all "
-    "tokens have the same weight]",
+    "Table of step weights that `weights` wrote. --as ms-swift takes any weights. --as axolotl takes only the weights "
+    "0 and 1. [default: all tokens have the same weight]",
 )
 @option(
     "--model",
     PLACE,
-    "With --weights, the model to train: text is divided only where its tokenizer keeps the same tokens. [default: at "
-    "line ends and before spaces]",
+    "With --weights, the model to train. Text is divided only where the model's tokenizer keeps the same tokens. "
+    "[default: text is divided at line ends and before spaces]",
 )
 @option(
     "--exclude-flagged",
     "[NAME,...]",
-    f"Leave out samples with these flags. Without names: {', '.join(HYGIENE_FLAGS)}. [default: no sample is left out]",
+    f"Leave out samples with these flags. Without names, the flags are {', '.join(HYGIENE_FLAGS)}. [default: no sample "
+    "is left out]",
     many=True,
     is_flag=False,
     flag_value=HYGIENE,
@@ -84,31 +85,33 @@ GROUPS_WRITTEN = 1000
 @option(
     "--exclude-contaminated",
     FILE,
-    "Leave out samples that contain items of benchmarks, by a table that `contamination` wrote. [default: no sample is "
+    "Table that `contamination` wrote. Samples that contain items of benchmarks are left out. [default: no sample is "
     "left out]",
 )
 @option(
     "--by",
     "FIELD[,...]",
-    "Fields of the records, or num_steps, that make groups (source,level). Each group keeps its share of all samples. "
-    "[default: none]",
+    "Fields of the records, or num_steps, such as source,level. Samples with the same values make a group. Each group "
+    "has the same share of the subset as of all samples. [default: none]",
 )
 @shared.where(shared.KNOWN_BY_SCORES)
 @option(
     "--per-group",
     "N|SHARE",
-    "Keep at most the best N traces of each question, or a share of them (0.5). 1 is best of n. [default: all]",
+    "Keep at most the best N traces of each question, or a share of its traces, such as 0.5. 1 keeps the best trace "
+    "of each question. [default: all traces]",
 )
 @option(
     "--margin",
     click.FloatRange(0),
-    "With --as *-pairs, smallest difference between the values of a pair. [default: any difference]",
+    "With --as *-pairs, smallest difference between the two values of a pair. [default: any difference]",
 )
 @shared.group_by
 @option(
     "--control",
     click.Choice(["length", *LENGTHS]),
-    "Length to remove from values by regression; length means all of them. [default: none]",
+    "Measure of length whose effect is removed from values by regression. length stands for all measures. [default: "
+    "none]",
     many=True,
 )
 @option("--diversity", click.Choice(METHODS), "Method of a diverse selection. [default: rank by value alone]")
@@ -122,10 +125,10 @@ GROUPS_WRITTEN = 1000
         "seed": As(default="0"),
     },
 )
-@option("--duplicates", FILE, "With dedup, table that `duplicates` wrote. [default: a new search]")
+@option("--duplicates", FILE, "With --diversity dedup, table that `duplicates` wrote. [default: a new search]")
 @shared.clusters
 @shared.threads
-@option("--store", PLACE, "Scored store, if it has moved. [default: its earlier place]")
+@option("--store", PLACE, "Scored store, if the store has moved. [default: the earlier place]")
 @shared.moved_data
 @shared.images
 def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings: Any) -> None:

@@ -54,17 +54,25 @@ from grace_store.values.methods.method import ScoreSpec
 store = click.argument("store", type=STORE)
 optional_store = click.argument("store", type=STORE, required=False)
 
-moved_data = option("--data", PLACE, "Dataset file or folder, if it has moved. [default: the planned files]", many=True)
+moved_data = option(
+    "--data", PLACE, "Dataset file or folder, if the dataset has moved. [default: the planned files]", many=True
+)
 images = option(
     "--images",
     click.Path(file_okay=False),
-    "Folder for relative image paths. No image outside this folder is opened. [default: the folder of the signal's "
-    "first run, or else the folder that holds all files of the dataset]",
+    "Folder that relative image paths start from. No image outside this folder is opened. [default: the folder that "
+    "the signal's first run used, or else the folder that holds all files of the dataset]",
 )
-model = option("--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: that of the first run]")
+model = option(
+    "--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: the model of the first run]"
+)
 partial = flag("--partial", "Accept an unfinished signal and use the units that are done.")
-threads = option("--threads", COUNT, f"Threads that read STORE. [default: one per core, at most {MAX_DEFAULT_THREADS}]")
-out_finding = option("--out", OUT_JSON, "JSON file for the finding, for `report --finding`. [default: not written]")
+threads = option(
+    "--threads", COUNT, f"Number of threads that read STORE. [default: one per core, at most {MAX_DEFAULT_THREADS}]"
+)
+out_finding = option(
+    "--out", OUT_JSON, "JSON file for the finding. `report --finding` can show the file. [default: not written]"
+)
 
 
 def where(knows: str = "") -> Decorator:
@@ -73,9 +81,9 @@ def where(knows: str = "") -> Decorator:
     return option(
         "--where",
         "CONDITION",
-        f"Use only the samples that meet a condition in SQL over {names} and the fields of their records, for example "
-        "is_correct and source in ('a', 'b'). Write a nested field as \"meta.level\". Shares such as --ratio are "
-        "shares of the samples that are kept. [default: all samples]",
+        f"Use only the samples that meet this condition in SQL. The condition can use {names} and the fields of the "
+        "records, for example: is_correct and source in ('a', 'b'). Write a nested field as \"meta.level\". Shares "
+        "such as --ratio are shares of the samples that meet the condition. [default: all samples]",
     )
 
 
@@ -103,7 +111,7 @@ data_spec = stacked(
         but=("map", "ignore_key"),
         differing={
             "format": As(
-                help="Format of the records, such as gsm8k or messages; `grace-store plan --help` lists all of them.",
+                help="Format of the records, such as gsm8k or messages. `grace-store plan --help` lists all formats.",
                 default="recognised from the records",
             ),
             "group_by": As(
@@ -115,24 +123,25 @@ data_spec = stacked(
     option(
         "--map",
         "PART=FIELD",
-        f"Field that holds a part of a record. Without a format, PART is one of {', '.join(TRACE_PARTS)}; with any "
-        f"format, one of {', '.join(ANY_PARTS)}. FIELD may be a path such as meta.question or choices.0.text. May be "
-        "repeated. A --config file has a table [map]. [default: the format's own fields]",
+        f"Field that holds a part of a record. To read records without a format, PART can be {', '.join(TRACE_PARTS)}. "
+        f"With any format, PART can be {', '.join(ANY_PARTS)}. FIELD can be a path such as meta.question or "
+        "choices.0.text. You can give this option several times. A --config file has a table [map] instead. "
+        "[default: the format's own fields]",
         many=True,
         callback=as_table,
     ),
     option(
         "--ignore-key",
         click.Choice(list(UNREAD_KEYS)),
-        "Key of a conversation that no reader understands yet. Read records as if they did not have this key. "
-        "[default: records with such a key are set aside]",
+        "Key of a conversation that grace-store cannot interpret yet. Records are read as if they did not have this "
+        "key. [default: records with such a key are set aside]",
         many=True,
     ),
     option(
         "--unit-samples",
         COUNT,
-        "Samples in a unit: a power of two. A unit is written as a whole or not at all. [default: as many as make "
-        "about 1000 units, at least 16]",
+        "Number of samples in a unit, a power of two. A unit is written completely or not at all. [default: a number "
+        "that makes about 1000 units, at least 16]",
     ),
 )
 """Options that define how records become samples; frozen in the plan."""
@@ -140,8 +149,8 @@ data_spec = stacked(
 input_defaults = {
     "rendering": As(default="template if the model has one, else plain"),
     "system": As(default="no prompt"),
-    "min_pixels": As(default="the processor's"),
-    "max_pixels": As(default="the processor's"),
+    "min_pixels": As(default="the limit of the processor"),
+    "max_pixels": As(default="the limit of the processor"),
 }
 """Texts for the defaults of the options that prepare a model's input."""
 batch_defaults = {
@@ -180,23 +189,26 @@ grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is
 # ---------------------------------------------------------------- descriptors, clusters and the pool
 
 _points = stacked(
-    option("--signal", TEXT, "Signal whose vectors are compared. [default: the scored signal, or the only one]"),
+    option("--signal", TEXT, "Signal whose vectors are compared. [default: the scored signal, or the only signal]"),
     option(
         "--descriptor",
         click.Choice(DESCRIPTORS),
-        "Vector that represents a sample in comparisons: the vector of its answer, the mean of its steps' vectors, the "
-        f"mean weighted by step scores, or a random projection of answer and steps. [default: {DEFAULT_DESCRIPTOR}]",
+        "Vector that represents a sample in comparisons. answer: the vector of the answer. steps: the mean of the "
+        "steps' vectors. weighted: the mean weighted by step scores. projected: a random projection of answer and "
+        f"steps. [default: {DEFAULT_DESCRIPTOR}]",
     ),
 )
 search = stacked(
     _points,
-    option("--dimension", COUNT, f"Length of a descriptor, with --descriptor projected. [default: {PROJECTED_SIZE}]"),
+    option("--dimension", COUNT, f"With --descriptor projected, length of a descriptor. [default: {PROJECTED_SIZE}]"),
     partial,
     threads,
 )
 clusters = stacked(
     _points,
-    option("--clusters", COUNT, "Number of clusters. [default: 2 sqrt(N), of at least 8 samples each]", "num_clusters"),
+    option(
+        "--clusters", COUNT, "Number of clusters. [default: 2 sqrt(N), with at least 8 samples in each]", "num_clusters"
+    ),
 )
 
 
@@ -215,7 +227,7 @@ engine = stacked(
     option(
         "--engine",
         click.Choice([LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]),
-        "Where to work: on this machine, or on a Ray cluster (extra `ray`).",
+        "Where to compute: on this machine, or on a Ray cluster. The Ray cluster needs the extra `ray`.",
         default=LOCAL,
     ),
     option("--address", "auto|HOST:PORT", "Address of the Ray cluster. [default: the command starts a cluster]"),

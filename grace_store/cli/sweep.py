@@ -18,7 +18,7 @@ from grace_store.scoring.sweep_settings import sweep_of
     "grace-store sweep s3://bucket/traces.zarr --out sweep --alpha 0.1:0.9:0.1 --engine ray --address auto",
 )
 @shared.store
-@option("--out", OUT_FOLDER, "Folder to write; an earlier sweep there is replaced.", "folder", required=True)
+@option("--out", OUT_FOLDER, "Folder to write. An earlier sweep in this folder is replaced.", "folder", required=True)
 @option("--grid", FILE, "TOML file with the settings of the sweep. [default: the given options]")
 @option("--alpha", TEXT, "Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
 @option("--history", TEXT, "List of histories, such as uniform,window:3,ema:0.8. [default: uniform]")
@@ -27,14 +27,14 @@ from grace_store.scoring.sweep_settings import sweep_of
 @option(
     "--signal",
     "NAME[=WEIGHT][,...]",
-    "Signals to score: one, several together (a,b=2), each signal alone (each), or all together (all). [default: the "
-    "only signal]",
+    "Signals to score: one signal, several signals together (a,b=2), each signal alone (each), or all together (all). "
+    "[default: the only signal]",
     many=True,
 )
 @option(
     "--ratio",
     TEXT,
-    "Share of the samples to choose, to measure the overlap. [default: 0.2]",
+    "Share of the samples to choose. The sweep measures how much the choices overlap. [default: 0.2]",
     many=True,
 )
 @shared.where()

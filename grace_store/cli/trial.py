@@ -59,23 +59,27 @@ recipe = stacked(
     many=True,
     metavar="SUBSET WEIGHTS",
 )
-@option("--out", OUT_FOLDER, "Folder for the results; an earlier trial there is continued.", required=True)
+@option("--out", OUT_FOLDER, "Folder for the results. An earlier trial in this folder is continued.", required=True)
 @option("--model", PLACE, "Model to train. [default: the model of the scored signal]")
 @recipe
-@option("--format", click.Choice(list(FORMATS)), "Format of a held-out file's records. [default: recognised]")
+@option(
+    "--format",
+    click.Choice(list(FORMATS)),
+    "Format of a held-out file's records. [default: recognised from the records]",
+)
 @option(
     "--map",
     "PART=FIELD",
-    "Field of a held-out file's records that holds a part: prompt, response, steps, answer, options, id. May be "
-    "repeated. [default: the format's own fields]",
+    "Field of a held-out file's records that holds a part. PART is prompt, response, steps, answer, options or id. You "
+    "can give this option several times. [default: the format's own fields]",
     many=True,
     callback=as_table,
 )
 @shared.moved_data
 @shared.images
-@option("--workers", COUNT, "Processes that share the trainings. [default: one per accelerator]")
+@option("--workers", COUNT, "Number of processes that share the trainings. [default: one per accelerator]")
 @speed
-@flag("--dry-run", "Print the number of trainings and their time, estimated from one update. Train nothing.")
+@flag("--dry-run", "Train nothing. Print the number of trainings and their time, which is estimated from one update.")
 @config_option
 def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
     """Train on chosen and on random subsets, and compare the models.

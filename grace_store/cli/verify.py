@@ -21,15 +21,15 @@ from grace_store.store.opened import Store
 )
 @shared.store
 @flag("--deep", "Read every byte, and check checksums, digests and counts.")
-@flag("--repair", "Check deeply, and redo only the damaged parts.", "is_repair")
+@flag("--repair", "Check like --deep, and redo only the damaged parts.", "is_repair")
 @option("--signal", TEXT, "Signal to check. [default: all]")
 @option(
     "--model",
     PLACE,
-    "Model to extract a few random units again and compare them. With --repair, the model if it has moved. [default: "
-    "no unit is extracted; with --repair, the earlier place]",
+    "Model that extracts a few random units again, to compare them with the stored units. With --repair, the new "
+    "place of the model if the model has moved. [default: no unit is extracted; with --repair, the earlier place]",
 )
-@option("--units", COUNT, "Number of units of each signal to extract again, with --model.", default=2)
+@option("--units", COUNT, "With --model, number of units of each signal to extract again.", default=2)
 @shared.moved_data
 @shared.images
 @shared.speed

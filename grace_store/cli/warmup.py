@@ -56,7 +56,7 @@ speed = options_of(
     "grace-store extract traces.zarr --model ./Qwen3-1.7B --adapter warmup",
 )
 @shared.optional_store
-@option("--out", OUT_FOLDER, "Folder for the checkpoints; an earlier run there is continued.", required=True)
+@option("--out", OUT_FOLDER, "Folder for the checkpoints. An earlier run in this folder is continued.", required=True)
 @shared.model
 @option("--data", PLACE, "Dataset file or folder. [default: the planned files of STORE]", many=True)
 @shared.images

@@ -50,24 +50,24 @@ class FidelitySettings(Settings):
     """
 
     model: str | None = None
-    """Model of the signal, if it has moved. [default: where it was]"""
+    """Model of the signal, if the model has moved. [default: the earlier place]"""
     adapter: str | None = None
-    """Adapter of the signal, if it has moved. [default: where it was]"""
+    """Adapter of the signal, if the adapter has moved. [default: the earlier place]"""
     samples: int = Field(default=64, ge=MIN_SAMPLES)
     """Number of random samples whose gradients are computed."""
     ratio: str = "0.2"
-    """Share of the samples that is chosen."""
+    """Share of the samples to choose."""
     score: ScoreSpec = ScoreSpec()
     layers: int = Field(default=0, ge=0)
-    """Measure each of this many groups of layers by itself, too. [default: all layers together]"""
+    """Number of groups of layers. Each group is also measured by itself. [default: all layers together]"""
     lora: bool = True
-    """Measure over the adapter's own parameters, too, if there is one."""
+    """Also measure over the adapter's own parameters, if the signal has an adapter."""
     seed: int = Field(default=0, ge=0)
-    """Seed that draws the samples and the intervals."""
+    """Seed of the random samples and of the intervals."""
     draws: int = Field(default=200, ge=1)
-    """Random draws behind each interval."""
+    """Number of random draws for each interval."""
     images: str | None = None
-    """Folder that relative image paths start from. [default: the folder that the signal was begun with]"""
+    """Folder that relative image paths start from. [default: the folder that the signal's first run used]"""
     device: str = "auto"
     """Device that runs the model."""
 
@@ -242,5 +242,5 @@ STUDY = Study(
         "grace-store fidelity traces.zarr --samples 64",
         "grace-store fidelity traces.zarr --model ./model --signal checkpoint-100 --layers 4 --out fidelity.json",
     ),
-    signal="Signal to measure, of kind proxy. [default: the only one]",
+    signal="Signal of kind proxy to measure. [default: the only signal]",
 )

@@ -65,23 +65,26 @@ class JudgeSettings(Settings):
     """
 
     label: str | None = None
-    """Field of the records that says whether a trace is right: true or false, or a number. [default: the labels that
-    the format names]"""
+    """Field of the records that says whether a trace is right. Its values are true and false, or numbers. [default: the
+    labels that the format names]"""
     threshold: float | None = None
-    """With --label, the number from which on a trace is right. [default: the larger of two]"""
+    """With --label, the smallest number of a right trace. [default: the larger number, if there are two]"""
     first_wrong: str | None = None
-    """Field with the number of the first wrong step, from 0; -1 for none. [default: not used]"""
+    """Field with the number of the first wrong step. The first step of a trace has the number 0; -1 means that no step
+    is wrong. [default: not used]"""
     wrong_steps: str | None = None
-    """Field with a list of the wrong steps' numbers, from 1. [default: not used]"""
+    """Field with a list of the numbers of the wrong steps. The first step of a trace has the number 1. [default: not
+    used]"""
     kind: str | None = None
-    """Field that names kinds of error; each kind is judged separately, too. [default: that of the format, if any]"""
+    """Field that names kinds of error. Each kind is also judged separately. [default: the field that the format names,
+    if any]"""
     question: str | None = None
-    """Field that traces of one question share. [default: the prompt]"""
+    """Field that has the same value in all traces of a question. [default: the prompt]"""
     score: ScoreSpec = ScoreSpec()
     samples: int = Field(default=10_000, ge=1)
-    """Most samples to judge; if there are more, a random part of them is judged."""
+    """Maximum number of samples to judge. If the pool has more samples, a random part is judged."""
     draws: int = Field(default=400, ge=1)
-    """Random draws of questions behind each interval."""
+    """Number of random draws of questions for each interval."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random draws."""
 
@@ -384,6 +387,6 @@ STUDY = Study(
         "grace-store judge traces.zarr --label is_correct",
         "grace-store judge processbench.zarr --out judgement.json",
     ),
-    signal="Signal to judge. [default: all that have steps]",
+    signal="Signal to judge. [default: all signals that have steps]",
     has_many_signals=True,
 )

@@ -42,12 +42,12 @@ class StabilitySettings(Settings):
     """
 
     against: tuple[str, ...] = ()
-    """Signal to compare with. [default: all others]"""
+    """Signal to compare with. [default: all other signals]"""
     ratio: str = "0.2"
-    """Share of the samples that is chosen."""
+    """Share of the samples to choose."""
     score: ScoreSpec = ScoreSpec()
     draws: int = Field(default=200, ge=1)
-    """Random draws behind each interval."""
+    """Number of random draws for each interval."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random draws."""
 
@@ -237,5 +237,5 @@ STUDY = Study(
         "grace-store stability traces.zarr --out stability.json",
         "grace-store stability traces.zarr --signal checkpoint-100 --against seed-2 --against checkpoint-25",
     ),
-    signal="Signal to choose the subset by. [default: the only one]",
+    signal="Signal that chooses the subset. [default: the only signal]",
 )

@@ -43,19 +43,20 @@ class TrialSpec(Spec):
     training: TrainingSpec = Field(default_factory=TrainingSpec)
     """The training of each adapter. Its seed is used for all draws, and for the first round."""
     num_updates: int = Field(default=200, ge=1)
-    """Optimiser steps of every training, whatever the size of its subset."""
+    """Number of optimiser steps of every training. This number does not depend on the size of the subset."""
     num_random: int = Field(default=5, ge=MIN_DRAWS)
-    """Random subsets that each subset is compared with. More random subsets narrow the intervals."""
+    """Number of random subsets that each subset is compared with. More random subsets narrow the intervals."""
     num_seeds: int = Field(default=3, ge=1)
-    """Seeds that every subset is trained with, one after the other; the results are compared after each."""
+    """Number of seeds that every subset is trained with, one after the other. The results are compared after each
+    seed."""
     held_out: str = "0.1"
-    """The held-out traces: a share of the pool's questions (at most 256 of them), a number of them, or a file or
-    planned store with other traces. No model is trained on traces with the same prompt and images, or, for a file or
-    store, with the same words of the user and images."""
+    """The held-out traces: a share of the pool's questions (at most 256 questions), a number of questions, or a file or
+    planned store with other traces. No model is trained on traces with the same prompt and images as a held-out trace.
+    For a file or store, the words of the user are compared instead of the prompt."""
     generate: bool = False
-    """Let every model answer the held-out questions, too, and compare the numbers of right final answers."""
+    """Also let every model answer the held-out questions, and compare the numbers of right final answers."""
     max_new_tokens: int = Field(default=256, ge=1)
-    """Most tokens of an answer; an answer that has not ended by then counts as wrong."""
+    """Maximum number of tokens of an answer. An answer that has not ended by then counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

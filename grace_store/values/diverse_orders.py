@@ -164,11 +164,12 @@ class DiversitySpec(Settings):
     """dedup: near-duplicates last. clusters: budgets for clusters. facility: facility location with a value term,
     greedily. mmr: maximal marginal relevance. values.diverse_orders defines them."""
     weight: float | None = None
-    """Weight of diversity against value, 0 (value alone) to 1."""
+    """Weight of diversity against value, from 0 (only value) to 1."""
     similarity: float | None = None
-    """With dedup, cosine from which samples are near-duplicates."""
+    """With --diversity dedup, smallest cosine of near-duplicates."""
     balance: Balance | None = None
-    """With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its size."""
+    """With --diversity clusters, how the budget is divided between clusters: equally, by the square root of the
+    cluster's size, or by the size."""
     num_clusters: int | None = Field(default=None, ge=1)
     """Number of clusters; None for a number that grows with the number of samples."""
     seed: int | None = Field(default=None, ge=0)

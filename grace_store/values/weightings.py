@@ -116,9 +116,10 @@ class WeightsSpec(Settings):
     method: str = "fit"
     """How steps are weighed."""
     drop_share: Annotated[float, AfterValidator(_drop_share)] = 0.2
-    """With the method drop, share of each sample's steps to drop: rounded up, but never all of them."""
+    """With the method drop, share of each sample's steps to drop. The number of steps is rounded up, but at least one
+    step stays."""
     answer_weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """Weight of the answer's tokens, where those of steps have a mean of 1."""
+    """Weight of the answer's tokens. The steps' tokens have a mean weight of 1."""
     scores: ScoreSpec = Field(default_factory=ScoreSpec)
     """How steps are scored, for the methods that look at scores."""
 

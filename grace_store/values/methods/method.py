@@ -61,11 +61,12 @@ class InfluenceSpec(MethodSpec):
     """The settings of methods that score by the influence on a target set."""
 
     vote_percent: Annotated[float, AfterValidator(_percent)] = 20.0
-    """With the method icons, percentage of the samples that each subtask votes for, the most influential first."""
+    """With the method icons, percentage of the samples that each subtask votes for. A subtask votes for its most
+    influential samples."""
     join_cosine: Annotated[float, AfterValidator(_cosine)] = 0.5
     """With the method cadc, join subtasks whose gradients' trajectories have at least this cosine."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seed of the methods random (its values) and cadc (its clustering)."""
+    """Seed of the values of the method random, and of the clustering of the method cadc."""
 
 
 # ---------------------------------------------------------------- the settings of GRACE
@@ -163,14 +164,15 @@ class ScoreSpec(MethodSpec):
 
     method: Literal["grace"] = "grace"
     alpha: Annotated[float, AfterValidator(check_alpha)] = 0.7
-    """Weight of the alignment with the answer, 0 to 1; the alignment with the history has the rest."""
+    """Weight of the alignment with the answer, from 0 to 1. The alignment with the history has the remaining weight."""
     history: Annotated[str, AfterValidator(lambda text: str(parse_history(text)))] = "uniform"
-    """Weights of the earlier steps: uniform, window:W (the last W steps) or ema:B (decaying by B a step)."""
+    """Weights of the earlier steps: uniform, window:W (only the last W steps) or ema:B (each earlier step has B times
+    the weight of the next step)."""
     target: Literal["answer", "trace", "suffix", "group"] = "answer"
-    """What steps are aligned with: the answer, all tokens of steps and answer (trace), the tokens after the step
-    (suffix), or the mean direction of the answers of the question's other traces (group, with `score` alone)."""
+    """Target that steps are aligned with. answer: the answer. trace: all tokens of steps and answer. suffix: the tokens
+    after the step. group: the mean direction of the answers of the question's other traces, only for `score`."""
     without_answer: bool = False
-    """Score by the alignment with history alone; a sample with one step has no value then."""
+    """Score only by the alignment with the history. Samples with one step then have no value."""
     aggregation: Annotated[str, AfterValidator(lambda text: str(parse_aggregation(text)))] = "mean"
     """How step scores become a value: mean, min, last, length_weighted (by tokens) or quantile:Q."""
 
