@@ -200,7 +200,7 @@ def test_one_that_is_damaged_is_not_followed_and_spoils_no_info(tmp_path):
     path = Path(view.store.location) / sharing_key(view.name)
     path.write_text(path.read_text().replace("true", "false"))
     with pytest.raises(
-        Corrupt, match=r"does not match its own digest.*`grace-store verify --repair` computes all of them again"
+        Corrupt, match=r"does not match its own digest.*`grace-store verify --repair` computes all of its units again"
     ):
         begin_sharing(view, Loaded(FOUND))
     found = status(view.store)

@@ -213,8 +213,10 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     """
     real = Path(path).resolve(strict=True)
     before = _stamp(real)
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store"
-    folder = Path(os.environ.get("GRACE_STORE_CACHE") or user_cache) / "digests"
+    if chosen := os.environ.get("GRACE_STORE_CACHE"):
+        folder = Path(chosen) / "digests"
+    else:  # asked only here: some containers have no home
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store" / "digests"
     entry = folder / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
     if (remembered := _recall(entry, before)) is not None:
         return remembered

@@ -85,10 +85,13 @@ class SweepWriter:
         if sum(len(row) for row, _ in self._waiting) >= GROUP_ROWS:
             self._write_group()
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Write the last group."""
         if any(len(row) for row, _ in self._waiting):
             self._write_group()
+
+    def close(self) -> None:
+        """Close the file of values, complete or not."""
         self._values.close()
 
     def _write_group(self) -> None:
@@ -137,6 +140,7 @@ def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
         closing(SweepWriter(folder / VALUES, note, samples)) as writer,
     ):
         yield writer
+        writer.finish()  # only if nothing failed: otherwise the folder is deleted
 
 
 class HeldTables:

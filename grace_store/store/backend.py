@@ -1,4 +1,7 @@
-"""Read and write bytes by key at one location: the only code that writes to a store. Does not interpret the bytes."""
+"""The keys of a store, and reading and writing bytes by key: the only code that writes to a store.
+
+Does not interpret the bytes.
+"""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""The keys and arrays of a store (shapes, chunks, types) as in schemas/FORMAT.md. Pure functions of the plan."""
+"""The arrays of a store (shapes, chunks, types) as in schemas/FORMAT.md. Pure functions of the plan."""
 
 import re
 from collections.abc import Iterator, Sequence

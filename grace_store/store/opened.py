@@ -46,7 +46,7 @@ from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64
 """If a plan has more chunks of samples than this, opening it checks that they exist."""
-_REDO_ALL = "Without it the units cannot be used: `grace-store verify --repair` computes all of them again."
+_REDO_ALL = "Without it the signal cannot be continued: `grace-store verify --repair` computes all of its units again."
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,11 @@ class _Run:
             for number in range(min(len(self._devices), len(self._dispatch.waiting))):
                 self._start(number, self._job)
             while self._workers:
-                with contextlib.suppress(queue.Empty):
+                try:
                     worker, message = self._messages.get(timeout=0.2)
+                except queue.Empty:
+                    pass
+                else:
                     if message is None:
                         self._bury(worker)
                     else:
