@@ -156,7 +156,7 @@ def test_regrouping_is_what_a_new_search_would_be(store, found, tmp_path, thresh
         ({"threshold": float("nan")}, "threshold nan is not between 0 and 1"),
         ({"threshold": 0.8, "floor": 0.9}, "floor 0.9 is not between 0 and the threshold 0.8"),
         ({"keep": "value"}, "give the --scores that have the values"),
-        ({"keep": "longest"}, "'longest' is none of value, shortest, earliest"),
+        ({"keep": "longest"}, "unknown value 'longest' of --keep: use one of value, shortest, earliest"),
     ],
 )
 def test_what_has_no_meaning_is_refused(store, settings, words):
@@ -195,7 +195,7 @@ def test_scores_of_another_plan_are_refused(store, found, tmp_path):
     with pytest.raises(ResumeMismatch, match="another plan"):
         duplicates(store, scores=other)
     found.write(tmp_path / "d.parquet")
-    with pytest.raises(DataError, match="from different plans"):
+    with pytest.raises(DataError, match="come from different plans"):
         regroup(tmp_path / "d.parquet", scores=other)
 
 

@@ -121,9 +121,14 @@ def test_only_what_a_filter_keeps_is_compared(store: Store) -> None:
 def test_questions_with_one_trace_each_cannot_be_compared(store: Store) -> None:
     with pytest.raises(SettingError, match=r"no question of .* has two traces \(with the same 'id'\) to compare"):
         gs.score(store, gs.ScoreRequest(within="centred", group_by="id"))
-    with pytest.raises(SettingError, match="name the field of the records that says the question: --group-by"):
+    with pytest.raises(
+        SettingError, match="Name the field of the records that identifies the question, with --group-by"
+    ):
         gs.score(store, gs.ScoreRequest(spec=GROUP, where="row < 9"))
-    with pytest.raises(SettingError, match="--group-by says what a question is: give --within group or --target group"):
+    with pytest.raises(
+        SettingError,
+        match="--group-by names the field that identifies a question: also give --within group or --target group",
+    ):
         gs.score(store, gs.ScoreRequest(group_by="id"))
 
 
@@ -291,9 +296,12 @@ def test_the_questions_of_the_table_are_taken(store: Store, tmp_path: Path) -> N
         ),
         ({"per_group": "1.5"}, "--per-group 1.5 is neither"),
         ({"per_group": "-1"}, "--per-group -1 is neither"),
-        ({"group_by": "id"}, "--group-by says what a question is: give --per-group, or choose pairs, with it"),
-        ({"per_group": "1", "margin": 0.0}, "pairs are one for each question: leave --per-group out"),
-        ({"margin": math.nan}, "margin nan is not a number from 0 on"),
+        (
+            {"group_by": "id"},
+            "--group-by names the field that identifies a question: also give --per-group, or select pairs",
+        ),
+        ({"per_group": "1", "margin": 0.0}, "every question gives one pair: leave --per-group out"),
+        ({"margin": math.nan}, "margin nan is not a number of at least 0"),
         ({"per_group": "1", "group_by": "nam"}, "has a field 'nam'"),
     ],
 )
@@ -426,9 +434,9 @@ def test_each_trainer_gets_pairs_as_it_reads_them(scores: Path, tmp_path: Path) 
 
 def test_pairs_and_samples_are_not_mixed_up(scores: Path, tmp_path: Path) -> None:
     pairs, samples = gs.select(scores, gs.Selection(margin=0)), gs.select(scores)
-    with pytest.raises(SettingError, match="the subset is one of pairs, which --as ids does not write: use one of ms-"):
+    with pytest.raises(SettingError, match="the subset has pairs, but --as ids writes no pairs: use one of ms-"):
         gs.export(pairs, tmp_path / "a", as_format="ids")
-    with pytest.raises(SettingError, match="--as trl-pairs writes pairs: choose them with a margin"):
+    with pytest.raises(SettingError, match="--as trl-pairs writes pairs: select pairs, with a margin"):
         gs.export(samples, tmp_path / "a", as_format="trl-pairs")
     odd = gs.select(scores, gs.Selection(margin=0, group_by="half"))
     with pytest.raises(DataError, match="have different prompts or images, so they are no pair"):

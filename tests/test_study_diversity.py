@@ -147,7 +147,7 @@ def test_what_cannot_be_measured_says_why(planted, tmp_path):
     with pytest.raises(DataError, match=r"No sample of .* has a direction"):
         diversity(nowhere.store, settings=DiversitySettings(descriptor=ANSWER))
     other = known_store(tmp_path).store
-    with pytest.raises(ResumeMismatch, match="made from another plan than the one now in"):
+    with pytest.raises(ResumeMismatch, match="made from another plan than the present plan of"):
         diversity(other, scores=folder / "scores.parquet")
 
 

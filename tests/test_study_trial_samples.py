@@ -236,7 +236,7 @@ def test_a_subset_that_its_rules_do_not_choose_is_refused(home: Home, tmp_path: 
     note = read_document(sidecar_of(path), SubsetNote)
     other = note.spec.model_copy(update={"per_group": "2"})
     write_document(sidecar_of(path), note.model_copy(update={"spec": other}))
-    told = r"subset\.jsonl cannot be chosen again by the rules in its note: 15 samples would enter"
+    told = r"subset\.jsonl cannot be chosen again by the rules in its note: 15 samples would be added"
     with pytest.raises(DataError, match=told):
         gather(home, path)
 

@@ -85,7 +85,7 @@ def _array(block: list[Any], kind: pa.StructType | None) -> pa.StructArray:
 def _no_table(error: Exception) -> DataError:
     return DataError(
         f"The records do not fit one table: a field has different types in different records ({error}). "
-        "Use --as source, or --as ms-swift, which does not depend on them."
+        "Use --as source, or --as ms-swift."
     )
 
 
