@@ -183,7 +183,7 @@ def test_the_shortest_and_the_best_of_a_group(store, found, tmp_path):
 
 def test_values_may_come_later(store, found, tmp_path):
     found.write(tmp_path / "d.parquet")
-    with pytest.raises(SettingError, match="give the scores that have the values"):
+    with pytest.raises(SettingError, match="--keep value needs the values of the samples"):
         regroup(tmp_path / "d.parquet", keep="value")
     scores = score(store)
     again = regroup(tmp_path / "d.parquet", keep="value", scores=scores)

@@ -278,7 +278,7 @@ def test_images_in_data_urls_are_written_out_too(tmp_path, as_format, head):
 
 
 @pytest.mark.parametrize(
-    ("url", "why"), [("data:image/png,abc", "it does not say ;base64"), ("data:image/png;base64,???", "base64")]
+    ("url", "why"), [("data:image/png,abc", "the URL has no ;base64"), ("data:image/png;base64,???", "base64")]
 )
 def test_a_data_url_that_is_no_image_is_refused(tmp_path, url, why):
     subset = traces_with_image(tmp_path, url)
@@ -461,9 +461,9 @@ def test_samples_without_weights_are_written_whole_and_counted(weighed, tmp_path
         (
             "llama-factory",
             "masks",
-            "--as llama-factory takes no weights: LLaMA-Factory can only use or skip whole turns",
+            "--as llama-factory takes no weights: LLaMA-Factory can only use or skip",
         ),
-        ("trl", "masks", "--as trl takes no weights: TRL's SFTTrainer has none"),
+        ("trl", "masks", "--as trl takes no weights: TRL's SFTTrainer has no weights"),
         ("source", "masks", "--as source takes no weights: .* Use --as ms-swift"),
     ],
 )

@@ -86,7 +86,7 @@ def test_control_takes_length_out_of_the_ranking():
         ({"threshold": 0.1, "selection": Selection(by="num_steps")}, "--threshold cannot be combined with --by"),
         (
             {"selection": Selection(control=["width"])},
-            "unknown value 'width' of --control: use one of length, step_length",
+            "value 'width' of --control: use one of length, step_length",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_the_commands_as_users_type_them(store, tmp_path):
     [
         ("duplicates {store} --scores {scores} --scores {scores} --out {out}", "--scores is given 2 times"),
         ("duplicates --out {out}", "Missing argument 'STORE'"),
-        ("duplicates {store} --from {table} --out {out}", "has no use for STORE"),
+        ("duplicates {store} --from {table} --out {out}", "does not search again: leave STORE out"),
         (
             "duplicates --from {table} --floor 0.5 --descriptor steps --out {out}",
             "has no use for --floor, --descriptor",
@@ -85,8 +85,8 @@ def test_the_commands_as_users_type_them(store, tmp_path):
         ("inspect {store}", "Give a SAMPLE or --vectors"),
         ("inspect {store} s0 --vectors {out}", "Give a SAMPLE or --vectors"),
         ("inspect {store} nobody --neighbours 1", "has no sample 'nobody'"),
-        ("inspect {store} s0 --neighbours 1 --seed 1", "a seed is for the random projection"),
-        ("inspect {store} s0 --least --where row", "--least, --where is for neighbours: give --neighbours"),
+        ("inspect {store} s0 --neighbours 1 --seed 1", "only --descriptor projected uses a seed"),
+        ("inspect {store} s0 --least --where row", "--least, --where needs --neighbours"),
         ("neighbours {store} s0", "no command 'neighbours' any more: `grace-store inspect STORE SAMPLE --neighbours"),
     ],
 )

@@ -279,7 +279,7 @@ def test_a_pool_under_way_is_scored_only_if_asked(tmp_path):
     add_gradients(pool, "none", grads, units=[])
     add_gradients(targets, "none", random_gradients(1, len(SUBTASK)), units=[0])
     with pytest.raises(
-        Unfinished, match=r"targets.zarr has 1 of 2 units\. Run the same `grace-store extract` to finish it first\.$"
+        Unfinished, match=r"targets.zarr has 1 of 2 units\. Run .* `grace-store extract` to finish the signal first\.$"
     ):
         score(pool, ScoreRequest(spec=LESS, signals="none", targets=Targets(targets), partial=True))
 
@@ -324,7 +324,7 @@ def test_a_replay_finds_moved_stores_and_refuses_others(tmp_path, folder):
     (tmp_path / "here").rename(tmp_path / "there")
     with pytest.raises(NotAStore, match=r"pool\.zarr, but there is no store there now\. .*new path with STORE"):
         replay(tmp_path / "a.parquet", tmp_path / "b.parquet")
-    with pytest.raises(NotAStore, match=r"targets\.zarr, where there is no store any .*new place with --targets"):
+    with pytest.raises(NotAStore, match=r"targets\.zarr, but there is no store there .*new path with --targets"):
         replay(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "there/pool.zarr")
     moved = Targets(tmp_path / "there/targets.zarr")
     replay(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "there/pool.zarr", targets=moved)

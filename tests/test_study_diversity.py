@@ -137,7 +137,7 @@ def test_samples_that_point_nowhere_are_counted_apart(tmp_path):
 
 def test_what_cannot_be_measured_says_why(planted, tmp_path):
     folder, found = planted
-    with pytest.raises(SettingError, match="a ratio or a curve needs values: give --scores"):
+    with pytest.raises(SettingError, match="--ratio and --curve need the values of the samples: give --scores"):
         diversity(found.store, ratio=["0.2"])
     with pytest.raises(SettingError, match="0 random subsets are too few"):
         diversity(found.store, settings=DiversitySettings(random=0))

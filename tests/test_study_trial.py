@@ -366,7 +366,7 @@ def test_a_lost_worker_fails_only_a_trial_that_is_not_over(tmp_path, monkeypatch
     told = []
     arguments = (tmp_path, TrialRequest(devices=("cpu",)), told.append, threading.Event(), lambda: is_over)
     if not is_over:
-        with pytest.raises(WorkerDied, match=r"Exit codes: -9\. What was trained is kept"):
+        with pytest.raises(WorkerDied, match=r"Exit codes: -9\. Finished trainings are kept"):
             trial_workers.run_workers(*arguments)
         return
     trial_workers.run_workers(*arguments)
@@ -797,7 +797,7 @@ def test_an_odd_held_out_file_is_read_as_it_is_mapped(home, tmp_path):
     again = prepare_trial(tmp_path / "out", TrialRequest(options=OPTIONS))
     assert again.plan.fingerprint() == job.plan.fingerprint()
     for held_out in ("10", str(home / "pool.zarr")):
-        with pytest.raises(SettingError, match="--format and --map say how the records of a file are read"):
+        with pytest.raises(SettingError, match="--format and --map are only for a file"):
             prepare_trial(tmp_path / "new", make_request(home, home / "clean.txt", held_out=held_out, map=parts))
 
 

@@ -188,7 +188,8 @@ class Rules:
         if table.capability is not None and (by is not None or selection.diversity is not None):
             option = "--by" if by else "--diversity"
             raise SettingError(
-                f"method {table.method} balances capabilities, and {option} would undo this: leave {option} out, or use "
+                f"method {table.method} balances capabilities, and {option} would undo this: leave {option} out, or "
+                "use "
                 "a table of another method"
             )
         known, wanted = table.lengths if selection.control else {}, [*selection.control]
@@ -372,7 +373,8 @@ def replay_subset(subset: Subset, store: str | None = None, data: Sequence[str] 
         where = "The subset" if subset.path is None else f"{subset.path}"
         remedy = ", without a table of --duplicates." if subset.spec.duplicates else "."
         raise DataError(
-            f"{where} cannot be chosen again by the rules in its note: {counted(num_others, 'sample')} would be added or "
+            f"{where} cannot be chosen again by the rules in its note: {counted(num_others, 'sample')} would be "
+            "added or "
             f"removed. So random subsets by the same rules are not possible. Select the subset again{remedy}"
         )
     return rules

@@ -322,7 +322,8 @@ def check_unchanged(path: Path, note: SubsetNote) -> None:
     if path.is_file() and file_sha256(path) != note.sha256:
         raise DataError(
             f"{path} was changed since `grace-store select` wrote it: {sidecar_of(path).name} beside it lists other "
-            "records. Select again. Or write the ids that you want into a new file, one id per line, and give that file."
+            "records. Select again. Or write the ids that you want into a new file, one id per line, and give that "
+            "file."
         )
 
 

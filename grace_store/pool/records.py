@@ -267,7 +267,8 @@ class SampleRecords:
         meant = f" Did you mean {' or '.join(close)}?" if close else ""
         others = first_few([one_line(name) for name in found if name not in close], FIELDS_SHOWN)
         return SettingError(
-            f"No record of {self.store.location} has a field {one_line(field)!r}.{meant} There are: {others or 'none'}"
+            f"No record of {self.store.location} has a field {one_line(field)!r}.{meant} The records have: "
+            f"{others or 'no other field'}"
         )
 
     def field_names(self) -> list[str]:
@@ -302,7 +303,7 @@ def columns_of_rows(
     """Return fields of the records in some rows of the dataset, as columns in the order of the rows."""
     places, is_there = find_rows(store.column("sample_row"), row)
     if len(wrong := np.flatnonzero(~is_there)):
-        raise DataError(f"Row {int(row[wrong[0]])} of the dataset is no sample of {store.location}.")
+        raise DataError(f"Row {int(row[wrong[0]])} of the dataset is not a sample of {store.location}.")
     return SampleRecords(store, data, places).fields(fields)
 
 

@@ -251,7 +251,8 @@ def _score_blocks(
     if whole and len(whole) < len(weights.names):
         others = ", ".join(name for name in weights.names if name not in whole)
         raise SettingError(
-            f"signal {', '.join(whole)} has one vector per sample, signal {others} one vector per segment: score them apart"
+            f"signal {', '.join(whole)} has one vector per sample, signal {others} one vector per segment: score "
+            "them apart"
         )
     reader = SignalReader(pool.store, weights.names, pool.wanted, reads)
     reader.check_complete(partial=pool.partial)

@@ -59,7 +59,8 @@ def pair_signals(
     _check_suitable([pool.signal(name) for name in names], method)
     if target_signals and len(target_signals) != len(names):
         raise SettingError(
-            f"{len(target_signals)} --target-signal for {len(names)} --signal: give one --target-signal for each --signal, in the same order, or no --target-signal"
+            f"{len(target_signals)} --target-signal for {len(names)} --signal: give one --target-signal for each "
+            "--signal, in the same order, or no --target-signal"
         )
     wanted = tuple(target_signals or (_counterpart(pool.signal(name), targets, method) for name in names))
     if missing := [name for name in wanted if name not in targets.signal_names]:
@@ -123,7 +124,8 @@ def _weights(
     if said and len(said) < len(names):
         silent = ", ".join(repr(name) for name in names if name not in said)
         raise SettingError(
-            f"signal {silent} has no weight, but other signals have one: give every --signal its learning rate as weight"
+            f"signal {silent} has no weight, but other signals have one: give every --signal its learning rate as "
+            "weight"
         )
     if said:
         return resolve_signals(pool, said), "given"

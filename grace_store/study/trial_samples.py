@@ -215,9 +215,9 @@ def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: s
     """Return the members of the first counts samples of each group in an order; raise if a group has too few."""
     there = np.bincount(group[order], minlength=len(counts))
     if lacking := np.flatnonzero(there < counts).tolist():
-        of, remedy = "", "Try it in a trial of its own."
+        of, remedy = "", "Run a separate trial for this subset."
         if len(counts) > 1:
-            of, remedy = " of one stratum", "Select it without --by, in which traces of a question differ."
+            of, remedy = " of one stratum", "Select again without --by: traces of one question are in different strata."
         raise SettingError(
             f"{name} has {counted(int(counts[lacking[0]]), 'sample')}{of}, and a random subset by its rules only has "
             f"{there[lacking[0]]} to take from. {remedy}"

@@ -113,7 +113,7 @@ def _write(chosen: ChosenRecords, exported: Exported) -> None:
 
 
 def _is_ours(out: Path) -> bool:
-    """Return whether this package wrote a datasets folder, by the note beside it, and nobody saved to it since."""
+    """Return whether this package wrote the folder and nobody changed it since, by the note and the fingerprint."""
     note = find_document(sidecar_of(out), SubsetNote)
     if note is None or note.as_format != "datasets":
         return False
