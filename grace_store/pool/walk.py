@@ -177,8 +177,8 @@ class SignalReader:
             if view.per_sample and not {"responses", "vectors"} & set(self.reads):
                 raise SettingError(
                     f"Signal {view.name!r} of {view.store.location} has one vector per sample, so there are no steps "
-                    "compare. It is for --method less, icons or cadc; `extract --kind gradient --per segment` makes "
-                    "one with steps."
+                    "to compare. Use it with --method less, icons or cadc, or make a signal with steps with "
+                    "`extract --kind gradient --per segment`."
                 )
             for name in [each.name for each in view.arrays] if "vectors" in self.reads else self._array_names(view):
                 view.array(name)
