@@ -206,7 +206,7 @@ def test_a_missing_package_is_answered_with_what_to_install(
 
     monkeypatch.setattr(engines, "_devices", missing)
     result = run("extract", tmp_path / "s.zarr", code=1)
-    assert f"This needs {module}, which is not installed. {how_to_install(extra)}" in result.stderr
+    assert f"This needs {module}, but {module} is not installed. {how_to_install(extra)}" in result.stderr
 
 
 def test_a_second_ctrl_c_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_the_command_prints_entries_average_and_interval(table: Path, folder: Pa
     ("arguments", "match"),
     [
         (["--full", "Nobody"], "neither a folder nor among the runs: Full, Random"),
-        (["--full", "Full", "--items", "x"], "is not ENTRY=N"),
+        (["--full", "Full", "--items", "x"], "write ENTRY=N"),
         (["--full", "Full", "--items", "Mathvista=1000"], "unknown entry Mathvista in --items"),
         (["--full", "{table}"], "is neither a folder nor among the runs"),
     ],

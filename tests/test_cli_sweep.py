@@ -47,7 +47,7 @@ def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):
     (tmp_path / "grid.toml").write_text('[[grid]]\nsignal = "late"\n')
     assert "already names signals: leave --signal out" in run(*arguments, "--signal", "late", code=1).stderr
     shown = run("stability", store.location, "--signal", "early", "--draws", 2).stdout
-    assert "Left out, with one vector a sample and no steps: gradients." in shown
+    assert "Left out, with one vector per sample and no steps: gradients." in shown
 
 
 @pytest.mark.parametrize(

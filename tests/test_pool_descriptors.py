@@ -113,7 +113,7 @@ def test_samples_without_weights_are_told(tmp_path):
     told = []
     found = describe_samples(store, "weighted", scores=score(store), listener=told.append)
     assert found.is_unweighted.tolist() == [True, False]
-    assert told[0].text == "1 sample has no step with a score above 0: all steps weigh the same there."
+    assert told[0].text == "1 sample has no step with a score above 0: all steps have the same weight."
 
 
 # ---------------------------------------------------------------- projections
@@ -239,7 +239,7 @@ def test_zero_vectors_are_flagged_and_never_nan(tmp_path):
     [
         ({"descriptor": "mean"}, "unknown descriptor 'mean': use one of answer, steps, weighted, projected"),
         ({"descriptor": "weighted"}, "give a scores table"),
-        ({"descriptor": "steps", "dimension": 3}, "only the descriptor projected has a dimension"),
+        ({"descriptor": "steps", "dimension": 3}, "only descriptor projected takes a dimension"),
         ({"descriptor": "projected", "dimension": 0}, "dimension 0 is below 1"),
     ],
 )

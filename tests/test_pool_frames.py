@@ -38,7 +38,7 @@ def test_a_row_for_each_done_sample_and_fields_of_its_record(tmp_path: Path) -> 
         assert line["loss"] == pytest.approx(np.average(sample.loss, weights=sample.num_tokens))
         assert line["prompt"] == sample.prompt
     assert frame["nothing.here"].isna().all()
-    with pytest.raises(SettingError, match="the field row has the name of a column"):
+    with pytest.raises(SettingError, match="the field row has the same name as a column"):
         to_pandas(store, fields=["row"])
 
 

@@ -71,7 +71,7 @@ def test_two_results_of_one_benchmark_are_not_chosen_between(folder: Path) -> No
 
 
 def test_a_folder_without_results_says_what_is_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has no .*known here"):
+    with pytest.raises(DataError, match=r"of a known benchmark"):
         read_results(tmp_path)
 
 

@@ -144,7 +144,7 @@ def test_what_cannot_be_measured_says_why(planted, tmp_path):
     with pytest.raises(SettingError, match="at least one weight"):
         curve_choices(weights=())
     nowhere = planted_store(tmp_path, num_clusters=2, per_cluster=2, zero=(0, 1, 2, 3))
-    with pytest.raises(DataError, match=r"No sample of .* has a direction"):
+    with pytest.raises(DataError, match=r"No sample of .* has a vector other than zero"):
         diversity(nowhere.store, settings=DiversitySettings(descriptor=ANSWER))
     other = known_store(tmp_path).store
     with pytest.raises(ResumeMismatch, match="made from another plan than the present plan of"):

@@ -157,9 +157,9 @@ def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
 @pytest.mark.parametrize(
     ("wanted", "error", "message"),
     [
-        ({}, SettingError, "--label FIELD .*They have: id, prompt, steps"),
+        ({}, SettingError, "--label FIELD .*The records have the fields id, prompt, steps"),
         ({"label": "colour"}, SettingError, "No record of .* has a field 'colour'. There are: id, prompt"),
-        ({"label": "marks"}, SettingError, "5 different numbers, from 0 to 4: say from which one on"),
+        ({"label": "marks"}, SettingError, "5 different numbers, from 0 to 4: give the smallest number"),
         ({"label": "sign"}, DataError, "it holds 'x', and true, false or a number is wanted"),
         ({"label": "same"}, DataError, "All 180 traces are right by field 'same'"),
         ({"label": "marks", "threshold": 99}, DataError, "All 180 traces are wrong"),

@@ -744,7 +744,7 @@ def test_the_cost_of_answers_is_part_of_it(home, tmp_path, monkeypatch):
         ({"held_out": "60"}, "nor a whole number below 60"),
         ({"held_out": "1.5"}, "nor a whole number below 60"),
         ({"store": None}, "does not say which store"),
-        ({"model": None}, "Say which --model"),
+        ({"model": None}, "name the model to train with --model"),
     ],
 )
 def test_what_has_no_meaning_is_said(home, tmp_path, changes, told):

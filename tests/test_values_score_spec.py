@@ -61,9 +61,9 @@ def test_an_aggregation_survives_the_round_trip(kept):
         ({"alhpa": 1.0}, "^alhpa 1.0: there is no such setting$"),
         (
             {"without_answer": True, "alpha": 0.5},
-            "^without_answer scores by history alone, so alpha 0.5 would be ignored",
+            "^without_answer scores by history alone: leave alpha 0.5 out",
         ),
-        ({"without_answer": True, "target": "trace"}, "so target trace would be ignored"),
+        ({"without_answer": True, "target": "trace"}, "leave target trace out"),
     ],
 )
 def test_a_setting_without_meaning_is_refused_in_one_sentence(settings, message):

@@ -267,8 +267,7 @@ class SampleRecords:
         meant = f" Did you mean {' or '.join(close)}?" if close else ""
         others = first_few([one_line(name) for name in found if name not in close], FIELDS_SHOWN)
         return SettingError(
-            f"No record of {self.store.location} has a field {one_line(field)!r}.{meant} The records have: "
-            f"{others or 'no other field'}"
+            f"No record of {self.store.location} has a field {one_line(field)!r}.{meant} There are: {others or 'none'}"
         )
 
     def field_names(self) -> list[str]:

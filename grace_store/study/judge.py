@@ -119,7 +119,7 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         numbers |= {f"num_right_{items.of}": items.num_right, f"num_wrong_{items.of}": items.num_wrong}
         numbers |= {"num_questions": items.num_questions}
         tables |= _tables(items, note)
-    left_out = f"Left out, with one vector a sample and no steps: {', '.join(skipped)}."
+    left_out = f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."
     return Finding(
         study="judge",
         pool=pool.note(reader),

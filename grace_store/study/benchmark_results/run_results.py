@@ -50,7 +50,7 @@ def parse_score(cells: Mapping[str, str], column: str, path: Path) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise DataError(f"{path}: {column} is {text!r}; a score is a number of at least 0. Understood is {UNDERSTOOD}.")
+        raise DataError(f"{path}: {column} is {text!r}; a score is a number of at least 0. Give {UNDERSTOOD}.")
     return number
 
 
