@@ -155,7 +155,7 @@ def test_regrouping_is_what_a_new_search_would_be(store, found, tmp_path, thresh
         ({"threshold": 1.2}, "threshold 1.2 is not between 0 and 1"),
         ({"threshold": float("nan")}, "threshold nan is not between 0 and 1"),
         ({"threshold": 0.8, "floor": 0.9}, "floor 0.9 is not between 0 and the threshold 0.8"),
-        ({"keep": "value"}, "give the --scores that have the values"),
+        ({"keep": "value"}, "give a scores table with --scores"),
         ({"keep": "longest"}, "unknown value 'longest' of --keep: use one of value, shortest, earliest"),
     ],
 )
@@ -276,7 +276,7 @@ def test_without_the_dataset_whole_records_are_compared(texts, tmp_path):
     assert table.note.exact_by == "record"
     assert not table.exact.any()
     assert any(
-        "whole records are compared instead of texts" in event.text for event in told if isinstance(event, Warned)
+        "Whole records are compared instead of texts" in event.text for event in told if isinstance(event, Warned)
     )
     assert there.exact.sum() == 3
 

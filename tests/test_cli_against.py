@@ -99,7 +99,7 @@ def test_what_is_contaminated_is_never_selected_and_the_note_says_so(folder, tmp
         ("contamination {store} --against {test} --threshold 0.9 --out {out}", "--threshold needs a store"),
         (
             "contamination {store} --against {store} --map prompt=q --out {out}",
-            "--map: a store knows how",
+            "--map is only for files",
         ),
         ("contamination {store} --against {store} --format gsm8k --out {out}", "--format is only for files"),
         ("contamination {store} --against {test} --out {link}", "which is read for it; choose another --out"),

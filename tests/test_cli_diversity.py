@@ -123,7 +123,7 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
         ("select {scores} --out {out} --clusters 3", 1, "--clusters needs --diversity: give --diversity"),
         ("select {scores} --out {out} --diversity mmr --weight 3", 1, "weight 3 is not between 0 (value alone)"),
         ("select {scores} --out {out} --diversity mmr --clusters 3", 1, "--clusters is only for --diversity clusters"),
-        ("select {scores} --out {out} --diversity mmr --by num_steps", 1, "give --by or --diversity"),
+        ("select {scores} --out {out} --diversity mmr --by num_steps", 1, "--by and --diversity cannot be combined"),
         ("select {scores} --out {out} --diversity mmr --signal late", 1, "has no signal 'late'"),
         (
             "select {scores} --out {out} --diversity dedup --duplicates {scores}",

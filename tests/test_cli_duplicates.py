@@ -49,7 +49,7 @@ def test_the_commands_as_users_type_them(store, tmp_path):
     )
     assert "every sample was compared with every other" in result.output
     assert "0.9      21         46       25" in result.output
-    assert "whole records are compared" in result.stderr
+    assert "Whole records are compared" in result.stderr
     again = run("duplicates", "--from", out, "--threshold", 0.9, "--out", tmp_path / "e.parquet", "--json")
     said = json.loads(again.stdout)
     assert (said["num_groups"], said["num_dropped"], said["spec"]["threshold"]) == (21, 25, 0.9)

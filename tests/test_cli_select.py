@@ -54,7 +54,7 @@ def test_a_store_that_moved_is_asked_for(tmp_path):
     run("score", tmp_path / "known.zarr", "--out", tmp_path / "s.parquet")
     (tmp_path / "known.zarr").rename(tmp_path / "moved.zarr")
     said = run("select", tmp_path / "s.parquet", "--out", tmp_path / "x.jsonl", code=1).stderr
-    assert "If it moved, give its new place with --store." in " ".join(said.split())
+    assert "If the store moved, give its new path with --store." in " ".join(said.split())
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_the_questions_of_the_table_are_taken(store: Store, tmp_path: Path) -> N
     [
         (
             {"per_group": "0"},
-            "--per-group 0 is neither a number of traces, such as 1, nor a share of them, such as 0.5",
+            "--per-group 0 is neither a number of traces, such as 1, nor a share of the traces, such as 0.5",
         ),
         ({"per_group": "1.5"}, "--per-group 1.5 is neither"),
         ({"per_group": "-1"}, "--per-group -1 is neither"),

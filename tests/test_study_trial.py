@@ -743,7 +743,7 @@ def test_the_cost_of_answers_is_part_of_it(home, tmp_path, monkeypatch):
         ({"held_out": "3"}, "holds 3 questions out; at least 8"),
         ({"held_out": "60"}, "nor a whole number below 60"),
         ({"held_out": "1.5"}, "nor a whole number below 60"),
-        ({"store": None}, "does not say which store"),
+        ({"store": None}, "does not name its store"),
         ({"model": None}, "name the model to train with --model"),
     ],
 )

@@ -37,7 +37,7 @@ class ThresholdCount:
 def check_thresholds(threshold: float, floor: float) -> None:
     """Raise SettingError unless both are above 0 and at most 1, and the floor is not above the threshold."""
     if not 0 < threshold <= 1:
-        raise SettingError(f"threshold {threshold:g} is not a cosine between 0 and 1")
+        raise SettingError(f"threshold {threshold:g} is not between 0 and 1: the threshold is a cosine")
     if not 0 < floor <= threshold:
         raise SettingError(f"floor {floor:g} is not between 0 and the threshold {threshold:g}")
 
