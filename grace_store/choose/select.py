@@ -189,8 +189,7 @@ class Rules:
             option = "--by" if by else "--diversity"
             raise SettingError(
                 f"method {table.method} balances capabilities, and {option} would undo this: leave {option} out, or "
-                "use "
-                "a table of another method"
+                "use a table of another method"
             )
         known, wanted = table.lengths if selection.control else {}, [*selection.control]
         if unknown := [name for name in wanted if name != "length" and name not in LENGTHS]:
@@ -374,8 +373,7 @@ def replay_subset(subset: Subset, store: str | None = None, data: Sequence[str] 
         remedy = ", without a table of --duplicates." if subset.spec.duplicates else "."
         raise DataError(
             f"{where} cannot be chosen again by the rules in its note: {counted(num_others, 'sample')} would be "
-            "added or "
-            f"removed. So random subsets by the same rules are not possible. Select the subset again{remedy}"
+            f"added or removed. So random subsets by the same rules are not possible. Select the subset again{remedy}"
         )
     return rules
 

@@ -138,8 +138,7 @@ class Searching(ABC):
             self.listener(
                 Warned(
                     f"Samples have more than {MANY_NEIGHBOURS} similar samples above {self.floor:g}, so the search "
-                    "takes long. A higher "
-                    "--floor is quicker. Another --descriptor may be quicker, too."
+                    "takes long. A higher --floor is quicker. Another --descriptor may be quicker, too."
                 )
             )
 

@@ -12,8 +12,7 @@ from grace_store.base.errors import DataError
 
 UNDERSTOOD = (
     "a folder of VLMEvalKit's or lm-evaluation-harness's results, a results_*.json of lm-evaluation-harness, or a "
-    ".csv table with "
-    "one row for each run (its name first) and one column for each benchmark"
+    ".csv table with one row for each run (its name first) and one column for each benchmark"
 )
 
 
