@@ -191,10 +191,10 @@ def replay(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreRun:
-    """Score again exactly as a table was scored, from the same store or a copy of that store.
+    """Score a store, or a copy of the store, again with the settings of a table.
 
-    targets gives the new paths of the target set and its data; all its other fields come from the table. data gives
-    the new paths of the dataset, which a table with a filter needs.
+    targets gives the new paths of the target set and its data. All other settings of the target set come from the
+    table. data gives the new paths of the dataset. Only tables with a filter need data.
     """
     note = read_scores_note(table)
     what = f"table of scores {table}"

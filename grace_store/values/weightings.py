@@ -134,7 +134,9 @@ class WeightsSpec(Settings):
                 f"--method {self.method} does not use step scores: leave --alpha, --history and --target out"
             )
         if self.scores.without_answer or self.scores.aggregation != "mean" or self.scores.target == "group":
-            raise SettingError("Weights of steps need --target answer, trace or suffix, and only one of these")
+            raise SettingError(
+                "Weights of steps need --target answer, trace or suffix, no aggregation, no without_answer"
+            )
         return self
 
 
