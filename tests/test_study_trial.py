@@ -219,7 +219,9 @@ def test_what_a_subset_could_not_hold_is_in_no_random_subset(home, tmp_path):
     assert trained | set(samples.held_out.tolist()) == possible
     write_ids(tmp_path / "others.txt", range(6, 20))
     both = [(tmp_path / "subset.jsonl", None), (tmp_path / "others.txt", None)]
-    with pytest.raises(SettingError, match=r"others\.txt has 5 samples that not all subsets could be chosen from"):
+    with pytest.raises(
+        SettingError, match=r"others\.txt has 5 samples that the filters or exclusions of another subset"
+    ):
         gather_samples(store, both, many, None, None)
     note = json.loads((tmp_path / "subset.jsonl.spec.json").read_text())
     assert note.pop("contaminated_rows") == list(range(8))

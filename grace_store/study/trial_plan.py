@@ -60,7 +60,7 @@ def read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
         check_unchanged(path, note)
         if note.rejected_rows is not None:
             raise DataError(
-                f"{path} holds pairs of traces, and a trial would train on the better trace of each pair alone. Select "
+                f"{path} holds pairs of traces. A trial would train only on the better trace of each pair. Select "
                 "again with another --as than pairs, and try that subset."
             )
     return notes
