@@ -93,7 +93,7 @@ def test_what_is_contaminated_is_never_selected_and_the_note_says_so(folder, tmp
         ),
         (
             "contamination {store} --against {test} --signal a --out {out}",
-            "--signal: only texts are compared",
+            "--signal needs a store as benchmark",
         ),
         ("contamination {store} --against {test} --seed 3 --partial --out {out}", "--partial, --seed needs a store"),
         ("contamination {store} --against {test} --threshold 0.9 --out {out}", "--threshold needs a store"),

@@ -77,7 +77,7 @@ def test_the_commands_as_users_type_them(store, tmp_path):
         ("duplicates {store} --from {table} --out {out}", "does not search again: leave STORE out"),
         (
             "duplicates --from {table} --floor 0.5 --descriptor steps --out {out}",
-            "has no use for --floor, --descriptor",
+            "leave --floor, --descriptor out",
         ),
         ("duplicates --from {table} --threshold 0.5 --out {out}", "Search again with --floor 0.5"),
         ("duplicates --from {table} --out {table}", "which is read for it; choose another --out"),

@@ -278,7 +278,7 @@ def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path, name: str) -> None:
 )
 def test_unknown_tables_are_told_what_is_understood(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=r"nderstood is a folder of VLMEvalKit's or lm-evaluation-harness's results"):
+    with pytest.raises(DataError, match=r"Give a folder of VLMEvalKit's or lm-evaluation-harness's results"):
         read_results(tmp_path / name)
 
 

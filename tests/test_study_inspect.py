@@ -71,7 +71,7 @@ def test_neighbours_of_a_trace_that_is_not_there(store, samples, tmp_path):
         (np.ones((1, 48)), r"shape \(1, 48\)"),
         (np.ones(48), r"shape \(48,\)"),
         (np.full((2, 48), np.inf), "not finite"),
-        (np.zeros((2, 48)), "a descriptor of zeros"),
+        (np.zeros((2, 48)), "The descriptor of these vectors is zero"),
     ],
 )
 def test_vectors_that_fit_no_sample_are_refused(store, vectors, words):
@@ -85,7 +85,8 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
     (tmp_path / "text.npy").write_text("1 2 3")
     for name in ("objects", "text"):
         with pytest.raises(
-            DataError, match=r"cannot be read as an array of numbers in the \.npy format; `numpy\.save`"
+            DataError,
+            match=r"cannot be read as an array of numbers in the \.npy format\. Write the array with `numpy\.save`",
         ):
             read_vectors(tmp_path / f"{name}.npy")
     with pytest.raises(DataError, match=r"missing\.npy does not exist\. --vectors takes a file"):

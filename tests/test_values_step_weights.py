@@ -145,8 +145,8 @@ def test_what_cannot_be_weighed_has_no_weights_and_a_flag():
     [
         ({"method": "best"}, "unknown value 'best' of --method: use one of fit, scores, drop"),
         ({"method": "drop", "drop_share": 1.0}, "--drop-share 1 is not between 0 and 1"),
-        ({"drop_share": 0.5}, "--method fit drops no share"),
-        ({"scores": ScoreSpec(alpha=0.1)}, "--method fit uses no step scores"),
+        ({"drop_share": 0.5}, "--method fit does not drop steps"),
+        ({"scores": ScoreSpec(alpha=0.1)}, "--method fit does not use step scores"),
         ({"method": "scores", "scores": ScoreSpec(without_answer=True)}, "Weights of steps need --target answer"),
         ({"answer_weight": -1.0}, "answer_weight"),
     ],
