@@ -116,8 +116,8 @@ def test_a_table_is_read_as_it_was_written(found, tmp_path):
 @pytest.mark.parametrize(
     ("name", "column", "words"),
     [
-        ("link", lambda n: pa.array([10**6] * n), "names samples that it does not hold"),
-        ("nearest", lambda n: pa.array(["nobody"] * n), "names samples that it does not hold"),
+        ("link", lambda n: pa.array([10**6] * n), "names samples that are not in the table"),
+        ("nearest", lambda n: pa.array(["nobody"] * n), "names samples that are not in the table"),
         ("row", lambda n: pa.array(["one"] * n), "is not a table that `grace-store duplicates` made"),
     ],
 )

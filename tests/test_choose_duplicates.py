@@ -155,8 +155,8 @@ def test_regrouping_is_what_a_new_search_would_be(store, found, tmp_path, thresh
         ({"threshold": 1.2}, "threshold 1.2 is not between 0 and 1"),
         ({"threshold": float("nan")}, "threshold nan is not between 0 and 1"),
         ({"threshold": 0.8, "floor": 0.9}, "floor 0.9 is not between 0 and the threshold 0.8"),
-        ({"keep": "value"}, "give the --scores that have the values"),
-        ({"keep": "longest"}, "'longest' is none of value, shortest, earliest"),
+        ({"keep": "value"}, "give a scores table with --scores"),
+        ({"keep": "longest"}, "unknown value 'longest' of --keep: use one of value, shortest, earliest"),
     ],
 )
 def test_what_has_no_meaning_is_refused(store, settings, words):
@@ -183,7 +183,7 @@ def test_the_shortest_and_the_best_of_a_group(store, found, tmp_path):
 
 def test_values_may_come_later(store, found, tmp_path):
     found.write(tmp_path / "d.parquet")
-    with pytest.raises(SettingError, match="give the scores that have the values"):
+    with pytest.raises(SettingError, match="--keep value needs the values of the samples"):
         regroup(tmp_path / "d.parquet", keep="value")
     scores = score(store)
     again = regroup(tmp_path / "d.parquet", keep="value", scores=scores)
@@ -195,7 +195,7 @@ def test_scores_of_another_plan_are_refused(store, found, tmp_path):
     with pytest.raises(ResumeMismatch, match="another plan"):
         duplicates(store, scores=other)
     found.write(tmp_path / "d.parquet")
-    with pytest.raises(DataError, match="from different plans"):
+    with pytest.raises(DataError, match="come from different plans"):
         regroup(tmp_path / "d.parquet", scores=other)
 
 
@@ -276,7 +276,7 @@ def test_without_the_dataset_whole_records_are_compared(texts, tmp_path):
     assert table.note.exact_by == "record"
     assert not table.exact.any()
     assert any(
-        "whole records are compared instead of texts" in event.text for event in told if isinstance(event, Warned)
+        "Whole records are compared instead of texts" in event.text for event in told if isinstance(event, Warned)
     )
     assert there.exact.sum() == 3
 

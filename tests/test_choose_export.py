@@ -140,5 +140,5 @@ def test_ids_need_no_store_and_leave_its_place_alone(small):
         export(subset, small / "store.zarr", as_format="ids")
     export(subset, small / "ids.txt", as_format="ids")
     assert (small / "ids.txt").read_text().split() == subset.sample_id
-    with pytest.raises(SettingError, match="has no name of its own"):
+    with pytest.raises(SettingError, match="does not end in a name"):
         export(subset, ".", as_format="ids")

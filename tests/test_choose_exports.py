@@ -95,7 +95,7 @@ def test_an_export_without_the_dataset_is_refused_unless_it_needs_none(tmp_path,
 
 
 def test_an_export_that_is_none_is_refused_with_those_there_are(scored, tmp_path):
-    with pytest.raises(SettingError, match=f"--as csv is none of {', '.join(EXPORTS)}"):
+    with pytest.raises(SettingError, match=f"unknown value 'csv' of --as: use one of {', '.join(EXPORTS)}"):
         export(select(scored / "scores.parquet"), tmp_path / "a.csv", as_format="csv")
 
 
@@ -159,7 +159,7 @@ def test_llama_factory_gets_its_dataset_info_beside_others(scored, tmp_path):
 def test_a_dataset_info_that_cannot_be_added_to_is_left_alone(scored, tmp_path, content):
     (tmp_path / "dataset_info.json").write_text(content)
     subset = select(scored / "scores.parquet", ratio="0.2")
-    with pytest.raises(DataError, match=r"dataset_info\.json .* cannot be added to it"):
+    with pytest.raises(DataError, match=r"dataset_info\.json .* cannot be added"):
         export(subset, tmp_path / "best.jsonl", as_format="llama-factory")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"dataset_info.json": content}
 
@@ -278,7 +278,7 @@ def test_images_in_data_urls_are_written_out_too(tmp_path, as_format, head):
 
 
 @pytest.mark.parametrize(
-    ("url", "why"), [("data:image/png,abc", "it does not say ;base64"), ("data:image/png;base64,???", "base64")]
+    ("url", "why"), [("data:image/png,abc", "the URL has no ;base64"), ("data:image/png;base64,???", "base64")]
 )
 def test_a_data_url_that_is_no_image_is_refused(tmp_path, url, why):
     subset = traces_with_image(tmp_path, url)
@@ -458,8 +458,12 @@ def test_samples_without_weights_are_written_whole_and_counted(weighed, tmp_path
             "weights",
             "--as axolotl takes only weights that are 0 or 1: .* `grace-store weights --method drop`",
         ),
-        ("llama-factory", "masks", "--as llama-factory takes no weights: LLaMA-Factory trains on whole turns"),
-        ("trl", "masks", "--as trl takes no weights: TRL's SFTTrainer has none"),
+        (
+            "llama-factory",
+            "masks",
+            "--as llama-factory takes no weights: LLaMA-Factory can only use or skip",
+        ),
+        ("trl", "masks", "--as trl takes no weights: TRL's SFTTrainer has no weights"),
         ("source", "masks", "--as source takes no weights: .* Use --as ms-swift"),
     ],
 )
@@ -475,7 +479,7 @@ def test_weights_of_another_store_and_a_model_without_weights_are_refused(weighe
     other = weights(grouped.note.store)
     with pytest.raises(SettingError, match="was made from another plan than the table of scores"):
         export(subset, tmp_path / "w.jsonl", as_format="ms-swift", weights=other)
-    with pytest.raises(SettingError, match="only weights need: give --weights with it"):
+    with pytest.raises(SettingError, match="--model is only needed to write weights: give --weights"):
         export(subset, tmp_path / "w.jsonl", as_format="ms-swift", model="m")
     mine = {"as_format": "ms-swift", "weights": weighed / "weights.parquet"}
     with pytest.raises(SettingError, match="the table of weights"):

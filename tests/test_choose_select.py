@@ -83,8 +83,11 @@ def test_control_takes_length_out_of_the_ranking():
         ({"count": 4}, "count 4 is not between 1 and 3"),
         ({"threshold": float("nan")}, "threshold nan is not a number"),
         ({"threshold": 0.9}, "no sample reaches threshold 0.9: the largest value is 0.3"),
-        ({"threshold": 0.1, "selection": Selection(by="num_steps")}, "a threshold has no meaning inside strata"),
-        ({"selection": Selection(control=["width"])}, "control 'width' is none of length, step_length"),
+        ({"threshold": 0.1, "selection": Selection(by="num_steps")}, "--threshold cannot be combined with --by"),
+        (
+            {"selection": Selection(control=["width"])},
+            "value 'width' of --control: use one of length, step_length",
+        ),
     ],
 )
 def test_selections_without_meaning_are_refused(settings, message):

@@ -153,7 +153,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no data": (["extract", "{tmp}/none.zarr", "--model", "m"], 1, "give the dataset with --data"),
     "missing file": (["plan", "{tmp}/s.zarr", "{tmp}/none.jsonl"], 1, "none.jsonl"),
     "no model": (["extract", "{tmp}/s.zarr", "--data", "{data}", "--min-steps", "2"], 1, "--model"),
-    "a file": (["status", "{data}"], 2, "first argument is a store, a folder: grace-store status STORE [OPTIONS]"),
+    "a file": (["status", "{data}"], 2, "first argument must be a store, a folder: grace-store status STORE [OPTIONS]"),
     "data first": (["plan", "{data}", "{tmp}/s.zarr"], 2, "grace-store plan STORE DATA... [OPTIONS]"),
     "subset first": (["trial", "{data}", "--out", "{tmp}/t"], 2, "grace-store trial [STORE] [SUBSET]... [OPTIONS]"),
     "reserved name": (["extract", "{store}", "--signal", "each", "--model", "m"], 1, "cannot be the name"),
@@ -206,7 +206,7 @@ def test_a_missing_package_is_answered_with_what_to_install(
 
     monkeypatch.setattr(engines, "_devices", missing)
     result = run("extract", tmp_path / "s.zarr", code=1)
-    assert f"This needs {module}, which is not installed. {how_to_install(extra)}" in result.stderr
+    assert f"This needs {module}, but {module} is not installed. {how_to_install(extra)}" in result.stderr
 
 
 def test_a_second_ctrl_c_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def test_one_table_of_scores_is_taken_and_others_are_subsets(planted):
     folder, found = planted
     table = folder / "scores.parquet"
     refused = run("diversity", found.store.location, "--scores", table, "--scores", table, exit_code=2)
-    assert "--scores is given 2 times and takes one value" in refused.stderr
+    assert "--scores is given 2 times: give it once" in refused.stderr
     both = run("diversity", found.store.location, "--scores", table, "--subset", table, "--ratio", "0.1", "--json")
     assert [row["num_samples"] for row in json.loads(both.stdout)["tables"]["subsets"]["rows"]] == [240, 48, 24]
 
@@ -119,20 +119,20 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
     ("arguments", "code", "message"),
     [
         ("select {scores} --out {out} --diversity best", 2, "'best' is not one of"),
-        ("select {scores} --out {out} --weight 0.3", 1, "--weight is for a diverse selection: give --diversity"),
-        ("select {scores} --out {out} --clusters 3", 1, "--clusters is for a diverse selection: give --diversity"),
+        ("select {scores} --out {out} --weight 0.3", 1, "--weight needs --diversity: give --diversity"),
+        ("select {scores} --out {out} --clusters 3", 1, "--clusters needs --diversity: give --diversity"),
         ("select {scores} --out {out} --diversity mmr --weight 3", 1, "weight 3 is not between 0 (value alone)"),
-        ("select {scores} --out {out} --diversity mmr --clusters 3", 1, "--clusters is for diversity by clusters"),
-        ("select {scores} --out {out} --diversity mmr --by num_steps", 1, "give --by or --diversity"),
+        ("select {scores} --out {out} --diversity mmr --clusters 3", 1, "--clusters is only for --diversity clusters"),
+        ("select {scores} --out {out} --diversity mmr --by num_steps", 1, "--by and --diversity cannot be combined"),
         ("select {scores} --out {out} --diversity mmr --signal late", 1, "has no signal 'late'"),
         (
             "select {scores} --out {out} --diversity dedup --duplicates {scores}",
             1,
             "is not a table of duplicates",
         ),
-        ("diversity {scores}", 2, "is a file, and the first argument is a store"),
-        ("diversity {store} --weight 0.5", 1, "--method and --weight are for the curve: give --curve"),
-        ("diversity {store} --curve", 1, "a ratio or a curve needs values: give --scores"),
+        ("diversity {scores}", 2, "is a file, but the first argument must be a store"),
+        ("diversity {store} --weight 0.5", 1, "--method and --weight need --curve"),
+        ("diversity {store} --curve", 1, "--ratio and --curve need the values of the samples"),
         ("diversity {store} --ratio 0.2", 1, "give --scores"),
         ("diversity {store} --scores {scores} --out {link}", 1, "would replace or change"),
         ("diversity {store} --subset {out}", 1, "does not exist"),

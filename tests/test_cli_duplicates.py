@@ -49,7 +49,7 @@ def test_the_commands_as_users_type_them(store, tmp_path):
     )
     assert "every sample was compared with every other" in result.output
     assert "0.9      21         46       25" in result.output
-    assert "whole records are compared" in result.stderr
+    assert "Whole records are compared" in result.stderr
     again = run("duplicates", "--from", out, "--threshold", 0.9, "--out", tmp_path / "e.parquet", "--json")
     said = json.loads(again.stdout)
     assert (said["num_groups"], said["num_dropped"], said["spec"]["threshold"]) == (21, 25, 0.9)
@@ -74,10 +74,10 @@ def test_the_commands_as_users_type_them(store, tmp_path):
     [
         ("duplicates {store} --scores {scores} --scores {scores} --out {out}", "--scores is given 2 times"),
         ("duplicates --out {out}", "Missing argument 'STORE'"),
-        ("duplicates {store} --from {table} --out {out}", "has no use for STORE"),
+        ("duplicates {store} --from {table} --out {out}", "does not search again: leave STORE out"),
         (
             "duplicates --from {table} --floor 0.5 --descriptor steps --out {out}",
-            "has no use for --floor, --descriptor",
+            "leave --floor, --descriptor out",
         ),
         ("duplicates --from {table} --threshold 0.5 --out {out}", "Search again with --floor 0.5"),
         ("duplicates --from {table} --out {table}", "which is read for it; choose another --out"),
@@ -85,8 +85,8 @@ def test_the_commands_as_users_type_them(store, tmp_path):
         ("inspect {store}", "Give a SAMPLE or --vectors"),
         ("inspect {store} s0 --vectors {out}", "Give a SAMPLE or --vectors"),
         ("inspect {store} nobody --neighbours 1", "has no sample 'nobody'"),
-        ("inspect {store} s0 --neighbours 1 --seed 1", "a seed is for the random projection"),
-        ("inspect {store} s0 --least --where row", "--least, --where is for neighbours: give --neighbours"),
+        ("inspect {store} s0 --neighbours 1 --seed 1", "only --descriptor projected uses a seed"),
+        ("inspect {store} s0 --least --where row", "--least, --where needs --neighbours"),
         ("neighbours {store} s0", "no command 'neighbours' any more: `grace-store inspect STORE SAMPLE --neighbours"),
     ],
 )

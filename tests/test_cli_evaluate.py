@@ -39,8 +39,8 @@ def test_the_command_prints_entries_average_and_interval(table: Path, folder: Pa
     ("arguments", "match"),
     [
         (["--full", "Nobody"], "neither a folder nor among the runs: Full, Random"),
-        (["--full", "Full", "--items", "x"], "is not ENTRY=N"),
-        (["--full", "Full", "--items", "Mathvista=1000"], "--items Mathvista is none of the entries"),
+        (["--full", "Full", "--items", "x"], "write ENTRY=N"),
+        (["--full", "Full", "--items", "Mathvista=1000"], "unknown entry Mathvista in --items"),
         (["--full", "{table}"], "is neither a folder nor among the runs"),
     ],
 )

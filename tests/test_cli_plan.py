@@ -176,7 +176,7 @@ def test_mappings_that_say_nothing_are_refused(
 
 
 def test_a_plan_needs_a_place_and_help_explains_markers(aqua: Path) -> None:
-    assert "first argument is a store, a folder: grace-store plan STORE DATA..." in run("plan", aqua, code=2).stderr
+    assert "must be a store, a folder: grace-store plan STORE DATA..." in run("plan", aqua, code=2).stderr
     assert "With 'marker:\\(\\d+\\)' the response" in run("plan", "--help").stdout
 
 

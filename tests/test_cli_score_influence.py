@@ -146,14 +146,14 @@ def test_the_commands(tmp_path, cadc_table):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ("--method less", "give its store, --targets"),
-        ("--method less --targets {t} --alpha 0.5", "--method less has no use for --alpha"),
-        ("--method longest --vote-percent 5", "--method longest has no use for --vote-percent"),
-        ("--join-cosine 0.3", "--method grace has no use for --join-cosine"),
+        ("--method less", "give the store of the target set with --targets"),
+        ("--method less --targets {t} --alpha 0.5", "--method less does not use --alpha"),
+        ("--method longest --vote-percent 5", "--method longest does not use --vote-percent"),
+        ("--join-cosine 0.3", "--method grace does not use --join-cosine"),
         ("--method less --subtasks x", "--subtasks needs --targets"),
-        ("--method longest --targets {t}", "a target set is for the methods less, icons, cadc"),
-        ("--method less --targets {t} --signal ck1 --seed 4", "method less has no use for --seed"),
-        ("--signal ck1", "has one vector a sample"),
+        ("--method longest --targets {t}", "only methods less, icons, cadc use a target set"),
+        ("--method less --targets {t} --signal ck1 --seed 4", "method less does not use --seed"),
+        ("--signal ck1", "has one vector per sample"),
         ("--method less --targets nowhere.zarr", "is not a grace-store store"),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_file_of_another_store_is_named_with_its_kind(scored, tmp_path):
     wrong = run("select", scored / "scores.parquet", "--store", other, "--out", tmp_path / "x.jsonl", code=1)
     said = " ".join(wrong.stderr.split())
     assert f"The table of scores {scored / 'scores.parquet'} was made from another plan" in said
-    assert f"It belongs to {scored / 'store.zarr'}" in said
+    assert f"belongs to {scored / 'store.zarr'}" in said
     run("select", scored / "scores.parquet", "--out", tmp_path / "s.jsonl")
     wrong = run("diversity", other, "--subset", tmp_path / "s.jsonl", code=1)
     assert f"The subset {tmp_path / 's.jsonl'} was made from another plan" in " ".join(wrong.stderr.split())
@@ -54,7 +54,7 @@ def test_a_store_that_moved_is_asked_for(tmp_path):
     run("score", tmp_path / "known.zarr", "--out", tmp_path / "s.parquet")
     (tmp_path / "known.zarr").rename(tmp_path / "moved.zarr")
     said = run("select", tmp_path / "s.parquet", "--out", tmp_path / "x.jsonl", code=1).stderr
-    assert "If it moved, give its new place with --store." in " ".join(said.split())
+    assert "If the store moved, give its new path with --store." in " ".join(said.split())
 
 
 @pytest.mark.parametrize(

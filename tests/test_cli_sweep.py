@@ -42,12 +42,12 @@ def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):
     found = run(*arguments, "--signal", "each")
     assert "4 settings over 13 samples" in found.stdout
     assert "replaced" not in found.stdout
-    assert "--signal each leaves out gradients: one vector a sample, no steps to score." in found.stderr
+    assert "--signal each leaves out gradients: one vector per sample, no steps to score." in found.stderr
     assert "the earlier sweep there is replaced" in run(*arguments, "--signal", "late").stdout
     (tmp_path / "grid.toml").write_text('[[grid]]\nsignal = "late"\n')
-    assert "names signals itself: leave out --signal" in run(*arguments, "--signal", "late", code=1).stderr
+    assert "already names signals: leave --signal out" in run(*arguments, "--signal", "late", code=1).stderr
     shown = run("stability", store.location, "--signal", "early", "--draws", 2).stdout
-    assert "Left out, with one vector a sample and no steps: gradients." in shown
+    assert "Left out, with one vector per sample and no steps: gradients." in shown
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):
         ("sweep {store} --out {out} --history window:0", 1, "a window is a whole number of steps"),
         ("sweep {store} --out {out} --signal late", 1, "has no signal 'late'"),
         ("sweep {store} --out {out} --ratio 2", 1, "ratio 2 is not"),
-        ("sweep {store} --out {out} --grid {data} --alpha 0.3", 1, "--grid says it all: leave out --alpha"),
+        ("sweep {store} --out {out} --grid {data} --alpha 0.3", 1, "--grid and --alpha cannot be combined"),
         ("sweep {store} --out {out} --grid {data}", 1, "cannot be read as TOML"),
     ],
 )

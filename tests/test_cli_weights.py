@@ -36,9 +36,9 @@ def test_options_are_settings(scored, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--alpha 0.3", "--method fit uses no step scores"),
-        ("--drop-share 0.3", "--method fit drops no share"),
-        ("--method scores --target group", "with the answer, trace or suffix as target"),
+        ("--alpha 0.3", "--method fit does not use step scores"),
+        ("--drop-share 0.3", "--method fit does not drop steps"),
+        ("--method scores --target group", "need --target answer, trace or suffix"),
         ("--signal other", "has no signal 'other'"),
     ],
 )

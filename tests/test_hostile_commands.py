@@ -93,7 +93,7 @@ def test_a_subset_whose_table_is_nowhere_is_refused(scores, tmp_path, place):
     assert run("select", scores, "--ratio", "0.5", "--out", tmp_path / "s.txt", "--as", "ids").exit_code == 0
     sidecar = tmp_path / "s.txt.spec.json"
     sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | {"scores_path": place}))
-    assert "which is no longer there: put it back or score again" in refused("compare", tmp_path / "s.txt", scores)
+    assert "this file no longer exists. Put the file back" in refused("compare", tmp_path / "s.txt", scores)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_more_neighbours_than_are_asked_for_first(monkeypatch):
     assert lowest.tolist() == brute_force_groups(800, alike.tolist()) == [0] * 400 + [400] * 400
     warned = [event.text for event in told if isinstance(event, Warned)]
     assert len(warned) == 1
-    assert warned[0].startswith("Samples have more than 200 others above 0.95")
+    assert warned[0].startswith("Samples have more than 200 similar samples above 0.95")
     compared = [event.done for event in told if isinstance(event, Progressed)]
     assert compared[-1] == 800
     assert min(np.diff(compared)) < 256

@@ -180,7 +180,7 @@ def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: 
     write_document(measured, stability(Pool.of(known, signals="first"), StabilitySettings(draws=2)))
     with pytest.raises(ResumeMismatch, match=r"finding .*stability.json was made from another plan"):
         report(store, out, ReportRequest(findings=(measured,)))
-    with pytest.raises(DataError, match="holds no warm-up; give the folder that `grace-store warmup` wrote"):
+    with pytest.raises(DataError, match=r"has no warm-up\. Give the folder that `grace-store warmup` wrote"):
         report(store, out, ReportRequest(warmup=tmp_path / "sweep"))
     export(select(scores, ratio="0.5"), subset, as_format="ids", store=known.location)
     with pytest.raises(ResumeMismatch, match="another plan"):

@@ -113,7 +113,7 @@ def test_samples_without_weights_are_told(tmp_path):
     told = []
     found = describe_samples(store, "weighted", scores=score(store), listener=told.append)
     assert found.is_unweighted.tolist() == [True, False]
-    assert told[0].text == "1 sample has no step with a score above 0: all steps weigh the same there."
+    assert told[0].text == "1 sample has no step with a score above 0: all steps have the same weight."
 
 
 # ---------------------------------------------------------------- projections
@@ -205,7 +205,7 @@ def test_a_signal_with_one_vector_a_sample_has_that_as_its_descriptor(tmp_path):
     assert 1 not in found.sample.tolist()
     np.testing.assert_allclose(found.vector, [unit(vector) for vector in vectors], atol=1e-6)
     assert found.made_by["descriptor"] == "sample"
-    with pytest.raises(SettingError, match="keeps one vector a sample, which is its only descriptor"):
+    with pytest.raises(SettingError, match="has one vector per sample, so there is no choice of descriptor"):
         describe_samples(store, "answer")
 
 
@@ -237,9 +237,9 @@ def test_zero_vectors_are_flagged_and_never_nan(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"descriptor": "mean"}, "'mean' is none of answer, steps, weighted, projected"),
+        ({"descriptor": "mean"}, "unknown descriptor 'mean': use one of answer, steps, weighted, projected"),
         ({"descriptor": "weighted"}, "give a scores table"),
-        ({"descriptor": "steps", "dimension": 3}, "only the descriptor projected has a dimension"),
+        ({"descriptor": "steps", "dimension": 3}, "only descriptor projected takes a dimension"),
         ({"descriptor": "projected", "dimension": 0}, "dimension 0 is below 1"),
     ],
 )

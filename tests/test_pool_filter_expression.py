@@ -93,10 +93,10 @@ def test_numbers_and_texts_beyond_what_sqlite_holds_are_still_values() -> None:
         ("ok = ?", "has to be in double quotes"),
         ("ok = :ok", "has to be in double quotes"),
         ("nosuch(ok)", "there is no function: nosuch. There are abs"),
-        ("Ok or ok", "Ok and ok, which SQL does not tell apart"),
+        ("Ok or ok", "Ok and ok. SQL ignores upper and lower case"),
         ("max(num_steps)", "misuse of aggregate"),
         ("ok = 'a\0b'", "null character|unrecognized token"),
-        ("ok = '\ud800'", "characters that are no text"),
+        ("ok = '\ud800'", "characters that are not valid text"),
         (" and ".join(f"field_{i}" for i in range(MAX_NAMES + 1)), f"more than {MAX_NAMES} fields"),
     ],
 )

@@ -38,7 +38,7 @@ def test_a_row_for_each_done_sample_and_fields_of_its_record(tmp_path: Path) -> 
         assert line["loss"] == pytest.approx(np.average(sample.loss, weights=sample.num_tokens))
         assert line["prompt"] == sample.prompt
     assert frame["nothing.here"].isna().all()
-    with pytest.raises(SettingError, match="the field row has the name of a column"):
+    with pytest.raises(SettingError, match="the field row has the same name as a column"):
         to_pandas(store, fields=["row"])
 
 
@@ -87,7 +87,7 @@ def test_some_samples_by_any_name_in_the_order_of_the_plan(tmp_path: Path) -> No
         np.testing.assert_array_equal(found.segment_vector.values, mine.segment_vector.values)
     with pytest.raises(SettingError, match="positions in the plan, from 0 to 10"):
         to_xarray(store, samples=np.array([11]))
-    with pytest.raises(SettingError, match="done none of the samples that were asked for"):
+    with pytest.raises(SettingError, match="has no finished sample among those given"):
         to_xarray(store, samples=[])
 
 
@@ -111,5 +111,5 @@ def test_what_is_not_finished_is_given_only_if_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("make", "package"), [(to_pandas, "pandas"), (to_xarray, "xarray")])
 def test_a_package_that_is_missing_is_named(tmp_path: Path, make, package: str, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=f"needs {package}, which is not installed. Run `pip install {package}`"):
+    with pytest.raises(MissingExtra, match=f"needs {package}, but {package} is not installed. Run `pip install"):
         make(finished_store(tmp_path))

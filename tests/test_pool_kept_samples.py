@@ -116,7 +116,7 @@ def test_an_unknown_field_of_a_group_is_answered_with_those_there_are(store: Sto
 
 @pytest.mark.parametrize("text", ["", ",", "a,,b", "a,a", '"a'])
 def test_a_list_of_fields_has_different_names(text: str) -> None:
-    with pytest.raises(SettingError, match="no list of"):
+    with pytest.raises(SettingError, match="is not a list of"):
         parse_names(text)
 
 

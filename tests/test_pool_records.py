@@ -147,7 +147,7 @@ def test_fields_come_from_inside_records_and_are_none_where_there_are_none(with_
 def test_columns_are_found_by_the_rows_of_a_table(with_fields: Store, tmp_path: Path) -> None:
     assert columns_of_rows(with_fields, np.array([2, 0]), ["id"]) == {"id": ["c", "a"]}
     for row in (1, 3):
-        with pytest.raises(DataError, match=f"Row {row} of the dataset is no sample of"):
+        with pytest.raises(DataError, match=f"Row {row} of the dataset is not a sample of"):
             columns_of_rows(with_fields, np.array([0, row]), ["id"])
     moved = (tmp_path / "fields.jsonl").rename(tmp_path / "moved.jsonl")
     with pytest.raises(DatasetChanged, match=r"no longer there.*--data \(in Python: data="):

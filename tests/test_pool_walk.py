@@ -67,5 +67,5 @@ def test_signals_side_by_side_say_where_their_samples_stand(tmp_path: Path) -> N
 def test_a_signal_without_steps_is_refused(tmp_path: Path) -> None:
     write_plan(tmp_path / "s", [1, 2], 2)
     add_signal(Store.open(tmp_path / "s"), "int8", 4, per="sample")
-    with pytest.raises(SettingError, match="one vector a sample, so there are no steps to compare"):
+    with pytest.raises(SettingError, match="one vector per sample, so there are no steps to compare"):
         SignalReader(Store.open(tmp_path / "s"), (SIGNAL,))

@@ -285,7 +285,7 @@ def test_results_are_not_written_to_a_url(
     monkeypatch.chdir(tmp_path)
     result = run("score", stored, "--out", "s3://bucket/scores.parquet")
     assert result.exit_code == 2
-    assert "s3://bucket/scores.parquet is in a bucket, and only stores can be there" in result.stderr
+    assert "s3://bucket/scores.parquet is in a bucket, but only stores can be in a bucket" in result.stderr
     with pytest.raises(SettingError, match=r"scores.parquet cannot be written to a bucket"):
         score(stored, out=Path("s3://bucket/scores.parquet"))
     assert list(tmp_path.iterdir()) == []

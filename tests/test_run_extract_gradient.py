@@ -245,7 +245,7 @@ def test_nothing_is_planned_for_gradients_of_nothing(tmp_path):
 
 
 def test_steps_that_are_not_there_are_not_scored(finished):
-    with pytest.raises(SettingError, match=r"has one vector a sample, so there are no steps to compare.* less, icons"):
+    with pytest.raises(SettingError, match=r"has one vector per sample, so there are no steps to.* less, icons"):
         score(finished)
 
 
@@ -425,7 +425,7 @@ def test_commands_show_a_signal_with_a_vector_a_sample(warmed, tmp_path):
     assert run(main, ["status", store]).exit_code == run(main, ["verify", store, "--deep"]).exit_code == 0
     refused = run(main, ["score", store, "--out", str(tmp_path / "scores.parquet")])
     assert refused.exit_code == 1
-    assert "has one vector a sample" in refused.stderr
+    assert "has one vector per sample" in refused.stderr
     refused = run(main, ["extract", store, "--signal", "p", "--model", str(warmed / "model"), "--dimension", "8"])
     assert refused.exit_code == 1
     assert "--dimension has no meaning for the proxy. Add --kind gradient." in refused.stderr

@@ -119,11 +119,14 @@ def test_only_what_a_filter_keeps_is_compared(store: Store) -> None:
 
 
 def test_questions_with_one_trace_each_cannot_be_compared(store: Store) -> None:
-    with pytest.raises(SettingError, match=r"no question of .* has two traces \(with the same 'id'\) to compare"):
+    with pytest.raises(SettingError, match=r"has two traces with the same 'id' that both have a value"):
         gs.score(store, gs.ScoreRequest(within="centred", group_by="id"))
-    with pytest.raises(SettingError, match="name the field of the records that says the question: --group-by"):
+    with pytest.raises(SettingError, match="Name the field of the records that identifies the question"):
         gs.score(store, gs.ScoreRequest(spec=GROUP, where="row < 9"))
-    with pytest.raises(SettingError, match="--group-by says what a question is: give --within group or --target group"):
+    with pytest.raises(
+        SettingError,
+        match="--group-by names the field that identifies a question: also give --within",
+    ):
         gs.score(store, gs.ScoreRequest(group_by="id"))
 
 
@@ -212,7 +215,7 @@ def test_answers_that_cancel_leave_no_direction(tmp_path: Path) -> None:
 
 
 def test_the_target_group_is_for_score_alone(store: Store) -> None:
-    with pytest.raises(SettingError, match="--target group needs the vectors of a question's other traces"):
+    with pytest.raises(SettingError, match="--target group needs the vectors of other traces of the question"):
         gs.stability(store, gs.StabilitySettings(score=GROUP))
 
 
@@ -287,13 +290,16 @@ def test_the_questions_of_the_table_are_taken(store: Store, tmp_path: Path) -> N
     [
         (
             {"per_group": "0"},
-            "--per-group 0 is neither a number of traces, such as 1, nor a share of them, such as 0.5",
+            "--per-group 0 is neither a number of traces, such as 1, nor a share of the traces, such as 0.5",
         ),
         ({"per_group": "1.5"}, "--per-group 1.5 is neither"),
         ({"per_group": "-1"}, "--per-group -1 is neither"),
-        ({"group_by": "id"}, "--group-by says what a question is: give --per-group, or choose pairs, with it"),
-        ({"per_group": "1", "margin": 0.0}, "pairs are one for each question: leave --per-group out"),
-        ({"margin": math.nan}, "margin nan is not a number from 0 on"),
+        (
+            {"group_by": "id"},
+            "identifies a question: also give --per-group, or select pairs",
+        ),
+        ({"per_group": "1", "margin": 0.0}, "every question gives one pair: leave --per-group out"),
+        ({"margin": math.nan}, "margin nan is not a number of at least 0"),
         ({"per_group": "1", "group_by": "nam"}, "has a field 'nam'"),
     ],
 )
@@ -426,9 +432,9 @@ def test_each_trainer_gets_pairs_as_it_reads_them(scores: Path, tmp_path: Path) 
 
 def test_pairs_and_samples_are_not_mixed_up(scores: Path, tmp_path: Path) -> None:
     pairs, samples = gs.select(scores, gs.Selection(margin=0)), gs.select(scores)
-    with pytest.raises(SettingError, match="the subset is one of pairs, which --as ids does not write: use one of ms-"):
+    with pytest.raises(SettingError, match="the subset has pairs, but --as ids writes no pairs: use one of ms-"):
         gs.export(pairs, tmp_path / "a", as_format="ids")
-    with pytest.raises(SettingError, match="--as trl-pairs writes pairs: choose them with a margin"):
+    with pytest.raises(SettingError, match="--as trl-pairs writes pairs: select pairs, with a margin"):
         gs.export(samples, tmp_path / "a", as_format="trl-pairs")
     odd = gs.select(scores, gs.Selection(margin=0, group_by="half"))
     with pytest.raises(DataError, match="have different prompts or images, so they are no pair"):
@@ -460,10 +466,10 @@ def test_the_commands_choose_within_questions(store: Store, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["score", "{store}", "--within-as", "centred"], "--within-as centred says how values are compared"),
-        (["score", "{store}", "--within", "id", "--group-by", "id"], "--within id names the question already"),
+        (["score", "{store}", "--within-as", "centred"], "--within-as centred needs --within"),
+        (["score", "{store}", "--within", "id", "--group-by", "id"], "--within id already names the field"),
         (["score", "{store}", "--within", "who"], "has a field 'who'"),
-        (["select", "{scores}", "--margin", "1"], "--margin is for pairs: give --as with one of ms-swift-pairs"),
+        (["select", "{scores}", "--margin", "1"], "--margin needs a format for pairs: give --as"),
         (
             ["select", "{scores}", "--as", "trl-pairs", "--margin", "9"],
             "values differ by 9, so there are no pairs; the",

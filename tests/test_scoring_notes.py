@@ -86,12 +86,12 @@ def test_the_settings_in_a_note_are_those_of_their_method(spec):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"spec": {"method": "best"}}, "method 'best' is none of grace"),
-        ({"spec": {"method": "longest", "seed": 3}}, "longest has no use for --seed"),
+        ({"spec": {"method": "best"}}, "unknown method 'best': use one of grace"),
+        ({"spec": {"method": "longest", "seed": 3}}, "longest does not use --seed"),
         ({"spec": {"method": "grace", "alpha": 2}}, "alpha 2 is not between 0"),
         ({"signals": {}}, "signals"),
         ({"signals": {"base": {"sha256": "1", "num_units": 1, "weight": 0}}}, r"signals\.base\.weight 0"),
-        ({"store": "a\0b"}, "not a place that can be opened"),
+        ({"store": "a\0b"}, "not a path or an address that can be opened"),
     ],
 )
 def test_scores_that_cannot_be_are_refused(changes, words):

@@ -36,7 +36,7 @@ def test_another_signal_of_the_same_name_is_refused(tmp_path):
     store = known_store(tmp_path).store
     note = score(store).note
     other = note.signals["base"].model_copy(update={"sha256": "0" * 64})
-    with pytest.raises(ResumeMismatch, match=r"Signal 'base' .* is another one than the scores were made from"):
+    with pytest.raises(ResumeMismatch, match=r"Signal 'base' .* is not the signal that the scores were made from"):
         check_signals_of({"base": other}, store)
 
 

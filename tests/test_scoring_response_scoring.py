@@ -70,5 +70,5 @@ def test_heuristics_flag_samples_that_one_of_the_signals_lacks(tmp_path):
     assert table.row[np.isnan(table.value)].tolist() == [5, 8, 9, 10, 11]
     assert [bool(each) for each in table.table["flags"].to_pylist()] == np.isnan(table.value).tolist()
     assert table.num_tokens.tolist() == [row % 7 + 3 for row in range(1, 12)]
-    with pytest.raises(SettingError, match="signal ck1 has one vector a sample and proxy one a segment"):
+    with pytest.raises(SettingError, match="signal ck1 has one vector per sample, signal proxy one vector per segment"):
         score(pool, ScoreRequest(spec=longest, signals=["ck1", "proxy"]))

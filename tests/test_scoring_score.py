@@ -87,9 +87,9 @@ def test_weights_from_python_as_a_matrix_or_a_function(known, tmp_path):
     again = replay(run.out, tmp_path / "b.parquet")
     assert again.out.read_bytes() == run.out.read_bytes()
     score(known.store, ScoreRequest(signals="late", custom_history=lambda n: weights), out=tmp_path / "c.parquet")
-    with pytest.raises(SettingError, match="scored with a history function given from Python"):
+    with pytest.raises(SettingError, match="scored with a history function from Python"):
         replay(tmp_path / "c.parquet", tmp_path / "d.parquet")
-    with pytest.raises(SettingError, match="custom_history takes the place of GRACE's history"):
+    with pytest.raises(SettingError, match="custom_history replaces the history of method grace"):
         score(known.store, ScoreRequest(spec=ScoreSpec(history="ema:0.5"), signals="late", custom_history=weights))
 
 

@@ -96,7 +96,7 @@ def test_all_differences_are_said_at_once(tmp_path):
         score(pool, ScoreRequest(spec=LESS, signals=["ck", "proxy"], targets=Targets(targets)))
     assert str(refusal.value).splitlines()[1:] == [
         "  proxy: the pool's signal has proxy vectors, not gradients (`extract --kind gradient`)",
-        "Name others that do with --signal (it has ck, later), or extract such a signal of the pool.",
+        "Name suitable signals with --signal (suitable: ck, later), or extract a suitable signal of the pool.",
     ]
 
 
@@ -108,7 +108,7 @@ def test_icons_takes_plain_gradients_and_one_checkpoint_less_takes_adam(tmp_path
         score(pool, ScoreRequest(spec=ICONS, targets=Targets(targets)))
     assert score(pool, ScoreRequest(spec=LESS, targets=Targets(targets))).note.notes == ()
     many, their_targets = stores(folder)
-    with pytest.raises(SettingError, match="ICONS looks at one checkpoint, and 3 signals are given"):
+    with pytest.raises(SettingError, match="ICONS uses one checkpoint, but 3 signals are given"):
         score(many, ScoreRequest(spec=ICONS, signals=CHECKPOINTS, targets=their_targets))
     plain = score(many, ScoreRequest(spec=LESS, signals="ck1", targets=their_targets))
     assert "plain gradients; LESS itself" in plain.note.notes[0]
@@ -164,7 +164,7 @@ def test_a_target_signal_with_another_name_is_found_if_it_is_the_only_one_that_f
     # The pool's own signal is at fault: no target is named, and the remedy is not to extract the targets again.
     assert "ck0-adam: the pool's signal is preconditioned with adam" in str(refusal.value)
     assert "ck1" not in str(refusal.value).replace("ck1-adam", "")
-    assert "Name others that do with --signal (it has none yet)" in str(refusal.value)
+    assert "Name suitable signals with --signal (no signal is suitable yet)" in str(refusal.value)
     bare = plan_store(tmp_path, "bare", {"x.jsonl": [record("x")]})
     with pytest.raises(UnknownName, match=r"bare.zarr has no signal yet"):
         score(pool, ScoreRequest(spec=LESS, signals="ck0-adam", targets=Targets(bare)))
@@ -172,7 +172,7 @@ def test_a_target_signal_with_another_name_is_found_if_it_is_the_only_one_that_f
 
 def test_signals_that_are_not_there_or_not_clear_are_named(tmp_path, folder):
     pool, targets = stores(folder)
-    with pytest.raises(UnknownName, match=r"several signals with one gradient a sample \(ck1, ck2, ck3\)"):
+    with pytest.raises(UnknownName, match=r"several signals with one gradient per sample \(ck1, ck2, ck3\)"):
         score(pool, ScoreRequest(spec=LESS, targets=targets))
     with pytest.raises(UnknownName, match="has no signal 'ck9'"):
         score(pool, ScoreRequest(spec=LESS, signals="ck9", targets=targets))
@@ -180,16 +180,16 @@ def test_signals_that_are_not_there_or_not_clear_are_named(tmp_path, folder):
         score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, ("x",))))
     with pytest.raises(SettingError, match="2 --target-signal for 1 --signal"):
         score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, ("ck1", "ck2"))))
-    with pytest.raises(SettingError, match="signal 'ck2' has no weight and others have"):
+    with pytest.raises(SettingError, match="signal 'ck2' has no weight, but other signals have one"):
         score(pool, ScoreRequest(spec=LESS, signals=["ck1=0.5", "ck2"], targets=targets))
     with pytest.raises(SettingError, match="Signal 'ck1' is given twice"):
         score(pool, ScoreRequest(spec=LESS, signals=["ck1", "ck1"], targets=targets))
-    with pytest.raises(SettingError, match="give its store, --targets"):
+    with pytest.raises(SettingError, match="give the store of the target set with --targets"):
         score(pool, ScoreRequest(spec=LESS, signals="ck1"))
-    with pytest.raises(SettingError, match="a target set is for the methods less, icons, cadc"):
+    with pytest.raises(SettingError, match="only methods less, icons, cadc use a target set"):
         score(pool, ScoreRequest(spec=ScoreSpec(), signals="ck1", targets=targets))
-    with pytest.raises(SettingError, match="custom_history takes the place of GRACE's history"):
+    with pytest.raises(SettingError, match="custom_history replaces the history of method grace"):
         score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets, custom_history=np.zeros((1, 1))))
     bare = make_pool(tmp_path)
-    with pytest.raises(UnknownName, match=r"no signal with one gradient a sample \(there are: none yet\)"):
+    with pytest.raises(UnknownName, match=r"no signal with one gradient per sample \(there are: none yet\)"):
         score(bare, ScoreRequest(spec=LESS, targets=targets))

@@ -118,9 +118,9 @@ def test_fields_that_are_not_there_are_refused(tmp_path, folder):
         tmp_path, "mixed", {"m.jsonl": [record("a", "x"), record("b"), record("c", ""), record("d", "x")]}
     )
     add_gradients(mixed, "ck1", random_gradients(0, 4), gradient_spec(weights="w0"))
-    with pytest.raises(SettingError, match=r"2 of 4 target samples have no 'about.subject' \(b, c\)"):
+    with pytest.raises(SettingError, match=r"2 of 4 target samples have no field 'about.subject' \(b, c\)"):
         score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(mixed, subtasks="about.subject")))
-    with pytest.raises(SettingError, match="--target-data is read only for --subtasks"):
+    with pytest.raises(SettingError, match="only --subtasks needs --target-data"):
         score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, data=("elsewhere.jsonl",))))
 
 

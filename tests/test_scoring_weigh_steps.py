@@ -215,8 +215,8 @@ def test_the_conclusion_says_what_weights_do(cosine, equal, weight, told):
     ("name", "values", "told"),
     [
         ("weight", [[1.0]] * 12, "without exactly one entry for each step"),
-        ("weight", "negative", "no numbers from 0 on"),
-        ("row", [0] * 12, "a row of the dataset stands there twice"),
+        ("weight", "negative", "some weights are negative or not a number"),
+        ("row", [0] * 12, "a row of the dataset is there twice"),
     ],
 )
 def test_a_table_that_was_changed_is_refused(known, tmp_path, name, values, told):

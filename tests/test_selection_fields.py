@@ -138,7 +138,7 @@ CASES: dict[str, Case] = {
         "questions told apart by source",
     ),
 }
-REFUSED_IN_TRIALS = {"margin": "holds pairs of traces, and a trial would train on the better trace of each pair alone"}
+REFUSED_IN_TRIALS = {"margin": "holds pairs of traces. A trial would train only on the better trace of each pair"}
 IN_RANKS = {"exclude_flagged", "control"}
 """Fields that ranks follow, so that they need not be the reason for a change."""
 

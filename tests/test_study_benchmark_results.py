@@ -71,7 +71,7 @@ def test_two_results_of_one_benchmark_are_not_chosen_between(folder: Path) -> No
 
 
 def test_a_folder_without_results_says_what_is_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has no .*known here"):
+    with pytest.raises(DataError, match=r"of a known benchmark"):
         read_results(tmp_path)
 
 
@@ -187,7 +187,7 @@ def test_runs_of_one_day_without_a_time_are_not_chosen_between(outputs: Path) ->
     for run, score in {"T20261103_Gaaaaaaa": "0.8", "T20261103_Gbbbbbbb": "0.9"}.items():
         write_again(outputs, run, score)
     (outputs / "grace/grace_MMStar_acc.csv").unlink()
-    with pytest.raises(DataError, match=r"several results of MMStar: T20261103_Gaaaaaaa/.* Keep only the one"):
+    with pytest.raises(DataError, match=r"several results of MMStar: T20261103_Gaaaaaaa/.* Keep only one of these"):
         read_results(outputs)
 
 
@@ -262,7 +262,7 @@ def test_both_kinds_in_one_folder_are_one_run(outputs: Path) -> None:
 def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(tmp_path / name, "w") as archive:
         archive.writestr("xl/workbook.xml", "<workbook/>")
-    with pytest.raises(DataError, match=r"is a spreadsheet\. Save it as \.csv: understood is a folder of VLMEvalKit's"):
+    with pytest.raises(DataError, match=r"is a spreadsheet\. Save the table as \.csv\. Give a folder of VLMEvalKit's"):
         read_results(tmp_path / name)
 
 
@@ -278,12 +278,12 @@ def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path, name: str) -> None:
 )
 def test_unknown_tables_are_told_what_is_understood(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=r"nderstood is a folder of VLMEvalKit's or lm-evaluation-harness's results"):
+    with pytest.raises(DataError, match=r"Give a folder of VLMEvalKit's or lm-evaluation-harness's results"):
         read_results(tmp_path / name)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"[1]"])
 def test_broken_json_gets_a_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"cannot be read as JSON|is no file of lm-evaluation-harness's results"):
+    with pytest.raises(DataError, match=r"cannot be read as JSON|is not a results file of lm-evaluation-harness"):
         read_results(tmp_path / "a.json")

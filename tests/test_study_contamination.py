@@ -86,12 +86,12 @@ def test_a_pool_that_is_held_against_itself_is_told_so(pool, is_file):
 
 
 def test_settings_of_vectors_are_refused_where_only_texts_are_compared(pool, file):
-    with pytest.raises(SettingError, match=r"^--threshold, --seed: only texts are compared with files"):
+    with pytest.raises(SettingError, match=r"^--threshold, --seed needs a store as benchmark"):
         contamination(pool, [file], threshold=0.9, seed=3)
 
 
 def test_how_records_are_read_is_refused_where_all_benchmarks_are_stores(pool, benchmark):
-    with pytest.raises(SettingError, match=r"^--format: a store knows how its own records are read"):
+    with pytest.raises(SettingError, match=r"^--format is only for files, but every benchmark is a store"):
         contamination(pool, [benchmark], format="gsm8k")
 
 
@@ -151,7 +151,7 @@ def test_blocks_change_nothing(pool, file, monkeypatch):
     monkeypatch.setattr("grace_store.study.contamination.SAMPLES_AT_ONCE", 5)
     told: list[object] = []
     assert contamination(pool, [file], listener=told.append).table.equals(whole.table)
-    assert any("Texts take about" in each.text for each in told if isinstance(each, Note))
+    assert any("The comparison of texts takes about" in each.text for each in told if isinstance(each, Note))
 
 
 @pytest.mark.parametrize(

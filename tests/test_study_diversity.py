@@ -137,17 +137,17 @@ def test_samples_that_point_nowhere_are_counted_apart(tmp_path):
 
 def test_what_cannot_be_measured_says_why(planted, tmp_path):
     folder, found = planted
-    with pytest.raises(SettingError, match="a ratio or a curve needs values: give --scores"):
+    with pytest.raises(SettingError, match="--ratio and --curve need the values of the samples: give --scores"):
         diversity(found.store, ratio=["0.2"])
     with pytest.raises(SettingError, match="0 random subsets are too few"):
         diversity(found.store, settings=DiversitySettings(random=0))
     with pytest.raises(SettingError, match="at least one weight"):
         curve_choices(weights=())
     nowhere = planted_store(tmp_path, num_clusters=2, per_cluster=2, zero=(0, 1, 2, 3))
-    with pytest.raises(DataError, match=r"No sample of .* has a direction"):
+    with pytest.raises(DataError, match=r"No sample of .* has a vector other than zero"):
         diversity(nowhere.store, settings=DiversitySettings(descriptor=ANSWER))
     other = known_store(tmp_path).store
-    with pytest.raises(ResumeMismatch, match="made from another plan than the one now in"):
+    with pytest.raises(ResumeMismatch, match="made from another plan than the present plan of"):
         diversity(other, scores=folder / "scores.parquet")
 
 

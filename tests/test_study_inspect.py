@@ -71,7 +71,7 @@ def test_neighbours_of_a_trace_that_is_not_there(store, samples, tmp_path):
         (np.ones((1, 48)), r"shape \(1, 48\)"),
         (np.ones(48), r"shape \(48,\)"),
         (np.full((2, 48), np.inf), "not finite"),
-        (np.zeros((2, 48)), "a descriptor of zeros"),
+        (np.zeros((2, 48)), "The descriptor of these vectors is zero"),
     ],
 )
 def test_vectors_that_fit_no_sample_are_refused(store, vectors, words):
@@ -85,10 +85,11 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
     (tmp_path / "text.npy").write_text("1 2 3")
     for name in ("objects", "text"):
         with pytest.raises(
-            DataError, match=r"cannot be read as an array of numbers in the \.npy format; `numpy\.save`"
+            DataError,
+            match=r"cannot be read as an array of numbers in the \.npy format\. Write the array with `numpy\.save`",
         ):
             read_vectors(tmp_path / f"{name}.npy")
-    with pytest.raises(DataError, match=r"missing\.npy is not there; --vectors takes an array"):
+    with pytest.raises(DataError, match=r"missing\.npy does not exist\. --vectors takes a file"):
         read_vectors(tmp_path / "missing.npy")
     with pytest.raises(DataError, match="does not hold one array of numbers"):
         read_vectors(tmp_path / "words.npy")
@@ -98,18 +99,18 @@ def test_samples_without_neighbours_are_refused_with_the_reason(tmp_path, sample
     store = vector_store(tmp_path / "s.zarr", samples, samples_per_unit=16, units=[0, 5], set_aside=[3])
     with pytest.raises(Unfinished, match="unit 1 of base, which is not done yet"):
         neighbours(Pool.of(store, partial=True), "s20")
-    with pytest.raises(DataError, match=r"it was set aside \(too_long\)"):
+    with pytest.raises(DataError, match=r"the sample was set aside \(too_long\)"):
         neighbours(Pool.of(store, partial=True), "s3")
     with pytest.raises(DataError, match="descriptor is zero"):
         neighbours(Pool.of(store, partial=True), "s85")
     with pytest.raises(UnknownName, match="has no sample 'nobody'"):
         neighbours(Pool.of(store, partial=True), "nobody")
-    with pytest.raises(SettingError, match="0 neighbours are below 1"):
+    with pytest.raises(SettingError, match="--neighbours 0 is below 1"):
         neighbours(store, "s1", count=0)
     told = []
     found = neighbours(Pool.of(store, partial=True), "s1", count=99, listener=told.append)
     assert len(rows_of(found)) == 14 + 9
-    assert told == [Warned("Only 23 other samples can be compared with.")]
+    assert told == [Warned("Only 23 other samples can be compared with this sample.")]
 
 
 # ---------------------------------------------------------------- texts, values, conclusions

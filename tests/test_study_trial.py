@@ -219,7 +219,9 @@ def test_what_a_subset_could_not_hold_is_in_no_random_subset(home, tmp_path):
     assert trained | set(samples.held_out.tolist()) == possible
     write_ids(tmp_path / "others.txt", range(6, 20))
     both = [(tmp_path / "subset.jsonl", None), (tmp_path / "others.txt", None)]
-    with pytest.raises(SettingError, match=r"others\.txt has 5 samples that not all subsets could be chosen from"):
+    with pytest.raises(
+        SettingError, match=r"others\.txt has 5 samples that the filters or exclusions of another subset"
+    ):
         gather_samples(store, both, many, None, None)
     note = json.loads((tmp_path / "subset.jsonl.spec.json").read_text())
     assert note.pop("contaminated_rows") == list(range(8))
@@ -366,7 +368,7 @@ def test_a_lost_worker_fails_only_a_trial_that_is_not_over(tmp_path, monkeypatch
     told = []
     arguments = (tmp_path, TrialRequest(devices=("cpu",)), told.append, threading.Event(), lambda: is_over)
     if not is_over:
-        with pytest.raises(WorkerDied, match=r"Exit codes: -9\. What was trained is kept"):
+        with pytest.raises(WorkerDied, match=r"Exit codes: -9\. Finished trainings are kept"):
             trial_workers.run_workers(*arguments)
         return
     trial_workers.run_workers(*arguments)
@@ -743,8 +745,8 @@ def test_the_cost_of_answers_is_part_of_it(home, tmp_path, monkeypatch):
         ({"held_out": "3"}, "holds 3 questions out; at least 8"),
         ({"held_out": "60"}, "nor a whole number below 60"),
         ({"held_out": "1.5"}, "nor a whole number below 60"),
-        ({"store": None}, "does not say which store"),
-        ({"model": None}, "Say which --model"),
+        ({"store": None}, "does not name its store"),
+        ({"model": None}, "name the model to train with --model"),
     ],
 )
 def test_what_has_no_meaning_is_said(home, tmp_path, changes, told):
@@ -797,7 +799,7 @@ def test_an_odd_held_out_file_is_read_as_it_is_mapped(home, tmp_path):
     again = prepare_trial(tmp_path / "out", TrialRequest(options=OPTIONS))
     assert again.plan.fingerprint() == job.plan.fingerprint()
     for held_out in ("10", str(home / "pool.zarr")):
-        with pytest.raises(SettingError, match="--format and --map say how the records of a file are read"):
+        with pytest.raises(SettingError, match="--format and --map are only for a file"):
             prepare_trial(tmp_path / "new", make_request(home, home / "clean.txt", held_out=held_out, map=parts))
 
 

@@ -214,7 +214,7 @@ def test_all_that_the_rules_allow_is_equally_likely(
 
 def test_strata_in_which_traces_of_a_question_differ_may_leave_too_few(home: Home, tmp_path: Path) -> None:
     path = write_subset(home, tmp_path / "best.jsonl", gs.Selection(per_group=1, by="style"))
-    told = r"best\.jsonl has \d+ samples of one stratum, and a random subset by its rules only has \d+ to take"
+    told = r"best\.jsonl has \d+ samples of one stratum, but only \d+ samples can be drawn by its rules"
     with pytest.raises(SettingError, match=told):
         gather(home, path)
     path = write_subset(home, tmp_path / "fair.jsonl", gs.Selection(per_group=1, by="source"))
@@ -227,7 +227,7 @@ def test_fewer_samples_than_a_subset_has_are_refused(home: Home, tmp_path: Path)
     half = write_subset(home, tmp_path / "half.jsonl", gs.Selection(per_group="0.5"))
     rows = ", ".join(str(row) for row in arms(home, half)[0].tolist())
     other = write_subset(home, tmp_path / "other.jsonl", gs.Selection(where=f"row in ({rows})"), count=20)
-    with pytest.raises(SettingError, match=r"half\.jsonl has 30 samples, and a random .* only has 15 to take from"):
+    with pytest.raises(SettingError, match=r"half\.jsonl has 30 samples, but only 15 samples can be drawn"):
         gather(home, half, other)
 
 
@@ -236,7 +236,7 @@ def test_a_subset_that_its_rules_do_not_choose_is_refused(home: Home, tmp_path: 
     note = read_document(sidecar_of(path), SubsetNote)
     other = note.spec.model_copy(update={"per_group": "2"})
     write_document(sidecar_of(path), note.model_copy(update={"spec": other}))
-    told = r"subset\.jsonl cannot be chosen again by the rules in its note: 15 samples would enter"
+    told = r"subset\.jsonl cannot be chosen again by the rules in its note: 15 samples would be added"
     with pytest.raises(DataError, match=told):
         gather(home, path)
 

@@ -197,10 +197,10 @@ def test_each_method_has_its_own_defaults():
         ({"method": "mmr", "weight": 1.5}, "weight 1.5 is not between 0 .value alone. and 1 .diversity alone."),
         ({"method": "mmr", "weight": math.nan}, "weight nan is not between"),
         ({"method": "dedup", "similarity": 0}, "similarity 0 is not a cosine above 0 and at most 1"),
-        ({"method": "dedup", "weight": 0.5}, "weight is for diversity by clusters or facility or mmr; dedup would"),
-        ({"method": "facility", "num_clusters": 3}, "--clusters is for diversity by clusters; facility would"),
-        ({"method": "mmr", "balance": "equal"}, "balance is for diversity by clusters; mmr would ignore it"),
-        ({"method": "clusters", "similarity": 0.9}, "similarity is for diversity by dedup; clusters would ignore it"),
+        ({"method": "dedup", "weight": 0.5}, "weight is only for --diversity clusters or facility or mmr: leave"),
+        ({"method": "facility", "num_clusters": 3}, "--clusters is only for --diversity clusters: leave"),
+        ({"method": "mmr", "balance": "equal"}, "balance is only for --diversity clusters: leave --balance out"),
+        ({"method": "clusters", "similarity": 0.9}, "similarity is only for --diversity dedup: leave"),
     ],
 )
 def test_what_would_be_ignored_or_has_no_meaning_is_refused(given_settings, message):

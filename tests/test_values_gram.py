@@ -24,5 +24,5 @@ def test_the_triangle_lies_row_by_row():
 
 
 def test_what_is_no_triangle_is_refused():
-    with pytest.raises(ValueError, match="7 values are no packed Gram"):
+    with pytest.raises(ValueError, match="7 values are not a packed Gram"):
         unpack(np.zeros((1, 7)))

@@ -52,9 +52,9 @@ def test_weights_from_python_are_cut_to_size_and_made_to_add_up():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.zeros((2, 2)), r"shape \(2, 2\) do not reach 3 steps"),
-        (np.zeros(9), r"shape \(9,\) do not reach 3 steps"),
-        (np.ones((3, 3)), "to a step itself or to later ones"),
+        (np.zeros((2, 2)), r"shape \(2, 2\) are too small for 3 steps"),
+        (np.zeros(9), r"shape \(9,\) are too small for 3 steps"),
+        (np.ones((3, 3)), "must be 0 for the step itself and for later steps"),
         (np.tril(np.full((3, 3), -1.0), -1), "finite and at least 0"),
         (np.tril(np.full((3, 3), np.inf), -1), "finite and at least 0"),
         (np.array([[0, 0, 0], [1, 0, 0], [0, 0, 0]]), "leave step 3 without a history"),

@@ -25,11 +25,11 @@ def test_settings_are_those_given():
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("longest", {"alpha": 0.3, "without_answer": True}, "has no use for --alpha, --without-answer"),
-        ("grace", {"vote_percent": 5}, "has no use for --vote-percent"),
-        ("grace", {"seed": 1}, "--seed; it is for --method random or cadc"),
-        ("loss", {"seed": 1}, "no use for --seed"),
-        ("less", {"vote_percent": 5}, "no use for --vote-percent"),
+        ("longest", {"alpha": 0.3, "without_answer": True}, "does not use --alpha, --without-answer"),
+        ("grace", {"vote_percent": 5}, "does not use --vote-percent"),
+        ("grace", {"seed": 1}, "--seed; use --method random or cadc"),
+        ("loss", {"seed": 1}, "does not use --seed"),
+        ("less", {"vote_percent": 5}, "does not use --vote-percent"),
         ("nonsense", {}, "nonsense"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_setting_is_used_or_refused(name):
     for setting in settings_of(name):
         if setting in METHODS[name].settings:
             continue
-        with pytest.raises(SettingError, match=rf"{name} .*--{setting.replace('_', '-')}.* ignored"):
+        with pytest.raises(SettingError, match=rf"{name} does not use --{setting.replace('_', '-')}"):
             METHODS[name].spec.parse(**{"method": name, setting: OTHER_THAN_DEFAULT[setting]})
 
 
@@ -116,7 +116,7 @@ def test_whoever_reads_gradients_looks_at_a_target_set(name):
     ],
 )
 def test_a_method_of_another_kind_is_refused(spec, name, known):
-    with pytest.raises(SettingError, match=rf"'{name}' is none of {known}"):
+    with pytest.raises(SettingError, match=rf"unknown method '{name}': use one of {known}"):
         spec.parse(method=name)
 
 
@@ -126,7 +126,7 @@ names = st.text().filter(lambda name: name not in METHODS)
 @given(st.one_of(names, st.none(), st.integers(), st.lists(names), st.dictionaries(names, names)))
 @settings(max_examples=100, deadline=None)
 def test_what_is_no_method_is_refused_with_a_sentence(name):
-    with pytest.raises(SettingError, match="is none of grace, random"):
+    with pytest.raises(SettingError, match="use one of grace, random"):
         parse_spec({"method": name})
 
 
@@ -139,11 +139,11 @@ def test_what_is_no_method_is_refused_with_a_sentence(name):
         ({"method": "icons", "vote_percent": 101}, "--vote-percent 101 is not above 0 and at most 100"),
         ({"method": "icons", "vote_percent": float("nan")}, "--vote-percent nan is not above 0"),
         ({"method": "cadc", "join_cosine": 1.5}, "--join-cosine 1.5 is not between -1 and 1"),
-        ({"method": "longest", "seed": 3}, "longest has no use for --seed, so 3 would be ignored"),
-        ({"method": "less", "join_cosine": 0.2}, "less has no use for --join-cosine, so 0.2 would be ignored"),
-        ({"method": "icons", "seed": 3}, "icons has no use for --seed, so 3 would be ignored"),
-        ({"method": "cadc", "vote_percent": 10}, "cadc has no use for --vote-percent"),
-        ({"method": "longest", "depth": 3}, "--method longest has no use for --depth"),
+        ({"method": "longest", "seed": 3}, "longest does not use --seed: leave --seed 3 out"),
+        ({"method": "less", "join_cosine": 0.2}, "less does not use --join-cosine: leave --join-cosine 0.2 out"),
+        ({"method": "icons", "seed": 3}, "icons does not use --seed: leave --seed 3 out"),
+        ({"method": "cadc", "vote_percent": 10}, "cadc does not use --vote-percent"),
+        ({"method": "longest", "depth": 3}, "--method longest does not use --depth"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(given_settings, message):

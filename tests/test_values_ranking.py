@@ -92,7 +92,7 @@ def test_a_threshold_is_a_prefix_too(values, threshold):
 
 @pytest.mark.parametrize("count", [-1, 3])
 def test_more_than_have_a_value_is_refused(count):
-    with pytest.raises(SettingError, match=f"count {count} is not between 0 and 2, the samples that have a value"):
+    with pytest.raises(SettingError, match=f"count {count} is not between 0 and 2, the number of samples with a value"):
         top_mask(np.array([0.1, np.nan, 0.2]), count)
 
 

@@ -143,11 +143,11 @@ def test_what_cannot_be_weighed_has_no_weights_and_a_flag():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"method": "best"}, "--method best is none of fit, scores, drop"),
+        ({"method": "best"}, "unknown value 'best' of --method: use one of fit, scores, drop"),
         ({"method": "drop", "drop_share": 1.0}, "--drop-share 1 is not between 0 and 1"),
-        ({"drop_share": 0.5}, "--method fit drops no share"),
-        ({"scores": ScoreSpec(alpha=0.1)}, "--method fit uses no step scores"),
-        ({"method": "scores", "scores": ScoreSpec(without_answer=True)}, "Steps are weighed by scores with the answer"),
+        ({"drop_share": 0.5}, "--method fit does not drop steps"),
+        ({"scores": ScoreSpec(alpha=0.1)}, "--method fit does not use step scores"),
+        ({"method": "scores", "scores": ScoreSpec(without_answer=True)}, "Weights of steps need --target answer"),
         ({"answer_weight": -1.0}, "answer_weight"),
     ],
 )

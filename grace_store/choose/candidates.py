@@ -33,8 +33,8 @@ def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | Agai
     num_flagged = int((is_flagged & has_value).sum())
     if isinstance(against, AgainstNote):
         raise DataError(
-            "The note of the subset does not list the samples that were left out as contaminated, so its rules cannot "
-            "be followed. Select the subset again."
+            "The note of the subset does not list the samples that were left out as contaminated, so the same "
+            "rules cannot be applied. Select the subset again."
         )
     if against is None:
         return Excluded(is_flagged, names, num_flagged, counts)
@@ -72,11 +72,11 @@ def questions_of(
     is called if the table does not have them.
     """
     if selection.per_group is not None and selection.margin is not None:
-        raise SettingError("pairs are one for each question: leave --per-group out")
+        raise SettingError("every question gives one pair: leave --per-group out")
     if selection.per_group is not None:
         PerGroup.parse(selection.per_group)
     if selection.margin is not None and not (math.isfinite(selection.margin) and selection.margin >= 0):
-        raise SettingError(f"margin {selection.margin:g} is not a number from 0 on")
+        raise SettingError(f"margin {selection.margin:g} is not a number of at least 0")
     scored, by = table.note.groups, selection.group_by
     if scored is not None and table.group is not None and by in (None, scored.by):
         # Numbered again from 0: a table that another program wrote may have any numbers.
@@ -105,9 +105,7 @@ def choose_in_questions(
     num_questions = len(np.unique(question[ranking]))
     pool = f"{counted(len(ranking), 'trace')} of {counted(num_questions, 'question')}"
     if len(ranking) == num_questions:
-        listener(
-            Warned("No question has two traces with a value: there is nothing to choose between within questions.")
-        )
+        listener(Warned("No question has two traces with a value, so traces of one question cannot be compared."))
     if selection.per_group is not None:
         kept = np.full(len(value), np.nan)
         best = best_of_groups(ranking, question, PerGroup.parse(selection.per_group))

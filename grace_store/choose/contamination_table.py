@@ -103,7 +103,9 @@ def read_against(path: str | Path) -> AgainstTable:
     if any(table[name].null_count for name in NEVER_NULL):
         raise DataError(f"{path} has rows without a sample or an item. Compare with the benchmarks again.")
     if unknown := set(table["kind"].to_pylist()) - {*COPIES, TEMPLATE}:
-        raise DataError(f"{path} has matches of the kind {sorted(unknown)[0][:40]!r}, which is none of ours.")
+        raise DataError(
+            f"{path} has matches of the unknown kind {sorted(unknown)[0][:40]!r}. Compare with the benchmarks again."
+        )
     found = AgainstTable(table, note, path)
     if len(found.contaminated) != note.num_contaminated:
         raise DataError(

@@ -186,7 +186,7 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
     place = {text: number for number, text in enumerate(ids)}
     named, linked = table["nearest"].to_pylist(), _ints(table, "link")
     if any(text is not None and text not in place for text in named) or not np.isin(linked[linked >= 0], row).all():
-        raise DataError(f"{path} names samples that it does not hold. Look for duplicates again.")
+        raise DataError(f"{path} names samples that are not in the table. Look for duplicates again.")
     nearest = [-1 if text is None else place[text] for text in named]
     return DuplicateTable(
         sample_id=ids,

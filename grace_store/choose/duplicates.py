@@ -123,7 +123,7 @@ def regroup(
         given = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
         if given.note.plan_sha256 != found.note.plan_sha256:
             raise DataError(
-                f"{table} and the scores are from different plans; score the store that {table} was made from."
+                f"{table} and the scores come from different plans. Score the store that {table} was made from."
             )
         value = given.values_of(found.row)
     _checked(keep or found.note.spec.keep, scores if scores is not None else found)
@@ -203,7 +203,7 @@ def sample_digests(
         if data:
             raise
         what = "a copy under another id is only found if its vectors are similar"
-        listener(Warned(f"{error}\nSo whole records are compared instead of texts: {what}."))
+        listener(Warned(f"{error}\nWhole records are compared instead of texts: {what}."))
         return [digest.tobytes() for digest in store.column("sample_digest")[samples]], "record"
     with dataset:
         return list(map(text_digest, UnitLoader(store, dataset).each(samples))), "text"
@@ -247,9 +247,9 @@ def _checked(keep: Keep | None, values: object | None) -> Keep:
     if keep is None:
         return "earliest" if values is None else "value"
     if keep not in KEEPS:
-        raise SettingError(f"keep {keep!r} is none of {', '.join(KEEPS)}")
+        raise SettingError(f"unknown value {keep!r} of --keep: use one of {', '.join(KEEPS)}")
     if keep == "value" and values is None:
-        raise SettingError("to keep the sample with the highest value, give the --scores that have the values")
+        raise SettingError("--keep value needs the values of the samples: give a scores table with --scores")
     return keep
 
 
@@ -263,9 +263,11 @@ without near-duplicates."""
 def check_diverse(selection: Selection, spec: DiversitySpec) -> None:
     """Raise SettingError if a selection has diversity together with strata or a table that its method ignores."""
     if selection.by is not None:
-        raise SettingError("strata and diversity are two ways to order samples: give --by or --diversity")
+        raise SettingError("--by and --diversity cannot be combined: give only one of them")
     if selection.duplicates is not None and spec.method != "dedup":
-        raise SettingError(f"a table of duplicates is for diversity by dedup; {spec.method} would ignore it")
+        raise SettingError(
+            f"only --diversity dedup uses a table of duplicates: leave --duplicates out with {spec.method}"
+        )
 
 
 def diverse_order(
@@ -311,7 +313,7 @@ def diverse_order(
 
 def _given_table(path: str, store: Store, spec: DiversitySpec) -> DuplicateTable:
     if spec.signal is not None or spec.descriptor is not None:
-        raise SettingError("a table of duplicates was made from its own vectors: leave --signal and --descriptor out")
+        raise SettingError("--duplicates needs no vectors: leave --signal and --descriptor out")
     table = read_duplicates(path)
     if table.note.plan_sha256 != store.plan.digest():
         raise DataError(
@@ -325,7 +327,9 @@ def _distinct_order(table: DuplicateTable, row: IntArray, what: str) -> DiverseO
     """Return an order of the samples with these dataset rows: the near-duplicates of a table come last."""
     place, is_there = find_rows(table.row, row)
     if missing := int((~is_there).sum()):
-        raise DataError(f"{what} lacks {missing} of the samples that have a value. Look for duplicates among all.")
+        raise DataError(
+            f"{what} lacks {missing} of the samples that have a value. Look for duplicates among all samples."
+        )
     # A sample without duplicates makes a group by itself.
     group = np.where(table.group < 0, table.num_groups + np.arange(len(table)), table.group)[place]
     spec = DiversitySpec(method="dedup", similarity=table.threshold)

@@ -36,18 +36,20 @@ def export(
     """
     out = Path(out)
     if not out.name:
-        raise SettingError(f"--out {out} has no name of its own; give the name of a new file or folder.")
+        raise SettingError(f"--out {out} does not end in a name: give the name of a new file or folder.")
     if as_format not in EXPORTS:
-        raise SettingError(f"--as {as_format} is none of {', '.join(EXPORTS)}")
+        raise SettingError(f"unknown value {as_format!r} of --as: use one of {', '.join(EXPORTS)}")
     kind = EXPORTS[as_format]
     if kind.is_of_pairs and subset.rejected is None:
-        raise SettingError(f"--as {as_format} writes pairs: choose them with a margin (in Python: Selection(margin=0))")
+        raise SettingError(
+            f"--as {as_format} writes pairs: select pairs, with a margin (in Python: Selection(margin=0))"
+        )
     if subset.rejected is not None and not kind.is_of_pairs:
         pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
-        raise SettingError(f"the subset is one of pairs, which --as {as_format} does not write: use one of {pairs}")
+        raise SettingError(f"the subset has pairs, but --as {as_format} writes no pairs: use one of {pairs}")
     table = None if weights is None else _weights(subset, weights, as_format)
     if weights is None and model is not None:
-        raise SettingError("--model says where steps are cut, which only weights need: give --weights with it")
+        raise SettingError("--model is only needed to write weights: give --weights, too, or leave --model out")
     exported = Exported(out, as_format, len(subset), [out])
     source, files = _sources(subset, store, data, kind)
     _keep_sources(exported, subset, source, files, kind, table)

@@ -110,11 +110,13 @@ class Ranking:
 
     def _reaching(self, threshold: float) -> IntArray:
         if self.selection.by is not None:
-            raise SettingError("a threshold has no meaning inside strata: give --ratio or --count with --by")
+            raise SettingError("--threshold cannot be combined with --by: give --ratio or --count")
         if self.selection.diversity is not None:
-            raise SettingError("a threshold leaves no choice to diversity: give --ratio or --count")
+            raise SettingError("--threshold cannot be combined with --diversity: give --ratio or --count")
         if self.scores.capability is not None:
-            raise SettingError("a threshold has no meaning where capabilities are balanced: give --ratio or --count")
+            raise SettingError(
+                "--threshold cannot be used with a method that balances capabilities: give --ratio or --count"
+            )
         kept = at_least(self.value, threshold, self.ranked)
         if not len(kept):
             largest = float(self.value[self.ranked].max())
@@ -184,15 +186,16 @@ class Rules:
         where, by = selection.where, selection.by
         table, kept = filter_scores(scores, where.sql if isinstance(where, WhereNote) else where, store, data)
         if table.capability is not None and (by is not None or selection.diversity is not None):
+            option = "--by" if by else "--diversity"
             raise SettingError(
-                f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
-                "out, or take a table of another method"
+                f"method {table.method} balances capabilities, and {option} would undo this: leave {option} out, or "
+                "use a table of another method"
             )
         known, wanted = table.lengths if selection.control else {}, [*selection.control]
         if unknown := [name for name in wanted if name != "length" and name not in LENGTHS]:
-            raise SettingError(f"control {unknown[0]!r} is none of length, {', '.join(LENGTHS)}")
+            raise SettingError(f"unknown value {unknown[0]!r} of --control: use one of length, {', '.join(LENGTHS)}")
         if missing := [name for name in wanted if name != "length" and name not in known]:
-            raise SettingError(f"the table does not know the {missing[0]} of its samples, only {', '.join(known)}")
+            raise SettingError(f"the table has no column {missing[0]} to control for: use one of {', '.join(known)}")
         control = tuple(name for name in LENGTHS if name in known and (name in wanted or "length" in wanted))
         resolved: dict[str, Any] = {"where": kept, "control": control}
         excluded = None
@@ -207,7 +210,9 @@ class Rules:
         if selection.is_in_questions:
             question, resolved["group_by"] = questions_of(table, selection, rules._questions)
         elif selection.group_by is not None:
-            raise SettingError("--group-by says what a question is: give --per-group, or choose pairs, with it")
+            raise SettingError(
+                "--group-by names the field that identifies a question: also give --per-group, or select pairs"
+            )
         groups = None if by is None else groups_of(table, by, store, data)
         return replace(rules, selection=selection.model_copy(update=resolved), groups=groups, question=question)
 
@@ -248,7 +253,7 @@ class Rules:
         ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
         if groups is not None and len(set(groups)) == len(groups) > 1:
             by = self.selection.by
-            listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
+            listener(Warned(f"Every sample has a different {by}, so --by changes nothing: the best samples are kept."))
         if self.selection.diversity is None:
             return Ranking(self, value, ranked, told, rejected)
         from grace_store.choose.duplicates import check_diverse, diverse_order  # reads vectors
@@ -333,14 +338,14 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> Subset:
     sidecar = sidecar_of(path)
     if not sidecar.is_file():
         if path.is_file() and path.suffix != ".parquet":
-            raise DataError(f"{path} has no {sidecar.name} beside it, so its selection is unknown; select it again.")
+            raise DataError(f"{path} has no {sidecar.name} beside it, so the selection is unknown. Select again.")
         return replace(select(read_scores(path, steps=False), ratio=ratio), path=path)
     note = read_document(sidecar, SubsetNote)
     scores = _table_of(path, note)
     ranked, is_there = find_rows(scores.row, np.array(note.rows, dtype=np.int64))
     rejected, is_known = find_rows(scores.row, np.array(note.rejected_rows or (), dtype=np.int64))
     if not (is_there.all() and is_known.all() and len(np.unique(ranked)) == note.num_samples):
-        raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
+        raise DataError(f"{scores.path} does not hold all samples of {path}, so it is another table. Select again.")
     spec, against = note.spec, note.spec.exclude_contaminated
     if isinstance(against, AgainstNote) and note.contaminated_rows is not None:
         table = AgainstTable.of_rows(note.contaminated_rows, against)
@@ -367,21 +372,25 @@ def replay_subset(subset: Subset, store: str | None = None, data: Sequence[str] 
         where = "The subset" if subset.path is None else f"{subset.path}"
         remedy = ", without a table of --duplicates." if subset.spec.duplicates else "."
         raise DataError(
-            f"{where} cannot be chosen again by the rules in its note: {counted(num_others, 'sample')} would enter or "
-            f"leave. So random subsets cannot follow its rules. Select it again{remedy}"
+            f"{where} cannot be chosen again by the rules in its note: {counted(num_others, 'sample')} would be "
+            f"added or removed. So random subsets by the same rules are not possible. Select the subset again{remedy}"
         )
     return rules
 
 
 def _table_of(path: Path, note: SubsetNote) -> ScoreTable:
     if note.scores_path is None:
-        raise DataError(f"{path} was chosen from a table in memory; write the table, then select from it.")
+        raise DataError(
+            f"{path} was chosen from a table in memory. Write the table to a file, then select from the file."
+        )
     where = Path(note.scores_path)
     beside = path.parent / where.name
     where = where if where.is_file() or not beside.is_file() else beside
     if not where.is_file():
-        raise DataError(f"{path} was chosen from {where}, which is no longer there: put it back or score again.")
+        raise DataError(
+            f"{path} was chosen from {where}, but this file no longer exists. Put the file back, or score again."
+        )
     scores = read_scores(where, steps=False)
     if scores.note != note.scores:
-        raise DataError(f"{where} was overwritten by other scores since {path} was chosen from it. Select it again.")
+        raise DataError(f"{where} now holds other scores than those {path} was chosen from. Select again.")
     return scores

@@ -196,7 +196,7 @@ class SubsetNote(Document):
         """Refuse a selection that has the name of a filter or table instead of its note."""
         for name in ("exclude_contaminated", "duplicates", "where"):
             if isinstance(getattr(self.spec, name), str):
-                raise SettingError(f"spec.{name} is a text, not the note of what was used")
+                raise SettingError(f"spec.{name} is a text, but must be a note")
         return self
 
 
@@ -321,9 +321,9 @@ def check_unchanged(path: Path, note: SubsetNote) -> None:
     """Raise DataError if a subset is no longer the file that ``select`` wrote."""
     if path.is_file() and file_sha256(path) != note.sha256:
         raise DataError(
-            f"{path} was changed since `grace-store select` wrote it: {sidecar_of(path).name} beside it, which lists "
-            "the chosen records, does not fit it any more. Select it again; or write the ids that you want, one on a "
-            "line, into a new file, and give that file."
+            f"{path} was changed since `grace-store select` wrote it: {sidecar_of(path).name} beside it lists other "
+            "records. Select again. Or write the ids that you want into a new file, one id per line, and give that "
+            "file."
         )
 
 
@@ -348,7 +348,7 @@ def samples_named(store: Store, path: str | Path) -> Positions:
         shown = first_few([repr(name[:80]) for name in unknown], 3)
         raise DataError(
             f"{path} is neither a subset with its {sidecar_of(path).name} beside it nor a list of ids of "
-            f"{store.location}: {counted(len(unknown), 'line')} without such an id ({shown})."
+            f"{store.location}: {counted(len(unknown), 'line')} without an id of that store ({shown})."
         )
     return Positions(np.array(found, dtype=np.int64))
 
@@ -362,5 +362,5 @@ def selected_rows(store: Store, path: Path) -> IntArray | None:
     check_plan_of(note.scores, store, f"subset {path}")
     found = np.unique(np.array(note.rows, dtype=np.int64))
     if not np.isin(found, store.column("sample_row")).all():
-        raise DataError(f"{sidecar} names records that {store.location} has no samples of; select it again.")
+        raise DataError(f"{sidecar} names records that are not samples of {store.location}. Select again.")
     return found

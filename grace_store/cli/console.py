@@ -54,7 +54,7 @@ def errors_as_messages() -> Iterator[None]:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        text = f"This needs {error.name}, which is not installed. {how_to_install(extra)}"
+        text = f"This needs {error.name}, but {error.name} is not installed. {how_to_install(extra)}"
         raise click.ClickException(text) from None
     except BrokenPipeError:
         raise  # the reader is gone, for example after `| head`: click ends the command without a message

@@ -67,7 +67,7 @@ def diversity(
     """
     asked = only_given({name: settings.pop(name) for name in ("methods", "weights")})
     if asked and not curve:
-        raise SettingError("--method and --weight are for the curve: give --curve, too")
+        raise SettingError("--method and --weight need --curve: give --curve, too")
     choices = gs.curve_choices(seed=settings["seed"], **asked) if curve else ()
     check_results(store, [out], [scores, *settings["subsets"]])
     settings["clusters"] = settings.pop("num_clusters")

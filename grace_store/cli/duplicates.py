@@ -64,7 +64,7 @@ def duplicates(
     check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:
         if ignored := given(but=BESIDE_FROM):
-            raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
+            raise SettingError(f"--from does not search again: leave {', '.join(ignored)} out")
         found = gs.regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
     elif store is None:
         raise click.UsageError("Missing argument 'STORE' (only --from works without it).")

@@ -37,6 +37,6 @@ def evaluate(
     for text in items:
         name, _, number = text.rpartition("=")
         if not name or not number.isdigit() or int(number) < 1:
-            raise SettingError(f"--items {text} is not ENTRY=N, such as MathVision-MINI=304")
+            raise SettingError(f"--items {text}: write ENTRY=N, such as MathVision-MINI=304")
         counts[name] = int(number)
     show(gs.evaluate(results, full, num_items=counts, seed=seed), out, as_json=as_json)

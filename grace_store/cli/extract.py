@@ -88,7 +88,7 @@ def extract(
     job = shared.extract_job(store, wishes, samples_per_unit=wishes["unit_samples"], break_lock=break_lock)
     engine, address, workers, minutes = (wishes[name] for name in ("engine", "address", "workers", "wait_minutes"))
     if minutes is not None and engine != "ray":
-        raise click.UsageError("--wait-minutes is for --engine ray.")
+        raise click.UsageError("--wait-minutes needs --engine ray.")
     elsewhere = None
     if not shared.is_local(engine, address):
         wait_seconds = None if minutes is None else 60 * minutes

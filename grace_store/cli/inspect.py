@@ -79,7 +79,7 @@ def inspect(
         raise click.UsageError("Give a SAMPLE or --vectors, and not both.")
     is_alone = neighbours is None and vectors is None
     if is_alone and (ignored := given(but=("store", "sample", "signal", "data", "as_json"))):
-        raise click.UsageError(f"{', '.join(ignored)} is for neighbours: give --neighbours with a number, too.")
+        raise click.UsageError(f"{', '.join(ignored)} needs --neighbours: give --neighbours N, too.")
     pool = shared.take_pool(store, settings, settings.pop("threads"))
     shown = {} if sample is None else gs.inspect(pool, sample)
     found = None

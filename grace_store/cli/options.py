@@ -31,7 +31,7 @@ class LocalPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):
-            self.fail(f"{value} is in a bucket, and only stores can be there. Give a local path.", param, ctx)
+            self.fail(f"{value} is in a bucket, but only stores can be in a bucket. Give a local path.", param, ctx)
         path: Any = super().convert(value, param, ctx)
         if self.formats:
             files.check_name(path, *self.formats)
@@ -46,7 +46,7 @@ class StorePlace(click.Path):
         if ctx is not None and "://" not in str(place) and Path(place).is_file():
             options, *arguments = ctx.command.collect_usage_pieces(ctx)
             order = " ".join(["grace-store", str(ctx.info_name), *arguments, options])
-            raise click.UsageError(f"{place} is a file, and the first argument is a store, a folder: {order}", ctx)
+            raise click.UsageError(f"{place} is a file, but the first argument must be a store, a folder: {order}", ctx)
         return place
 
 
@@ -236,7 +236,7 @@ def given_once(context: click.Context, parameter: click.Parameter, values: tuple
     The option is declared as multiple, because click silently takes the last value of other options.
     """
     if len(values) > 1:
-        raise click.UsageError(f"{parameter.opts[0]} is given {len(values)} times and takes one value.", context)
+        raise click.UsageError(f"{parameter.opts[0]} is given {len(values)} times: give it once.", context)
     return values[0] if values else None
 
 

@@ -137,11 +137,11 @@ def _take_groups(settings: dict[str, Any]) -> dict[str, Any]:
     within, how, by = (settings.pop(name) for name in ("within", "within_as", "group_by"))
     if within is None:
         if how is not None:
-            raise SettingError(f"--within-as {how} says how values are compared: give --within group, too")
+            raise SettingError(f"--within-as {how} needs --within: give --within group, too")
         return {"group_by": by}
     if within != GROUP and by is not None:
         raise SettingError(
-            f"--within {within} names the question already: leave --group-by out, or give --within group"
+            f"--within {within} already names the field of the question: leave --group-by out, or give --within group"
         )
     return {"within": how or "centred", "group_by": by if within == GROUP else within}
 

@@ -189,12 +189,12 @@ def _selection(settings: dict[str, Any], as_format: str) -> gs.Selection:
         asked["margin"] = asked["margin"] or 0.0
     elif asked["margin"] is not None:
         pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
-        raise SettingError(f"--margin is for pairs: give --as with one of {pairs}")
+        raise SettingError(f"--margin needs a format for pairs: give --as with one of {pairs}")
     if asked["diversity"] is not None:
         asked["diversity"] = DiversitySpec.parse(method=asked["diversity"], **diversity)
     elif lonely := only_given({**diversity, "duplicates": asked["duplicates"]}):
         option = {"num_clusters": "clusters"}.get(name := next(iter(lonely)), name)
-        raise SettingError(f"--{option} is for a diverse selection: give --diversity, too")
+        raise SettingError(f"--{option} needs --diversity: give --diversity, too")
     return gs.Selection.parse(**asked)
 
 

@@ -237,7 +237,7 @@ engine = stacked(
 def is_local(engine: str, address: str | None) -> bool:
     """Return whether the work runs on this machine. Refuse an address without a Ray cluster."""
     if address is not None and engine != "ray":
-        raise click.UsageError("--address names a Ray cluster: give --engine ray with it.")
+        raise click.UsageError("--address needs --engine ray: give --engine ray, too.")
     return engine == LOCAL
 
 

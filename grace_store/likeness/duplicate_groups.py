@@ -37,7 +37,7 @@ class ThresholdCount:
 def check_thresholds(threshold: float, floor: float) -> None:
     """Raise SettingError unless both are above 0 and at most 1, and the floor is not above the threshold."""
     if not 0 < threshold <= 1:
-        raise SettingError(f"threshold {threshold:g} is not between 0 and 1: it is a cosine, and copies have 1")
+        raise SettingError(f"threshold {threshold:g} is not between 0 and 1: the threshold is a cosine")
     if not 0 < floor <= threshold:
         raise SettingError(f"floor {floor:g} is not between 0 and the threshold {threshold:g}")
 
@@ -58,7 +58,7 @@ def choose_kept(group: IntArray, keep: Keep, *, value: FloatArray, num_tokens: I
     value keeps the highest value (NaN is lowest), shortest the fewest tokens, earliest the first sample.
     """
     if keep == "value" and np.isnan(value).all():
-        raise SettingError("to keep the sample with the highest value, give the scores that have the values")
+        raise SettingError("--keep value needs the values of the samples: give the scores")
     by_value = np.where(np.isnan(value), np.inf, -value)
     rank = {"value": by_value, "shortest": num_tokens, "earliest": np.zeros(len(group))}[keep]
     order = np.lexsort((np.arange(len(group)), rank, group))

@@ -27,9 +27,9 @@ from grace_store.values.ranking import balanced_order
 def greedy_orders(
     vectors: Float32Array, at: IntArray, cell: IntArray, trades: Sequence[tuple[Greedy, float]]
 ) -> list[IntArray]:
-    """Return an order of samples, given the best first, for each trade: a greedy method and its weight of diversity.
+    """Return one order of the samples for each trade. A trade is a greedy method and its weight of diversity.
 
-    at has the rows of the samples in vectors, cell has their cells.
+    at has the rows of the samples in vectors, the best sample first. cell has the cell of each sample.
     """
     utility = rank_utility(len(at))
     by_cell = np.split(np.argsort(cell, kind="stable"), np.cumsum(np.bincount(cell))[:-1])

@@ -37,7 +37,7 @@ each sample lacks a step weight above 0, (n,), so that all its steps have the sa
 def descriptor_named(name: str) -> Descriptor:
     """Return a descriptor by its name; raise SettingError if there is none of that name."""
     if name not in DESCRIPTORS:
-        raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
+        raise SettingError(f"unknown descriptor {name!r}: use one of {', '.join(DESCRIPTORS)}")
     return name
 
 

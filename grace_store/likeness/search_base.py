@@ -137,8 +137,8 @@ class Searching(ABC):
             self._has_warned = True
             self.listener(
                 Warned(
-                    f"Samples have more than {MANY_NEIGHBOURS} others above {self.floor:g}, which takes long. A higher "
-                    "--floor is quicker. So may be another --descriptor that separates samples better."
+                    f"Samples have more than {MANY_NEIGHBOURS} similar samples above {self.floor:g}, so the search "
+                    "takes long. A higher --floor is quicker. Another --descriptor may be quicker, too."
                 )
             )
 

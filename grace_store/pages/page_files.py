@@ -66,7 +66,7 @@ def load_plotly_js() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError:
-        raise MissingExtra(f"A report needs plotly, which is not installed. {how_to_install('report')}") from None
+        raise MissingExtra(f"A report needs plotly, but plotly is not installed. {how_to_install('report')}") from None
     text: str = get_plotlyjs()
     # A closing tag ends the element, even inside a string of the script.
     return text.replace("</script", "<\\/script")
@@ -108,12 +108,14 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
         import kaleido  # noqa: F401 - only to find out if it is installed
         from choreographer.errors import ChromeNotFoundError
     except ModuleNotFoundError:
-        raise MissingExtra(f"Figures as files need kaleido, which is missing. {how_to_install('report')}") from None
+        raise MissingExtra(
+            f"Figures as files need kaleido, but kaleido is not installed. {how_to_install('report')}"
+        ) from None
     try:
         return asyncio.run(_write(figures, folder))
     except ChromeNotFoundError:
         raise MissingExtra(
-            "Figures as files need Chrome or Chromium, and none was found. Install one (on Debian: "
+            "Figures as files need Chrome or Chromium, but neither was found. Install Chromium (on Debian: "
             "`apt-get install chromium`), or leave --figures out: the page alone does not need a browser."
         ) from None
 

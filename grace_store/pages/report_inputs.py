@@ -83,9 +83,9 @@ class ReportInputs:
         for table in tables:
             check_plan_of(table.note, store, table.what)
         if request.signals and any(table.has_step_scores for table in tables):
-            raise SettingError("--scores says by which signals it was scored: leave --signal out")
+            raise SettingError("the table of --scores names its signals: leave --signal out")
         if request.warmup is not None and read_recipe(request.warmup) is None:
-            raise DataError(f"{request.warmup} holds no warm-up; give the folder that `grace-store warmup` wrote.")
+            raise DataError(f"{request.warmup} has no warm-up. Give the folder that `grace-store warmup` wrote.")
         duplicates = None if request.duplicates is None else read_duplicates(request.duplicates)
         if duplicates is not None:
             check_plan_of(duplicates.note, store, f"table of duplicates {request.duplicates}")
@@ -119,10 +119,12 @@ class ReportInputs:
 
 def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:
     if len(paths) > MAX_SUBSETS:
-        raise DataError(f"{len(paths)} subsets are given, a page shows at most {MAX_SUBSETS}.")
+        raise DataError(f"{len(paths)} subsets are given, but a page shows at most {MAX_SUBSETS}. Give fewer subsets.")
     found = {}
     for path in paths:
         if (rows := selected_rows(store, path)) is None:
-            raise DataError(f"{path} has no {sidecar_of(path).name} beside it, as `grace-store select` writes it.")
+            raise DataError(
+                f"{path} has no {sidecar_of(path).name} beside it. Give a subset that `grace-store select` wrote."
+            )
         found[path.name if path.name not in found else str(path)] = rows
     return found

@@ -28,7 +28,7 @@ NUM_NEIGHBOURS_SHOWN = 5
 SEARCHED_AT_ONCE = 256
 MAX_LISTED_GROUPS, MAX_NAMED = 20, 6
 """Maximum number of listed groups, and of named samples in each group."""
-NO_FAISS = f"this needs faiss, which is not installed. {how_to_install('faiss')}"
+NO_FAISS = f"this needs faiss, but faiss is not installed. {how_to_install('faiss')}"
 MAX_POOL = 50_000
 """Maximum number of samples for which a page measures coverage. For more, run `grace-store diversity` once."""
 

@@ -241,8 +241,8 @@ def _joined(parts: Sequence[tuple[Array, BoolArray, BoolArray]], none: Array) ->
 
 def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> None:
     """Warn of samples with a zero descriptor, and of samples without weights."""
-    zero = "a descriptor of zeros, which is like no other: every cosine with it is 0."
-    unweighted = "no step with a score above 0: all steps weigh the same there."
+    zero = "a descriptor of zeros: its cosine with every other sample is 0."
+    unweighted = "no step with a score above 0: all steps have the same weight."
     for number, what in ((num_zero, zero), (num_unweighted, unweighted)):
         if number:
             listener(Warned(f"{counted(number, 'sample')} {'has' if number == 1 else 'have'} {what}"))
@@ -253,8 +253,8 @@ def _step_scores(scores: StepScored | None, store: Store) -> tuple[FloatArray, I
     assert scores is not None
     if scores.plan_sha256 != store.plan.digest():
         raise ResumeMismatch(
-            f"The {scores.what} was made from another plan than the one now in {store.location}. Give one of this "
-            "store."
+            f"The {scores.what} was made from another plan than the present plan of {store.location}. Give a "
+            "table of this store."
         )
     first = np.full(store.plan.num_samples, -1, dtype=np.int64)
     first[store.positions_of(scores.row)] = offsets_of(scores.num_steps)[:-1]
@@ -269,16 +269,19 @@ def _resolved(
     if view.per_sample:
         if named is not None or dimension is not None:
             raise SettingError(
-                f"signal {view.name!r} keeps one vector a sample, which is its only descriptor: leave --descriptor out"
+                f"signal {view.name!r} has one vector per sample, so there is no choice of descriptor: leave "
+                "--descriptor out"
             )
         return None
     chosen = named or points.DEFAULT_DESCRIPTOR
     if dimension is not None and chosen != "projected":
-        raise SettingError(f"only the descriptor projected has a dimension; {chosen} has that of the vectors")
+        raise SettingError(
+            f"only descriptor projected takes a dimension: leave the dimension out for descriptor {chosen}"
+        )
     if chosen != "weighted":
         return chosen
     if scores is None:
-        raise SettingError("the descriptor weighted weighs steps by their scores: give a scores table")
+        raise SettingError("descriptor weighted needs the scores of the steps: give a scores table")
     if not scores.has_step_scores:
         raise DataError(f"The {scores.what} has no step scores to weigh steps by: score by --method grace.")
     return chosen

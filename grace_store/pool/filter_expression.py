@@ -62,7 +62,7 @@ class FilterExpression:
         if len(text) > MAX_CHARACTERS:
             raise SettingError(f"--where has {len(text)} characters, more than {MAX_CHARACTERS}")
         if text != text.encode("utf-8", "replace").decode():
-            raise SettingError(f"--where {one_line(text)!r} has characters that are no text")
+            raise SettingError(f"--where {one_line(text)!r} has characters that are not valid text")
         self.text = text
         quoted = (match["name"] for match in _PARTS.finditer(text) if match["name"] is not None)
         # SQLite reads a name in double quotes as a text if there is no such column, so these columns exist first.
@@ -111,7 +111,9 @@ class FilterExpression:
             found = re.findall(rf"(?<!\w){re.escape(name)}(?!\w)", code, re.IGNORECASE)
             if len(written := dict.fromkeys([name, *found])) > 1:
                 both = " and ".join(list(written)[:2])
-                raise SettingError(f"--where has {both}, which SQL does not tell apart: write the field in one way")
+                raise SettingError(
+                    f"--where has {both}. SQL ignores upper and lower case: write the field in one way only"
+                )
 
     @contextmanager
     def _explained(self, engine: _Engine) -> Iterator[None]:

@@ -42,7 +42,9 @@ def to_pandas(
     if fields:
         found = columns_of_rows(opened, frame["row"].to_numpy(np.int64), fields, data)
         if taken := sorted(set(found) & set(frame.columns)):
-            raise SettingError(f"the field {', '.join(taken)} has the name of a column: read it with columns_of_rows")
+            raise SettingError(
+                f"the field {', '.join(taken)} has the same name as a column: read the field with columns_of_rows"
+            )
         frame = frame.assign(**found)
     return frame
 
@@ -99,7 +101,7 @@ def _columns(reader: SignalReader, asked: IntArray) -> tuple[IntArray, dict[str,
     """Return the done samples among the given ones, and their columns of the signal, with decoded vectors."""
     walk = reader.walk_units(lambda unit: _unit_columns(reader, unit, asked), asked, reader.threads(None))
     if not (parts := list(walk)):
-        raise SettingError(f"signal {reader.names[0]!r} has done none of the samples that were asked for")
+        raise SettingError(f"signal {reader.names[0]!r} has no finished sample among those given")
     samples, columns = zip(*parts, strict=True)
     return np.concatenate(samples), {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
 
@@ -121,4 +123,6 @@ def _imported(package: str, what: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise MissingExtra(f"{what} needs {package}, which is not installed. Run `pip install {package}`.") from None
+        raise MissingExtra(
+            f"{what} needs {package}, but {package} is not installed. Run `pip install {package}`."
+        ) from None

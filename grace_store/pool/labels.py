@@ -63,8 +63,9 @@ def resolve_labels(store: Store, asked: LabelsNote | None, kind: str | None, que
     if asked is None and known is None:
         fields = SampleRecords(store).spread(RECORDS_ASKED).field_names()
         raise SettingError(
-            f"Say which field of the records has labels: --label FIELD (whether a trace is right), or --first-wrong "
-            f"FIELD (its first wrong step). They have: {first_few(fields, FIELDS_SHOWN)}."
+            "Name the field of the records with the labels: --label FIELD (whether a trace is right), or "
+            "--first-wrong "
+            f"FIELD (its first wrong step). The records have the fields {first_few(fields, FIELDS_SHOWN)}."
         )
     if asked is None:
         assert known is not None
@@ -87,7 +88,7 @@ def read_labels(
     steps = [reader.read(value, num) for value, num in zip(found[note.field], num_steps, strict=True)]
     kept = [number for number, each in enumerate(steps) if each is not None]
     if not kept:
-        raise DataError(f"No sample has a label in {note.field!r} that can be used: {reader.trouble}.")
+        raise DataError(f"No sample has a usable label in field {note.field!r}: {reader.trouble}.")
     labels = [each for each in steps if each is not None]
     is_right = np.array([RIGHT if first < 0 else WRONG for _, first in labels])
     kinds = found[note.kind] if note.kind else [None] * len(steps)
@@ -167,8 +168,8 @@ def _right_from(note: LabelsNote, values: Sequence[object]) -> float:
     numbers = sorted({number for value in values if (number := _number(value)) is not None})
     if len(numbers) > 2:
         raise SettingError(
-            f"Field {note.field!r} has {len(numbers)} different numbers, from {numbers[0]:g} to {numbers[-1]:g}: say "
-            "from which one on a trace is right, with --threshold."
+            f"Field {note.field!r} has {len(numbers)} different numbers, from {numbers[0]:g} to {numbers[-1]:g}: give "
+            "the smallest number of a right trace with --threshold."
         )
     return numbers[-1] if len(numbers) == 2 else 0.5
 

@@ -148,9 +148,9 @@ def parse_names(text: str) -> list[str]:
     try:
         names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
     except csv.Error as error:
-        raise SettingError(f"{text!r} is no list of fields ({error})") from None
+        raise SettingError(f"{text!r} is not a list of fields ({error})") from None
     if not names or not all(names) or len(set(names)) < len(names):
-        raise SettingError(f"{text!r} is no list of different fields, such as source,level")
+        raise SettingError(f"{text!r} is not a list of different fields: write source,level for example")
     return names
 
 
@@ -204,7 +204,9 @@ def resolve_signals(store: Store, signals: Signals = None) -> SignalWeights:
         known = ", ".join(store.signal_names) or "none yet: run `grace-store extract`"
         raise UnknownName(f"{store.location} has no signal {', '.join(map(repr, unknown))} (there are: {known}).")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise SettingError(f"Signal {', '.join(map(repr, repeated))} is given twice: give each once, with its weight")
+        raise SettingError(
+            f"Signal {', '.join(map(repr, repeated))} is given twice: give each signal once, with its weight"
+        )
     for name, weight in pairs:
         if not (np.isfinite(weight) and weight > 0):
             raise SettingError(f"Signal {name!r} has weight {weight:g}: a weight is a number above 0")
@@ -297,7 +299,7 @@ class Pool:
     def signal(self) -> SignalView:
         """The one signal of the pool."""
         if len(names := self.weights.names) > 1:
-            raise UnknownName(f"One signal is wanted, and {len(names)} are given: {', '.join(names)}.")
+            raise UnknownName(f"Give one signal: {len(names)} are given, {', '.join(names)}.")
         return self.store.signal(names[0])
 
     def stepwise(self) -> tuple[list[str], list[str]]:
@@ -306,7 +308,7 @@ class Pool:
             return list(self.weights.names), []
         names = list(stepwise_signals(self.store))
         if not names:
-            raise UnknownName(f"{self.store.location} has no signal with steps yet; `grace-store extract` writes one.")
+            raise UnknownName(f"{self.store.location} has no signal with steps yet. Run `grace-store extract`.")
         return names, [name for name in self.store.signal_names if name not in names]
 
     def note(self, signals: SignalReader | None = None) -> PoolNote:

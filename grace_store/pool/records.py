@@ -302,7 +302,7 @@ def columns_of_rows(
     """Return fields of the records in some rows of the dataset, as columns in the order of the rows."""
     places, is_there = find_rows(store.column("sample_row"), row)
     if len(wrong := np.flatnonzero(~is_there)):
-        raise DataError(f"Row {int(row[wrong[0]])} of the dataset is no sample of {store.location}.")
+        raise DataError(f"Row {int(row[wrong[0]])} of the dataset is not a sample of {store.location}.")
     return SampleRecords(store, data, places).fields(fields)
 
 

@@ -64,7 +64,7 @@ def samples_at(
         view.require_unit_of(position)
         if (state := view.state(position)) != "done":
             who = f"Sample {rows.sample_id[0]!r} has no vectors in signal {view.name!r}"
-            raise DataError(f"{who}: it was set aside ({state}).")
+            raise DataError(f"{who}: the sample was set aside ({state}).")
         known = rows.sample_id[0], int(rows.row[0]), position, int(rows.num_steps[0])
         found.append(StoredSample(*known, view, texts))
     return found

@@ -176,9 +176,9 @@ class SignalReader:
         for view in self.views:
             if view.per_sample and not {"responses", "vectors"} & set(self.reads):
                 raise SettingError(
-                    f"Signal {view.name!r} of {view.store.location} has one vector a sample, so there are no steps to "
-                    "compare. It is for --method less, icons or cadc; `extract --kind gradient --per segment` makes "
-                    "one with steps."
+                    f"Signal {view.name!r} of {view.store.location} has one vector per sample, so there are no steps "
+                    "to compare. Use it with --method less, icons or cadc, or make a signal with steps with "
+                    "`extract --kind gradient --per segment`."
                 )
             for name in [each.name for each in view.arrays] if "vectors" in self.reads else self._array_names(view):
                 view.array(name)
@@ -198,9 +198,9 @@ class SignalReader:
         num_units = self.store.plan.num_units
         for view, units in zip(self.views, self.committed, strict=True):
             if len(units) < num_units and not partial:
-                end = ", or give --partial to score what is there." if may_be_partial else " first."
+                end = ", or give --partial to score the finished units." if may_be_partial else " first."
                 found = f"{view.store.location} has {len(units)} of {counted(num_units, 'unit')}"
-                remedy = f"Run the same `grace-store extract` to finish it{end}"
+                remedy = f"Run the same `grace-store extract` to finish the signal{end}"
                 raise Unfinished(f"Signal {view.name!r} of {found}. {remedy}")
 
     # ------------------------------------------------------------ walking

@@ -66,13 +66,12 @@ def score_in_groups(
         num_alone=int(np.count_nonzero(is_alone)),
     )
     if len(row) and not note.num_compared:
-        same, remedy = f"with the same {by!r}", "give another --group-by, or none for the same prompt and images"
+        same = f"with the same {by!r}"
+        remedy = "Give another --group-by, or leave --group-by out to compare traces with the same prompt and images"
         if by is None:
-            same, remedy = "with the same prompt and images", "name the field of the records that says the question"
-            remedy += ": --group-by"
-        raise SettingError(
-            f"no question of {store.location} has two traces ({same}) to compare, among those with a value; {remedy}"
-        )
+            same = "with the same prompt and images"
+            remedy = "Name the field of the records that identifies the question, with --group-by"
+        raise SettingError(f"no question of {store.location} has two traces {same} that both have a value. {remedy}")
     scored = scoring.note.model_copy(update={"groups": note})
     told = (*(scored.notes or ()), groups_in_words(scored))
 

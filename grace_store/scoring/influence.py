@@ -128,7 +128,10 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
     method = METHODS[spec.method]
     assert isinstance(method, InfluenceMethod)
     if targets is None:
-        raise SettingError(f"--method {spec.method} scores by the influence on a target set: give its store, --targets")
+        raise SettingError(
+            f"--method {spec.method} scores by the influence on a target set: give the store of the target set with "
+            "--targets"
+        )
     store = targets.open()
     pairs = pair_signals(pool.store, store, method, pool.signals, targets.signals)
     reader = SignalReader(pool.store, pairs.weights.names, pool.wanted, reads=("vectors",))

@@ -36,7 +36,7 @@ class NamedSignal(SignalNote):
 
 def _openable(place: str) -> str:
     if "\0" in place:
-        raise SettingError("store is not a place that can be opened")
+        raise SettingError("store is not a path or an address that can be opened")
     return place
 
 
@@ -139,7 +139,7 @@ class ScoresNote(StoreNote):
             return self
         wanted = ("checkpoints", "weights_from", "targets", "influence_of")
         if missing := [name for name in wanted if getattr(self, name) is None]:
-            raise SettingError(f"{', '.join(missing)} is missing, which a table by {self.spec.method} has")
+            raise SettingError(f"{', '.join(missing)} is missing: every table by method {self.spec.method} has this")
         for name in self.checkpoints or ():
             if name not in self.signals or name not in (self.targets.signals if self.targets else {}):
                 raise SettingError(f"checkpoint {name!r} is not among the signals")
@@ -284,6 +284,10 @@ def check_plan_of(note: StoreNote | TargetsNote | PoolNote, store: "Store", what
     if note.plan_sha256 != store.plan.digest():
         what = what or (note.words.partition(" ")[2] if isinstance(note, StoreNote) else "file")
         belongs = (
-            "Make it again" if note.store == store.location else f"It belongs to {note.store}: give one of this store"
+            f"Make the {what} again"
+            if note.store == store.location
+            else f"The {what} belongs to {note.store}: give a file of this store"
         )
-        raise ResumeMismatch(f"The {what} was made from another plan than the one now in {store.location}. {belongs}.")
+        raise ResumeMismatch(
+            f"The {what} was made from another plan than the present plan of {store.location}. {belongs}."
+        )

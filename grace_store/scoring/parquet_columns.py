@@ -85,14 +85,14 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], maker: str) -> pa
     """Return columns of a file, cast to these types, or raise DataError."""
     there = set(read_header(path, maker).names)
     if missing := [name for name in kinds if name not in there]:
-        raise not_made_by(path, maker, f"it has no column {', '.join(missing)}")
+        raise not_made_by(path, maker, f"the table has no column {', '.join(missing)}")
     try:
         # Unlike pq.read_table, ParquetFile adds no columns from the path, and does not import pandas.
         with pq.ParquetFile(path) as file:
             table = file.read(columns=list(kinds))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
-            f"{path} is damaged ({arrow_words(error)}). Make it again with `grace-store {maker}`."
+            f"{path} is damaged ({arrow_words(error)}). Make the file again with `grace-store {maker}`."
         ) from None
     columns = []
     for name, kind in kinds.items():

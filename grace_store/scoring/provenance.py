@@ -70,8 +70,8 @@ def open_made_from(note: StoreNote | TargetsNote, moved: StoreLike | None, what:
         return Store.open(note.store)
     except NotAStore:
         raise NotAStore(
-            f"The {what} was made from {note.store}, where there is no store any more. If it moved, give its new place "
-            f"with {option}."
+            f"The {what} was made from {note.store}, but there is no store there now. If the store moved, "
+            f"give its new path with {option}."
         ) from None
 
 
@@ -82,7 +82,7 @@ def check_signals_of(signals: Mapping[str, SignalNote], store: Store) -> None:
         view = store.signal(name)
         if view.signal.identity() != then.sha256:
             raise ResumeMismatch(
-                f"Signal {name!r} of {store.location} is another one than the scores were made from. Score it again."
+                f"Signal {name!r} of {store.location} is not the signal that the scores were made from. Score again."
             )
         num_units = len(view.committed_units())
         if num_units != then.num_units:
@@ -188,7 +188,7 @@ def check_results(
     given = [path for path in targets if path is not None]
     for number, path in enumerate(given):
         if any(overlaps(path, other) for other in given[:number]):
-            raise SettingError(f"{path} would be written twice: give each file a name of its own")
+            raise SettingError(f"{path} would be written twice: give each file a different name")
     check_outputs(given, [*sources, *((path, "which is read for it") for path in inputs if path is not None)])
 
 

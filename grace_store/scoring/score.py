@@ -153,7 +153,9 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
     has_group_target = isinstance(request.spec, ScoreSpec) and request.spec.target == "group"
     if request.within is None and not has_group_target:
         if request.group_by is not None:
-            raise SettingError("--group-by says what a question is: give --within group or --target group with it")
+            raise SettingError(
+                "--group-by names the field that identifies a question: also give --within group or --target group"
+            )
         return _prepare_method(pool, request, None, listener)
     group = np.full(store.plan.num_samples, -1)
     group[pool.positions] = pool.questions()
@@ -165,7 +167,9 @@ def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, l
     """Return the scoring by the method of a request; raise SettingError if the request is impossible."""
     spec, method = request.spec, METHODS[request.spec.method]
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
-        raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
+        raise SettingError(
+            "custom_history replaces the history of method grace: use method grace, and leave history out of the spec"
+        )
     if isinstance(method, InfluenceMethod):
         from grace_store.scoring.influence import prepare_influence  # no other method reads targets
 
@@ -173,7 +177,7 @@ def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, l
         return prepare_influence(pool, cast(InfluenceSpec, spec), request.targets, listener)
     if request.targets is not None:
         takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
-        raise SettingError(f"a target set is for the methods {', '.join(takers)}: leave it out")
+        raise SettingError(f"only methods {', '.join(takers)} use a target set: leave the target set out")
     return _score_blocks(pool, spec, request.custom_history, group, listener)
 
 
@@ -187,10 +191,10 @@ def replay(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreRun:
-    """Score again exactly as a table was scored, from the same store or a copy of that store.
+    """Score a store, or a copy of the store, again with the settings of a table.
 
-    targets gives the new paths of the target set and its data; all its other fields come from the table. data gives
-    the new paths of the dataset, which a table with a filter needs.
+    targets gives the new paths of the target set and its data. All other settings of the target set come from the
+    table. data gives the new paths of the dataset. Only tables with a filter need data.
     """
     note = read_scores_note(table)
     what = f"table of scores {table}"
@@ -200,7 +204,9 @@ def replay(
     if note.targets is None and targets is not None:
         raise SettingError(f"{table} was scored without a target set: leave --targets and --target-data out")
     if note.custom_history is not None and note.custom_history.weights is None:
-        raise SettingError(f"{table} was scored with a history function given from Python; give it again there.")
+        raise SettingError(
+            f"{table} was scored with a history function from Python: score again from Python with the same function."
+        )
     request = replace(request_of(note, targets), data=data)
     return score(opened, request, out=out, threads=threads, listener=listener)
 
@@ -245,7 +251,8 @@ def _score_blocks(
     if whole and len(whole) < len(weights.names):
         others = ", ".join(name for name in weights.names if name not in whole)
         raise SettingError(
-            f"signal {', '.join(whole)} has one vector a sample and {others} one a segment: score either kind alone"
+            f"signal {', '.join(whole)} has one vector per sample, signal {others} one vector per segment: score "
+            "them apart"
         )
     reader = SignalReader(pool.store, weights.names, pool.wanted, reads)
     reader.check_complete(partial=pool.partial)

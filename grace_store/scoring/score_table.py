@@ -219,9 +219,7 @@ class ScoreTable(NotedTable[ScoresNote]):
         scored = list(self.note.signals)
         if len(scored) != 1:
             place = self.path.name if self.path else "the table"
-            raise SettingError(
-                f"{place} was scored from {', '.join(scored)}: name the signal whose vectors are meant, with --signal"
-            )
+            raise SettingError(f"{place} was scored from {', '.join(scored)}: name one signal with --signal")
         return scored[0]
 
     def flat(self, name: str) -> Array:

@@ -54,12 +54,13 @@ def pair_signals(
     resolve_signals(pool, names)
     if method.max_checkpoints is not None and len(names) > method.max_checkpoints:
         raise SettingError(
-            f"{method.name.upper()} looks at one checkpoint, and {len(names)} signals are given: give one --signal"
+            f"{method.name.upper()} uses one checkpoint, but {len(names)} signals are given: give one --signal"
         )
     _check_suitable([pool.signal(name) for name in names], method)
     if target_signals and len(target_signals) != len(names):
         raise SettingError(
-            f"{len(target_signals)} --target-signal for {len(names)} --signal: give one for each, in order, or none"
+            f"{len(target_signals)} --target-signal for {len(names)} --signal: give one --target-signal for each "
+            "--signal, in the same order, or no --target-signal"
         )
     wanted = tuple(target_signals or (_counterpart(pool.signal(name), targets, method) for name in names))
     if missing := [name for name in wanted if name not in targets.signal_names]:
@@ -84,11 +85,11 @@ def _named(pool: Store, signals: Signals) -> tuple[list[str], list[float | None]
         found = [name for name in pool.signal_names if pool.signal(name).signal.spec.is_per_sample]
         if len(found) == 1:
             return found, [None]
-        what, named, remedy = "several signals", ", ".join(found), "Say which with --signal."
+        what, named, remedy = "several signals", ", ".join(found), "Name one with --signal."
         if not found:
             what, remedy = "no signal", "`grace-store extract --kind gradient` writes one."
             named = f"there are: {', '.join(pool.signal_names) or 'none yet'}"
-        raise UnknownName(f"{pool.location} has {what} with one gradient a sample ({named}). {remedy}")
+        raise UnknownName(f"{pool.location} has {what} with one gradient per sample ({named}). {remedy}")
     if isinstance(signals, Mapping):
         return list(signals), list(signals.values())
     both = [name_and_weight(pool, text) for text in ([signals] if isinstance(signals, str) else signals)]
@@ -101,12 +102,12 @@ def _counterpart(ours: SignalView, targets: Store, method: InfluenceMethod) -> s
         return ours.name
     others = [targets.signal(name) for name in targets.signal_names]
     if not others:
-        raise UnknownName(f"The target store {targets.location} has no signal yet; `grace-store extract` writes one.")
+        raise UnknownName(f"The target store {targets.location} has no signal yet. Run `grace-store extract`.")
     fitting = [theirs.name for theirs in others if not _obstacles(ours, theirs, method)]
     if len(fitting) > 1:
         raise UnknownName(
-            f"Several signals of {targets.location} fit {ours.name} ({', '.join(fitting)}). Say which with "
-            "--target-signal, one for each --signal."
+            f"Several signals of {targets.location} fit {ours.name} ({', '.join(fitting)}). Give one "
+            "--target-signal for each --signal."
         )
     if not fitting:
         # Name only the nearest signals: the faults of an unrelated checkpoint help nobody.
@@ -123,7 +124,8 @@ def _weights(
     if said and len(said) < len(names):
         silent = ", ".join(repr(name) for name in names if name not in said)
         raise SettingError(
-            f"signal {silent} has no weight and others have: give every --signal one (its learning rate)"
+            f"signal {silent} has no weight, but other signals have one: give every --signal its learning rate as "
+            "weight"
         )
     if said:
         return resolve_signals(pool, said), "given"
@@ -133,8 +135,8 @@ def _weights(
         return SignalWeights(dict.fromkeys(names, 1.0)), "equal"
     if unmoved := [name for name, rate in recorded.items() if not rate > 0]:
         raise SettingError(
-            f"signal {', '.join(map(repr, unmoved))} recorded a learning rate of 0, so it would not count: leave it "
-            "out, or give every --signal a weight"
+            f"signal {', '.join(map(repr, unmoved))} recorded a learning rate of 0, so this signal would have no "
+            "influence: leave the signal out, or give every --signal a weight"
         )
     return SignalWeights(recorded), "learning_rate"
 
@@ -150,11 +152,11 @@ def _check_suitable(signals: Sequence[SignalView], method: InfluenceMethod) -> N
         return
     pool = signals[0].store
     others = [name for name in pool.signal_names if not _unsuitable(pool.signal(name), method, is_target=False)]
-    known = f"it has {', '.join(others)}" if others else "it has none yet"
+    known = f"suitable: {', '.join(others)}" if others else "no signal is suitable yet"
     listed = "\n  ".join(lines)
     raise TargetMismatch(
-        f"{method.name.upper()} cannot score {pool.location} by these signals:\n  {listed}\nName others that do with "
-        f"--signal ({known}), or extract such a signal of the pool."
+        f"{method.name.upper()} cannot score {pool.location} by these signals:\n  {listed}\nName suitable signals with "
+        f"--signal ({known}), or extract a suitable signal of the pool."
     )
 
 

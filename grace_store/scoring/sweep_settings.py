@@ -107,11 +107,11 @@ def sweep_of(
         spec = SweepSpec.parse(grid=[{**axes, **({"signal": signals} if signals else {})}])
     elif axes:
         given = ", ".join(f"--{name}" for name in axes)
-        raise SettingError(f"--grid says it all: leave out {given}, or write it in {grid}")
+        raise SettingError(f"--grid and {given} cannot be combined: leave {given} out, or write the values in {grid}")
     else:
         spec = load_grid(grid)
         if signals and any(each.signal for each in spec.grid):
-            raise SettingError(f"{grid} names signals itself: leave out --signal, or write it there")
+            raise SettingError(f"{grid} already names signals: leave --signal out, or change the signals in the file")
         if signals:
             grids = [each.model_dump() | {"signal": signals} for each in spec.grid]
             spec = SweepSpec.parse(**spec.model_dump() | {"grid": grids})
@@ -129,7 +129,7 @@ def resolve_settings(
                 setting = Setting(spec, weights)
                 found.setdefault(setting.name, setting)
     if len(found) > MAX_SETTINGS:
-        raise SettingError(f"the sweep has {len(found)} settings, at most {MAX_SETTINGS} are compared: use fewer grids")
+        raise SettingError(f"the sweep has {len(found)} settings, at most {MAX_SETTINGS} are allowed: use fewer grids")
     return list(found.values())
 
 
@@ -154,9 +154,11 @@ def _with_steps(store: Store, choice: str, listener: Listener) -> list[str]:
     skipped = [name for name in store.signal_names if store.signal(name).per_sample]
     names = [name for name in store.signal_names if name not in skipped]
     if not names:
-        raise SettingError(f"every signal of {store.location} has one vector a sample, and no steps to score")
+        raise SettingError(
+            f"every signal of {store.location} has one vector per sample, so there are no steps to score"
+        )
     if skipped:
-        listener(Note(f"--signal {choice} leaves out {', '.join(skipped)}: one vector a sample, no steps to score."))
+        listener(Note(f"--signal {choice} leaves out {', '.join(skipped)}: one vector per sample, no steps to score."))
     return names
 
 

@@ -86,7 +86,7 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
     """Return the subtasks of a target store: by a field of its records, or one for each file of its plan."""
     if targets.subtasks is None:
         if targets.data:
-            raise SettingError("--target-data is read only for --subtasks: files are subtasks by their names alone")
+            raise SettingError("only --subtasks needs --target-data: give --subtasks, or leave --target-data out")
         names = name_files([Path(file.path) for file in store.plan.files])
         stems = [Path(name.removesuffix(".gz").removesuffix(".zst")).stem for name in names]
         # If two files share a stem, the names hold as much of their paths as tells files apart.
@@ -101,8 +101,8 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
     if empty:
         ids = first_few(store.column("sample_id")[empty].tolist(), NAMED_IN_A_SENTENCE)
         raise SettingError(
-            f"{len(empty)} of {len(values)} target samples have no {targets.subtasks!r} ({ids}): every target sample "
-            "needs a subtask"
+            f"{len(empty)} of {len(values)} target samples have no field {targets.subtasks!r} ({ids}): every target "
+            "sample needs a subtask"
         )
     # Values are compared as text: 1 and "1" are the same subtask.
     numbers: dict[str, int] = {}
@@ -126,7 +126,7 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
         named = first_few(lost, NAMED_IN_A_SENTENCE)
         raise SettingError(
             f"every target record of subtask {named} was set aside (`grace-store status {store.location}` "
-            "says why): leave the subtask out of the target set, or mend its records"
+            "says why): leave the subtask out of the target set, or correct its records"
         )
     means, num_zero = [], 0
     for number in signals_of:

@@ -106,9 +106,9 @@ def read_weights(path: str | Path) -> WeightTable:
         raise not_made_by(path, note.maker, "weight has lists without exactly one entry for each step")
     flat = pc.list_flatten(table["weight"])
     if flat.null_count or not pc.all(pc.and_(pc.is_finite(flat), pc.greater_equal(flat, 0.0)), min_count=0).as_py():
-        raise not_made_by(path, note.maker, "some weights are no numbers from 0 on")
+        raise not_made_by(path, note.maker, "some weights are negative or not a number")
     if len(pc.unique(table["row"])) < len(table):
-        raise not_made_by(path, note.maker, "a row of the dataset stands there twice")
+        raise not_made_by(path, note.maker, "a row of the dataset is there twice")
     return WeightTable(table, note, path)
 
 

@@ -90,7 +90,7 @@ def is_store(given: str | Path) -> bool:
 def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
     has_vectors = store if store.signal_names else None
     if has_vectors is None:
-        listener(Warned(f"{store.location} has no signal yet, so only its texts are compared."))
+        listener(Warned(f"{store.location} has no signal yet, so only texts are compared with this store."))
     spec = store.plan.spec
     try:
         with open_dataset(store) as dataset:
@@ -98,7 +98,7 @@ def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
     except DataError as error:
         if has_vectors is None:
             raise
-        listener(Warned(f"{error}\nSo only vectors are compared with {store.location}, and no texts."))
+        listener(Warned(f"{error}\nOnly vectors are compared with {store.location}, no texts."))
         num_items = store.plan.num_samples
         return ReadBenchmark(
             store.location, [], num_items, store.plan.num_records - num_items, store.plan.digest(), store
@@ -147,7 +147,7 @@ def contamination(
     _check_used(benchmarks, vectors_only, {"format": format, "map": map})
     cosine = DEFAULT_THRESHOLD if threshold is None else threshold
     if not 2 <= ngram <= 100:
-        raise SettingError(f"A run of {ngram} words is not between 2 and 100 words long")
+        raise SettingError(f"--ngram {ngram} is not between 2 and 100 words")
     for name, value in (("share", share), ("threshold", cosine)):
         if not 0 < value <= 1:
             raise SettingError(f"--{name} {value:g} is not above 0 and at most 1")
@@ -198,11 +198,11 @@ def _check_used(
     )
     if of_vectors and True not in kinds:
         raise SettingError(
-            f"{of_vectors}: only texts are compared with files. Leave that out, or give as a benchmark a store "
+            f"{of_vectors} needs a store as benchmark. Leave {of_vectors} out, or give a store as benchmark "
             "that was extracted with the same model."
         )
     if of_files and False not in kinds:
-        raise SettingError(f"{of_files}: a store knows how its own records are read. Leave that out.")
+        raise SettingError(f"{of_files} is only for files, but every benchmark is a store. Leave {of_files} out.")
 
 
 # ---------------------------------------------------------------- texts
@@ -228,7 +228,7 @@ def _text_rows(
             start += len(block)
             if start == len(block) and len(row) > start:
                 left = (time.monotonic() - began) * (len(row) - start) / start
-                listener(Note(f"Texts take about {duration(left)}."))
+                listener(Note(f"The comparison of texts takes about {duration(left)}."))
             listener(Progressed(f"Searching: {start} of {len(row)} samples compared.", start, len(row)))
 
 
@@ -257,7 +257,10 @@ def _comparable_signal(ours: SignalView, benchmark: Store) -> SignalView:
         return same[0]
     if len(fitting) > 1:
         names = ", ".join(each.name for each in fitting)
-        raise UnknownName(f"Several signals of {benchmark.location} fit {ours.name} ({names}): leave all but one out.")
+        raise UnknownName(
+            f"Several signals of {benchmark.location} fit {ours.name} ({names}). Keep only one of these signals in "
+            "the benchmark store."
+        )
     if not fitting:
         nearest = min(obstacles, key=lambda name: len(obstacles[name]))
         raise TargetMismatch(

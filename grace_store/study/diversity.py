@@ -161,7 +161,7 @@ def _compared(
     """Return the filtered pool and table, the ratios of the best samples, and the subsets to measure."""
     table = read_scores(scores, steps=False) if isinstance(scores, (str, Path)) else scores
     if table is None and (ratio or has_curve):
-        raise SettingError("a ratio or a curve needs values: give --scores")
+        raise SettingError("--ratio and --curve need the values of the samples: give --scores")
     pool = Pool.of(pool, where=keep_samples(pool.store, pool.where, table, pool.data))
     table = table if table is None or pool.kept is None else table.among(pool.rows)
     shares = [*ratio] or (["0.2"] if table is not None and (has_curve or not subsets) else [])

@@ -42,7 +42,9 @@ class DiversityMeasure:
         self._pool, self._clusters, self._num_random, self._seed = pool, clusters, num_random, seed
         self._alive = np.flatnonzero(clusters.label >= 0)
         if not len(self._alive):
-            raise DataError(f"No sample of {pool.made_by['store']} has a direction, so nothing can be compared.")
+            raise DataError(
+                f"No sample of {pool.made_by['store']} has a vector other than zero, so nothing can be compared."
+            )
         self.random: dict[int, dict[str, Estimate | float]] = {}
         """Measures of random subsets by their size: mean, p5 and p95."""
 

@@ -29,10 +29,10 @@ def evaluate(
     runs = with_items((run for path in results for run in read_results(path)), counts)
     reference = _find_full(runs, full, counts)
     if unknown := [name for name in counts if name not in reference.entries]:
-        raise SettingError(f"--items {unknown[0]} is none of the entries: {', '.join(reference.entries)}")
+        raise SettingError(f"unknown entry {unknown[0]} in --items: use one of {', '.join(reference.entries)}")
     others = [run for run in runs if run is not reference]
     if not others:
-        raise SettingError(f"there is no run besides {reference.name} to compare with it")
+        raise SettingError(f"{reference.name} is the only run: give another run to compare with {reference.name}")
     averages = [relative_average(run, reference, seed=seed) for run in others]
     names = _told_apart([run.name for run in others])
     told = enumerated([f"{average.text(1)} for {name}" for name, average in zip(names, averages, strict=True)])
@@ -167,10 +167,10 @@ def _check_comparable(subset: Results, full: Results) -> None:
             f"{subset.name} and {full.name} have different entries"
             + (f"; {subset.name} lacks {', '.join(missing)}" if missing else "")
             + (f"; {full.name} lacks {', '.join(extra)}" if extra else "")
-            + ". An average over different benchmarks compares nothing."
+            + ". Averages over different benchmarks cannot be compared."
         )
     if zero := [name for name, entry in full.entries.items() if entry.score == 0]:
-        raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so nothing can be relative to it.")
+        raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so a relative score is not possible.")
     pairs = {name: (subset.entries[name], entry) for name, entry in full.entries.items()}
     if differ := [name for name, (ours, theirs) in pairs.items() if _differ(ours.num_items, theirs.num_items)]:
         raise DataError(
@@ -209,7 +209,7 @@ def _draws(entry: Entry, count: int | None, name: str, generator: np.random.Gene
     differs from the number of questions asked.
     """
     if entry.score > 100:
-        raise DataError(f"{name} is {entry.score:g}, no percentage, so its number of questions gives no interval.")
+        raise DataError(f"{name} is {entry.score:g}, not a percentage, so the number of questions gives no interval.")
     rate = entry.score / 100
     number = rate * (1 - rate) / (entry.stderr / 100) ** 2 if entry.stderr and 0 < rate < 1 else count
     assert number is not None, "other entries count as exact"

@@ -77,7 +77,9 @@ def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listen
     settings, pool = settings or FidelitySettings(), Pool.of(pool)
     view = pool.signal
     if view.signal.spec.kind != "proxy":
-        raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is measured for a proxy signal")
+        raise SettingError(
+            f"signal {view.name!r} holds gradients: fidelity is measured only for proxy signals. Give a proxy signal"
+        )
     budget(settings.ratio, 0)  # raises SettingError if this is not a ratio
     reader = SignalReader(pool.store, (view.name,), pool.wanted, reads=())
     positions, true = _gradients(pool, _choose(reader, settings.samples, settings.seed), settings, listener)

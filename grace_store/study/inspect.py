@@ -142,9 +142,9 @@ def neighbours(
     the step scores for the descriptor weighted come from scores; without scores, values are GRACE's default scores.
     """
     if count < 1:
-        raise SettingError(f"{count} neighbours are below 1")
+        raise SettingError(f"--neighbours {count} is below 1")
     if seed is not None and descriptor != "projected":
-        raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
+        raise SettingError("only --descriptor projected uses a seed: leave --seed out")
     pool = Pool.of(pool)
     if scores is not None:
         check_plan_of(scores.note, pool.store, scores.what)
@@ -166,7 +166,7 @@ def neighbours(
     points, cosines = (each[0] for each in nearest.found())
     there = points >= 0
     if not there.all() or len(points) < count:
-        listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with."))
+        listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with this sample."))
     places = [*([] if place is None else [place]), *points[there].tolist()]
     rows, missing_text = _rows(samples_at(reader.view, places, pool.data), scores, has_steps=not reader.view.per_sample)
     asked: Mapping[str, Cell] = rows.pop(0) if place is not None else {}
@@ -219,12 +219,12 @@ def read_vectors(path: str | Path) -> Float32Array:
     try:
         vectors = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{path} is not there; --vectors takes an array in the .npy format.") from None
+        raise DataError(f"{path} does not exist. --vectors takes a file in the .npy format.") from None
     except (OSError, ValueError, EOFError) as error:
         # The message of numpy for another kind of file recommends to allow pickles, which is unsafe.
         why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         raise DataError(
-            f"{path} cannot be read as an array of numbers in the .npy format{why}; `numpy.save` writes one."
+            f"{path} cannot be read as an array of numbers in the .npy format{why}. Write the array with `numpy.save`."
         ) from None
     if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "fiu":
         raise DataError(f"{path} does not hold one array of numbers.")
@@ -242,9 +242,11 @@ def _descriptor_of(reader: DescriptionReader, place: int) -> Float32Array:
     found = np.flatnonzero(block.sample == place)
     if not len(found):
         state = reader.view.state(place)
-        raise DataError(f"The sample has no vectors in signal {reader.view.name!r}: it was set aside ({state}).")
+        raise DataError(
+            f"The sample has no vectors in signal {reader.view.name!r}: the sample was set aside ({state})."
+        )
     if block.is_zero[found[0]]:
-        raise DataError("The sample's descriptor is zero: no other sample is nearer to it than any other.")
+        raise DataError("The sample's descriptor is zero, so all other samples are equally near.")
     return np.asarray(block.vector[found], dtype=np.float32)
 
 
@@ -261,7 +263,7 @@ def _descriptor_of_trace(reader: DescriptionReader, vectors: Float32Array) -> Fl
         raise DataError("The vectors hold numbers that are not finite.")
     vector, is_zero, _ = reader.describe_trace(vectors)
     if is_zero[0]:
-        raise DataError("The vectors make a descriptor of zeros: no sample is nearer to it than any other.")
+        raise DataError("The descriptor of these vectors is zero, so all samples are equally near.")
     return vector
 
 

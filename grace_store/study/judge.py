@@ -95,7 +95,7 @@ class JudgeSettings(Settings):
         if len(given) > 1:
             raise SettingError("Give one of --label, --first-wrong and --wrong-steps.")
         if self.threshold is not None and self.label is None:
-            raise SettingError("--threshold is for the numbers of --label: give both or neither.")
+            raise SettingError("--threshold needs --label: give both or neither.")
         return next((LabelsNote(field=name, says=says, threshold=self.threshold) for says, name in given.items()), None)
 
 
@@ -109,7 +109,7 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     labels = read_labels(pool.store, note, _chosen(reader, pool, settings), pool.data)
     if labels.num_left_out:
         what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
-        listener(Warned(f"{what} in {note.field!r} left out."))
+        listener(Warned(f"{what} in field {note.field!r} left out."))
     columns = {view.name: _read(view, labels.position, pool.threads, listener) for view in reader.views}
     sizes = next(iter(columns.values()))  # steps and tokens, which all signals share
     row = pool.store.column("sample_row")[labels.position].astype(np.int64)
@@ -122,7 +122,7 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         numbers |= {f"num_right_{items.of}": items.num_right, f"num_wrong_{items.of}": items.num_wrong}
         numbers |= {"num_questions": items.num_questions}
         tables |= _tables(items, note)
-    left_out = f"Left out, with one vector a sample and no steps: {', '.join(skipped)}."
+    left_out = f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."
     return Finding(
         study="judge",
         pool=pool.note(reader),
@@ -179,7 +179,7 @@ def _chosen(reader: SignalReader, pool: Pool, settings: JudgeSettings) -> IntArr
     if not len(done):
         names = ", ".join(reader.names)
         raise SettingError(
-            f"No sample of {reader.store.location} is done in all of {names}. Judge fewer: --signal NAME."
+            f"No sample of {reader.store.location} is done in all signals: {names}. Name fewer signals with --signal."
         )
     if len(done) <= settings.samples:
         return done
@@ -351,7 +351,9 @@ def _check_labels(items: LabelledItems, what: str, field: str) -> None:
     num_wrong = len(items.is_right) - num_right
     if not num_right or not num_wrong:
         side = "right" if num_right else "wrong"
-        raise DataError(f"All {len(items.is_right)} {what} are {side} by {field!r}: there is nothing to tell apart.")
+        raise DataError(
+            f"All {len(items.is_right)} {what} are {side} by field {field!r}. Both right and wrong {what} are needed."
+        )
     if min(num_right, num_wrong) < FEWEST_LABELS:
         raise DataError(
             f"Field {field!r} has {num_right} right and {num_wrong} wrong {what}: of either, at least "

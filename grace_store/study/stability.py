@@ -80,7 +80,7 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
     by_storage = _by_storage(view, table, settings, pool.threads)
     by_chance = jaccard_by_chance(num_samples, count)
     chosen = f"{count} chosen of {counted(num_samples, 'sample')}"
-    notes = [f"Left out, with one vector a sample and no steps: {', '.join(skipped)}."] if skipped else []
+    notes = [f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."] if skipped else []
     if not others:
         remedy = "To add one: `warmup --seed 1 --out other`, then `extract --adapter other`."
         notes.append(f"There is no other signal with steps to compare with. {remedy}")

@@ -218,13 +218,13 @@ def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Even
     _hear(said, listener, failures)
     codes = [worker.exitcode for worker in workers]
     if stop.is_set():
-        raise Interrupted("Stopped; what was trained is kept. Run the same command again to go on.")
+        raise Interrupted("Stopped. Finished trainings are kept. Run the same command again to go on.")
     if any(codes):
         told = " ".join(failures) or f"Exit codes: {', '.join(map(str, codes))}."
         if is_over():
             listener(Warned(f"{told} The other workers did all trainings."))
             return
-        raise WorkerDied(f"{told} What was trained is kept: run the same command again.")
+        raise WorkerDied(f"{told} Finished trainings are kept. Run the same command again.")
 
 
 def _hear(said: Any, listener: Listener, failures: list[str]) -> None:

@@ -43,7 +43,7 @@ def subset_files(out: Path, request: TrialRequest, begun: TrialPlan | None) -> l
     if not files and begun is not None:
         files = [(Path(each.path), Path(each.weights) if each.weights else None) for each in begun.subsets]
     if not files:
-        raise SettingError(f"{out} has no trial yet; give the subsets to try, as `grace-store select` writes them.")
+        raise SettingError(f"{out} has no trial yet. Give subsets that `grace-store select` wrote.")
     return files
 
 
@@ -60,7 +60,7 @@ def read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
         check_unchanged(path, note)
         if note.rejected_rows is not None:
             raise DataError(
-                f"{path} holds pairs of traces, and a trial would train on the better trace of each pair alone. Select "
+                f"{path} holds pairs of traces. A trial would train only on the better trace of each pair. Select "
                 "again with another --as than pairs, and try that subset."
             )
     return notes
@@ -84,7 +84,7 @@ def open_subsets_store(
     moved = request.store or (begun.origin["store"] if begun else None)
     if not notes:
         if moved is None:
-            raise SettingError(f"{path} does not say which store it was chosen from; give the store, too.")
+            raise SettingError(f"{path} does not name its store: give the store, too.")
         return Store.open(moved), None
     noted, note = next(iter(notes.items()))
     store = open_made_from(note.scores, moved, f"subset {noted}", "STORE")
@@ -110,9 +110,9 @@ def open_held_out(
         lost = f"{plan.num_records - plan.num_samples} of {counted(plan.num_records, 'record')}"
         return planned, [f"{Path(place).name}: {lost} are set aside, and no model is measured on them ({reasons})."]
     if request.format is not None or request.map is not None:
-        why = "the pool's own" if found is None else "a store's"
+        why = "part of the pool" if found is None else "a store"
         raise SettingError(
-            f"--format and --map say how the records of a file are read, and the held-out traces are {why}. Leave "
+            f"--format and --map are only for a file, but the held-out traces are {why}. Leave "
             "them out, or give --held-out FILE."
         )
     return found, []
@@ -168,7 +168,7 @@ def resolve_trial(
     then = begun.origin if begun else {}
     model = request.model or then.get("model") or (view.signal.origin["model"] if view else None)
     if model is None:
-        raise SettingError("Say which --model to train: the subsets do not name one.")
+        raise SettingError("The subsets do not name a model: name the model to train with --model.")
     if begun:
         spec = request.spec.over(begun.spec)
     else:

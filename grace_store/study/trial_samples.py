@@ -59,8 +59,8 @@ def gather_samples(
     for (path, _), source in zip(files, sources, strict=True):
         if num_outside := int((~np.isin(source.positions, pool)).sum()):
             raise SettingError(
-                f"{path.name} has {counted(num_outside, 'sample')} that not all subsets could be chosen from "
-                "(filters, flags and contamination count). Try it in a trial of its own."
+                f"{path.name} has {counted(num_outside, 'sample')} that the filters or exclusions of another "
+                "subset leave out. Run a separate trial for this subset."
             )
     digests = (
         question_digests(store, None, data, pool)
@@ -215,12 +215,12 @@ def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: s
     """Return the members of the first counts samples of each group in an order; raise if a group has too few."""
     there = np.bincount(group[order], minlength=len(counts))
     if lacking := np.flatnonzero(there < counts).tolist():
-        of, remedy = "", "Try it in a trial of its own."
+        of, remedy = "", "Run a separate trial for this subset."
         if len(counts) > 1:
-            of, remedy = " of one stratum", "Select it without --by, in which traces of a question differ."
+            of, remedy = " of one stratum", "Select again without --by: traces of one question are in different strata."
         raise SettingError(
-            f"{name} has {counted(int(counts[lacking[0]]), 'sample')}{of}, and a random subset by its rules only has "
-            f"{there[lacking[0]]} to take from. {remedy}"
+            f"{name} has {counted(int(counts[lacking[0]]), 'sample')}{of}, but only "
+            f"{there[lacking[0]]} samples can be drawn by its rules. {remedy}"
         )
     together = order[np.argsort(group[order], kind="stable")]
     first_of_group = np.searchsorted(group[together], np.arange(len(counts)))

@@ -80,7 +80,9 @@ def _divide(gram: GramColumns, dot: FloatArray, length: FloatArray, zero: BoolAr
 def target_cosines(gram: GramColumns, target: Target) -> Cosines:
     """Return a_k for every step, (K, n)."""
     if target == "group":
-        raise SettingError("--target group needs the vectors of a question's other traces, which only `score` reads")
+        raise SettingError(
+            "--target group needs the vectors of other traces of the question: only `score` reads these vectors"
+        )
     if target == "answer":
         step, answer = gram.step_length, gram.answer_length
         return _divide(gram, gram.answer, step.norm * answer.norm, step.zero | answer.zero)
@@ -154,10 +156,12 @@ def _named_weights(history: NamedHistory, num_steps: int) -> FloatArray:
 def _given_weights(given: FloatArray, num_steps: int) -> FloatArray:
     weights = np.array(given, dtype=np.float64)
     if weights.ndim != 2 or min(weights.shape) < num_steps:
-        raise SettingError(f"history weights of shape {weights.shape} do not reach {num_steps} steps")
+        raise SettingError(f"history weights of shape {weights.shape} are too small for {num_steps} steps")
     weights = weights[:num_steps, :num_steps].copy()
     if np.triu(weights).any():
-        raise SettingError("history weights give weight to a step itself or to later ones: keep row k below column k")
+        raise SettingError(
+            "history weights must be 0 for the step itself and for later steps: fill row k only before column k"
+        )
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise SettingError("history weights must be finite and at least 0")
     if not (weights[1:] > 0).any(axis=1).all():

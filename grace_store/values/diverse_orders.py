@@ -206,5 +206,5 @@ class DiversitySpec(Settings):
             if getattr(self, name) is not None and self.method not in methods:
                 option = {"num_clusters": "clusters"}.get(name, name)
                 by = " or ".join(methods)
-                raise SettingError(f"--{option} is for diversity by {by}; {self.method} would ignore it")
+                raise SettingError(f"--{option} is only for --diversity {by}: leave --{option} out with {self.method}")
         return self

@@ -37,7 +37,7 @@ def num_segments(entries: int) -> int:
     """
     found = (math.isqrt(8 * entries + 1) - 1) // 2
     if num_entries(found) != entries:
-        raise ValueError(f"{entries} values are no packed Gram: 3, 6, 10, 15... would be")
+        raise ValueError(f"{entries} values are not a packed Gram: expected 3, 6, 10, 15 or another triangular number")
     return found
 
 

@@ -31,7 +31,7 @@ def parse_alphas(text: str) -> tuple[float, ...]:
         first, last, step = numbers
         count = int((last - first) / step) + 1
         if count > MAX_ALPHAS:
-            raise SettingError(f"alpha {text!r} has {count} values, at most {MAX_ALPHAS} are swept")
+            raise SettingError(f"alpha {text!r} has {count} values, at most {MAX_ALPHAS} are allowed")
         alphas += [float(first + step * i) for i in range(count)]
     return tuple(alphas)
 
@@ -74,13 +74,15 @@ class Grid(Frozen):
     @classmethod
     def _not_empty(cls, value: Any, info: Any) -> Any:
         if value == () and info.field_name != "signal":
-            raise SettingError(f"{info.field_name} has no value in the grid: give at least one, or leave it out")
+            raise SettingError(
+                f"{info.field_name} has no value in the grid: give at least one value, or leave {info.field_name} out"
+            )
         return value
 
     @model_validator(mode="after")
     def _all_known(self) -> Self:
         if self.without_answer and (len(self.alpha), len(self.target)) != (1, 1):
-            raise SettingError("without_answer scores by history alone, so a grid over alpha or target has no meaning")
+            raise SettingError("without_answer scores by history alone: leave alpha and target out of the grid")
         for _ in self.specs():
             pass
         return self

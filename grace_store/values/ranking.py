@@ -106,7 +106,7 @@ def _exact(ratio: Ratio) -> Fraction:
     except InvalidOperation:
         written = Decimal("NaN")
     if not (written.is_finite() and 0 < written <= 1):
-        raise SettingError(f"ratio {ratio} is not a number above 0 and at most 1, as 0.2 is")
+        raise SettingError(f"ratio {ratio} is not a number above 0 and at most 1, such as 0.2")
     return Fraction(written)
 
 
@@ -150,7 +150,7 @@ def top_mask(
         usable = values if finite.all() else np.where(finite, values, -np.inf)
         order = OrderStatistics(values[finite]) if order is None else order
     if not 0 <= count <= len(order):
-        raise SettingError(f"count {count} is not between 0 and {len(order)}, the samples that have a value")
+        raise SettingError(f"count {count} is not between 0 and {len(order)}, the number of samples with a value")
     if count == 0:
         return np.zeros(len(values), dtype=np.bool_)
     least = order.kth(len(order) - count)

@@ -126,14 +126,18 @@ class WeightsSpec(Settings):
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Self:
         if self.method not in WEIGHTINGS:
-            raise SettingError(f"--method {self.method[:40]} is none of {', '.join(WEIGHTINGS)}")
+            raise SettingError(f"unknown value {self.method[:40]!r} of --method: use one of {', '.join(WEIGHTINGS)}")
         used = WEIGHTINGS[self.method].settings
         if "drop_share" not in used and self.drop_share != WeightsSpec.model_fields["drop_share"].default:
-            raise SettingError(f"--method {self.method} drops no share of the steps: leave --drop-share out")
+            raise SettingError(f"--method {self.method} does not drop steps: leave --drop-share out")
         if "scores" not in used and self.scores != ScoreSpec():
-            raise SettingError(f"--method {self.method} uses no step scores: leave --alpha, --history, --target out")
+            raise SettingError(
+                f"--method {self.method} does not use step scores: leave --alpha, --history and --target out"
+            )
         if self.scores.without_answer or self.scores.aggregation != "mean" or self.scores.target == "group":
-            raise SettingError("Steps are weighed by scores with the answer, trace or suffix as target, each by itself")
+            raise SettingError(
+                "Weights of steps need --target answer, trace or suffix, no aggregation, no without_answer"
+            )
         return self
 
 

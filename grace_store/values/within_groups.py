@@ -78,7 +78,7 @@ class PerGroup:
         try:
             budget(str(text), 0)
         except SettingError:
-            wanted = "a number of traces, such as 1, nor a share of them, such as 0.5"
+            wanted = "a number of traces, such as 1, nor a share of the traces, such as 0.5"
             raise SettingError(f"--per-group {text} is neither {wanted}") from None
         return cls(share=str(text))
 

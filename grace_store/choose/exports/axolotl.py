@@ -28,5 +28,5 @@ def _message(role: str, parts: Sequence[Part]) -> dict[str, Any]:
 EXPORT = Export(
     write=lambda chosen, exported: write_weighted(chosen, exported, axolotl_messages),
     weights="masks",
-    no_weights="axolotl trains on a part of a response or does not",
+    no_weights="axolotl can only use or skip a part of a response",
 )

@@ -71,7 +71,7 @@ def _data_url_bytes(url: str) -> bytes:
     head = _DATA_URL.match(url)
     try:
         if head is None:
-            raise ValueError("it does not say ;base64")
+            raise ValueError("the URL has no ;base64")
         return base64.b64decode("".join(url[head.end() :].split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise DataError(f"The image in the data URL {url[:60]}... cannot be decoded: {error}.") from None

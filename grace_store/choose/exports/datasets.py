@@ -85,7 +85,7 @@ def _array(block: list[Any], kind: pa.StructType | None) -> pa.StructArray:
 def _no_table(error: Exception) -> DataError:
     return DataError(
         f"The records do not fit one table: a field has different types in different records ({error}). "
-        "Use --as source, or --as ms-swift, which does not depend on them."
+        "Use --as source, or --as ms-swift."
     )
 
 
@@ -113,7 +113,7 @@ def _write(chosen: ChosenRecords, exported: Exported) -> None:
 
 
 def _is_ours(out: Path) -> bool:
-    """Return whether this package wrote a datasets folder, by the note beside it, and nobody saved to it since."""
+    """Return whether this package wrote the folder and nobody changed it since, by the note and the fingerprint."""
     note = find_document(sidecar_of(out), SubsetNote)
     if note is None or note.as_format != "datasets":
         return False

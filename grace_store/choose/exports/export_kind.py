@@ -95,7 +95,7 @@ class Export:
     """Whether the export writes pairs of a chosen and a rejected response."""
     weights: Literal["any", "masks"] | None = None
     """Step weights that the trainer can use: any, only 0 and 1, or none."""
-    no_weights: str = "what is written has no place for them"
+    no_weights: str = "this format has no field for weights"
     """The reason why the export takes no weights, or only 0 and 1."""
 
 
@@ -199,7 +199,7 @@ class ChosenRecords:
             try:
                 sample = parse_record(record, self.store.plan.spec, names[file], row - file_start[file])
             except Unusable as why:  # the file is unchanged, so this version parses it differently
-                raise DataError(f"Row {row} cannot be read as it was when it was planned: {why}.") from why
+                raise DataError(f"Row {row} was usable when the store was planned, but is not now: {why}.") from why
             yield raw, sample
 
     def _locators(self, rows: IntArray) -> Iterator[tuple[int, int, int]]:

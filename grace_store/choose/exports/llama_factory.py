@@ -40,14 +40,14 @@ def _known_datasets(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read, so the subset cannot be added to it: {error}.") from None
+        raise DataError(f"{path} cannot be read, so the subset cannot be added: {error}.") from None
     if not isinstance(known, dict):
-        raise DataError(f"{path} is no JSON object, so the subset cannot be added to it.")
+        raise DataError(f"{path} is not a JSON object, so the subset cannot be added.")
     return known
 
 
 EXPORT = Export(
     write=lambda chosen, exported: write_registered(chosen, exported, {"messages": "messages"}),
     also_writes=(DATASET_INFO,),
-    no_weights="LLaMA-Factory trains on whole turns or not at all",
+    no_weights="LLaMA-Factory can only use or skip whole turns",
 )

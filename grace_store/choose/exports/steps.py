@@ -15,12 +15,14 @@ from grace_store.scoring.score_table import STEP_SCORES
 def _with_scores(chosen: ChosenRecords) -> Iterator[bytes]:
     scores = chosen.subset.scores.with_steps()
     if not scores.has_step_scores:
-        raise DataError(f"Scores by {scores.note.spec.method} have no step scores to join to records.")
+        raise DataError(f"Scores by method {scores.note.spec.method} have no step scores to join to records.")
     flat = {name: scores.flat(name) for name in (*STEP_SCORES, "step_num_tokens")}
     offsets, value = scores.offsets, scores.value
     for index, (raw, sample) in zip(chosen.subset.chosen.tolist(), chosen.samples(), strict=True):
         if b'"grace_store"' in raw and "grace_store" in json.loads(raw):
-            raise DataError(f"Sample {sample.sample_id!r} already has a field grace_store; export from the original.")
+            raise DataError(
+                f"Sample {sample.sample_id!r} already has a field grace_store. Export from the original data."
+            )
         mine = slice(offsets[index], offsets[index + 1])
         spans = [[start, stop] for start, stop in zip(sample.bounds, sample.bounds[1:], strict=False)]
         added: dict[str, Any] = {"sample_id": sample.sample_id, "value": _number(value[index])}

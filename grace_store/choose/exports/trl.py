@@ -63,5 +63,5 @@ def write_prompts(chosen: ChosenRecords, exported: Exported, records: TrlRecords
 
 EXPORT = Export(
     write=write_prompts,
-    no_weights="TRL's SFTTrainer has none, and masks parts of a completion only where it is given token ids",
+    no_weights="TRL's SFTTrainer has no weights, and can mask parts of a completion only in token ids",
 )

@@ -19,9 +19,9 @@ def read_results(path: str | Path) -> list[Results]:
     if place.is_dir():
         return _read_folder(place)
     if not place.is_file():
-        raise DataError(f"There is nothing at {path}: give {UNDERSTOOD}.")
+        raise DataError(f"{path} does not exist. Give {UNDERSTOOD}.")
     if is_known_table(place):
-        raise DataError(f"{path} is VLMEvalKit's table of one benchmark: give the folder that it lies in.")
+        raise DataError(f"{path} is VLMEvalKit's table of one benchmark: give the folder of this file.")
     return [read_lm_eval_file(place)] if place.suffix.lower() == ".json" else list(read_plain_table(place))
 
 
@@ -29,7 +29,7 @@ def _read_folder(folder: Path) -> list[Results]:
     kinds = [runs for runs in (read_vlmevalkit(folder), read_lm_eval(folder)) if runs]
     if not kinds:
         raise DataError(
-            f"{folder} has no *_score.csv or *_acc.csv of a benchmark known here ({KNOWN}), and no results_*.json of "
+            f"{folder} has no *_score.csv or *_acc.csv of a known benchmark ({KNOWN}), and no results_*.json of "
             "lm-evaluation-harness."
         )
     if any(len(runs) > 1 for runs in kinds):

@@ -56,12 +56,12 @@ def _read(path: Path) -> Results:
     found = read_json(path)
     results = found.get("results") if isinstance(found, dict) else None
     if not isinstance(results, dict) or not all(isinstance(each, dict) for each in results.values()):
-        raise DataError(f"{path} is no file of lm-evaluation-harness's results. Understood is {UNDERSTOOD}.")
+        raise DataError(f"{path} is not a results file of lm-evaluation-harness. Give {UNDERSTOOD}.")
     names = list(_counted(found, results))
     made = {name: _entry(path, found, name) for name in names}
     entries = dict(each for each in made.values() if each)
     if not entries:
-        raise DataError(f"{path} has no task with a metric of which higher is better.")
+        raise DataError(f"{path} has no task with a metric where higher is better.")
     return Results(str(found.get("model_name")), entries, tuple(name for name in names if not made[name]))
 
 

@@ -20,7 +20,7 @@ def read_plain_table(path: Path) -> Iterator[Results]:
     """Yield the runs of a table."""
     header, rows = read_rows(path)
     if len(header) < 2:
-        raise DataError(f"{path} has no entries: understood is {UNDERSTOOD}.")
+        raise DataError(f"{path} has no entries. Give {UNDERSTOOD}.")
     name, entries = header[0], header[1:]
     names = [row[name] for row in rows]
     if repeated := sorted({each for each in names if names.count(each) > 1}):

@@ -11,8 +11,8 @@ from typing import Any
 from grace_store.base.errors import DataError
 
 UNDERSTOOD = (
-    "a folder of VLMEvalKit's or lm-evaluation-harness's results, a results_*.json of the latter, or a .csv table with "
-    "one row for each run (its name first) and one column for each benchmark"
+    "a folder of VLMEvalKit's or lm-evaluation-harness's results, a results_*.json of lm-evaluation-harness, or a "
+    ".csv table with one row for each run (its name first) and one column for each benchmark"
 )
 
 
@@ -49,7 +49,7 @@ def parse_score(cells: Mapping[str, str], column: str, path: Path) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise DataError(f"{path}: {column} is {text!r}; a score is a number of at least 0. Understood is {UNDERSTOOD}.")
+        raise DataError(f"{path}: {column} is {text!r}; a score is a number of at least 0. Give {UNDERSTOOD}.")
     return number
 
 
@@ -79,7 +79,7 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
     found = read_json(path)
     objects = found if isinstance(found, list) else [found]
     if not objects or not all(isinstance(each, dict) for each in objects):
-        raise DataError(f"{path} is no table: a list of objects, or one object, was expected.")
+        raise DataError(f"{path} is not a table: the file must hold a list of objects, or one object.")
     return list(objects[0]), [{key: str(cell).strip() for key, cell in each.items()} for each in objects]
 
 
@@ -89,11 +89,11 @@ def read_small(path: Path) -> str:
         raise DataError(f"{path} has {path.stat().st_size} bytes; a table of results has at most {MAX_TABLE_BYTES}.")
     content = path.read_bytes()
     if path.suffix.lower() in (".xlsx", ".xls") or content.startswith(b"PK\x03\x04"):
-        raise DataError(f"{path} is a spreadsheet. Save it as .csv: understood is {UNDERSTOOD}.")
+        raise DataError(f"{path} is a spreadsheet. Save the table as .csv. Give {UNDERSTOOD}.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} cannot be read as CSV or JSON ({error}). Understood is {UNDERSTOOD}.") from error
+        raise DataError(f"{path} cannot be read as CSV or JSON ({error}). Give {UNDERSTOOD}.") from error
 
 
 def read_json(path: Path) -> Any:
@@ -109,7 +109,7 @@ def _csv_rows(path: Path, content: str) -> tuple[list[str], list[Row]]:
     try:
         lines = list(csv.reader(content.splitlines(keepends=True)))
     except csv.Error as error:
-        raise DataError(f"{path} cannot be read as CSV ({error}). Understood is {UNDERSTOOD}.") from error
+        raise DataError(f"{path} cannot be read as CSV ({error}). Give {UNDERSTOOD}.") from error
     cells = [[cell.strip() for cell in line] for line in lines if any(line)]
     if not cells:
         raise DataError(f"{path} is empty.")

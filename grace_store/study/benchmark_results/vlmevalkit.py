@@ -204,7 +204,7 @@ def _entries(owner: Path, tables: list[_Table]) -> dict[str, Entry]:
             name = benchmark.name if benchmark.name and len(by_dataset) == 1 else dataset
             if len(mine) > 1:
                 paths = ", ".join(str(table.path.relative_to(owner)) for table in mine)
-                raise DataError(f"{owner} has several results of {name}: {paths}. Keep only the one that counts.")
+                raise DataError(f"{owner} has several results of {name}: {paths}. Keep only one of these files.")
             found[name] = _entry(benchmark, mine[0])
     return found
 

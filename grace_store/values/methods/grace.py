@@ -276,7 +276,9 @@ def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) 
     """
     weight = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
     if weight.shape != (len(values),):
-        raise SettingError(f"{len(weight)} weights were given for {len(values)} signals: give one each, or none")
+        raise SettingError(
+            f"{len(weight)} weights were given for {len(values)} signals: give one weight per signal, or no weights"
+        )
     if not (np.isfinite(weight).all() and (weight > 0).all()):
         raise SettingError(f"signal weights {weight.tolist()} are not all finite and above 0")
     total = np.zeros(values.shape[1:])

@@ -29,12 +29,12 @@ class MethodSpec(Settings):
         kind = type(self)
         known = [name for name, method in METHODS.items() if method.spec is kind]
         if self.method not in known:
-            raise SettingError(f"method {self.method!r} is none of {', '.join(known)}")
+            raise SettingError(f"unknown method {self.method!r}: use one of {', '.join(known)}")
         for name, setting in kind.model_fields.items():
             given = getattr(self, name)
             if name not in ("method", *METHODS[self.method].settings) and given != setting.default:
                 option = name.replace("_", "-")
-                raise SettingError(f"method {self.method} has no use for --{option}, so {given:g} would be ignored")
+                raise SettingError(f"method {self.method} does not use --{option}: leave --{option} {given:g} out")
         return self
 
 
@@ -109,7 +109,7 @@ def parse_history(text: str) -> NamedHistory:
         if not 0 <= decay < 1:
             raise SettingError(f"history {text!r}: an ema's decay is at least 0 and below 1, as in ema:0.8")
         return NamedHistory("ema", decay)
-    raise SettingError(f"history {text!r} is none of uniform, window:W, ema:B")
+    raise SettingError(f"unknown value {text!r} of history: use uniform, window:W or ema:B")
 
 
 Kind = Literal["mean", "min", "last", "length_weighted", "quantile"]
@@ -138,7 +138,7 @@ def parse_aggregation(text: str) -> Aggregation:
     if not colon and kind in _PLAIN:
         return _PLAIN[kind]
     if kind != "quantile" or not colon:
-        raise SettingError(f"aggregation {text!r} is none of {', '.join(_PLAIN)}, quantile:Q")
+        raise SettingError(f"unknown value {text!r} of aggregation: use {', '.join(_PLAIN)} or quantile:Q")
     try:
         quantile = float(parameter)
     except ValueError:
@@ -156,7 +156,7 @@ def check_alpha(alpha: float) -> float:
 
 
 class ScoreSpec(MethodSpec):
-    """How Grams become values. GRACE without history is alpha = 1.
+    """Settings of method grace: how values are computed from Grams. alpha = 1 leaves the history out.
 
     >>> ScoreSpec(history="ema:.80").history
     'ema:0.8'
@@ -181,7 +181,7 @@ class ScoreSpec(MethodSpec):
         for name in ("alpha", "target") if self.without_answer else ():
             given = getattr(self, name)
             if given != type(self).model_fields[name].default:
-                raise SettingError(f"without_answer scores by history alone, so {name} {given} would be ignored")
+                raise SettingError(f"without_answer scores by history alone: leave {name} {given} out")
         return self
 
 
@@ -194,13 +194,13 @@ def parse_spec(settings: dict[str, Any]) -> MethodSpec:
 
     name = settings.get("method", "grace")
     if name not in METHODS:
-        raise SettingError(f"method {str(name)[:40]!r} is none of {', '.join(METHODS)}")
+        raise SettingError(f"unknown method {str(name)[:40]!r}: use one of {', '.join(METHODS)}")
     kind = METHODS[name].spec
     if foreign := [each for each in settings if each not in kind.model_fields]:
         options = ", ".join(f"--{each.replace('_', '-')}" for each in foreign)
         takers = [each for each, method in METHODS.items() if set(foreign) <= set(method.settings)]
-        hint = f"; it is for --method {' or '.join(takers)}" if takers else ""
-        raise SettingError(f"--method {name} has no use for {options}{hint}")
+        hint = f"; use --method {' or '.join(takers)}" if takers else ""
+        raise SettingError(f"--method {name} does not use {options}{hint}")
     return kind.parse(**settings)
 
 
