@@ -93,7 +93,7 @@ def spoil(path, change) -> None:
         (lambda table: table.set_column(1, "row", pa.array([None, 3, 7, 9], pa.int64())), "without a sample"),
         (lambda table: table.set_column(5, "kind", pa.array(["copy"] * 4)), "kind 'copy'"),
         (lambda table: table.set_column(1, "row", pa.array(["x"] * 4)), "column row cannot be read"),
-        (lambda table: table.replace_schema_metadata({}), "carries no note"),
+        (lambda table: table.replace_schema_metadata({}), "has no note"),
     ],
 )
 def test_a_table_that_was_changed_is_refused(tmp_path, change, words):

@@ -94,7 +94,7 @@ def test_a_table_with_a_strangers_note_is_refused(found, tmp_path, change, words
 @pytest.mark.parametrize("note", [b"{", b"[]", b"\xff", b"[" * 100_000])
 def test_a_table_with_a_damaged_note_is_refused(found, tmp_path, note):
     pq.write_table(found.table.replace_schema_metadata({METADATA_KEY: note}), tmp_path / "d.parquet")
-    with pytest.raises(DataError, match=r"d\.parquet carries a .*note.*`grace-store duplicates`"):
+    with pytest.raises(DataError, match=r"d\.parquet has a .*note.*`grace-store duplicates`"):
         read_duplicates(tmp_path / "d.parquet")
 
 

@@ -92,7 +92,7 @@ def test_no_link_leaves_the_folder(folder, tmp_path):
 def test_nothing_is_fetched(folder, source):
     reason, detail = verdict(folder, source)
     assert reason == Reason.IMAGE_REFUSED
-    assert "nothing is fetched" in detail
+    assert "downloads nothing" in detail
 
 
 @pytest.mark.parametrize(

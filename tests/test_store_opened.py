@@ -102,11 +102,11 @@ def _replanned(tmp_path: Path) -> Store:
 
 def test_an_unknown_signal_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
-    with pytest.raises(UnknownName, match=r"has no signal 'bse' \(there are: base\)"):
+    with pytest.raises(UnknownName, match=r"has no signal 'bse' \(known signals: base\)"):
         store.signal("bse")
     create_signal(store, store.signal(SIGNAL).signal.model_copy(update={"name": "warm"}))
     assert store.signal_names == ["base", "warm"]
-    with pytest.raises(UnknownName, match=r"say which signal is meant \(there are: base, warm\)"):
+    with pytest.raises(UnknownName, match=r"has several signals \(base, warm\)"):
         store.signal()
 
 
@@ -115,7 +115,8 @@ def test_a_store_without_signals_says_how_to_get_one(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "s")
     for name in (None, "base"):
         with pytest.raises(
-            UnknownName, match=r"has no signal( yet; `grace-store extract` writes one| .* \(there are: none yet)"
+            UnknownName,
+            match=r"has no signal( yet. `grace-store extract` writes a signal| .* \(known signals: none yet)",
         ):
             store.signal(name)
 
@@ -133,7 +134,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_another_folder(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
-    with pytest.raises(NotAStore, match=r"it has no plan .planning may have been cut short"):
+    with pytest.raises(NotAStore, match=r"has no plan, perhaps because planning was interrupted"):
         Store.open(tmp_path)
 
 
@@ -176,7 +177,9 @@ def test_a_root_that_is_no_zarr_group_is_refused(tmp_path: Path) -> None:
 def test_other_versions_are_refused_by_name(tmp_path: Path, version: Any) -> None:
     store = finished_store(tmp_path)
     rewrite_root(store, format_version=version, something_new=1)
-    with pytest.raises(StoreError, match=f"has version {version} of the format, and this grace-store reads 2.0 only"):
+    with pytest.raises(
+        StoreError, match=f"has version {version} of the format, but this grace-store reads only version 2.0"
+    ):
         Store.open(store.location)
 
 

@@ -119,7 +119,7 @@ def test_the_digest_of_a_planned_dataset_with_text_of_all_kinds(tmp_path: Path) 
 
 def test_units_are_chosen_and_checked(tmp_path: Path) -> None:
     assert write_plan(tmp_path / "a", NUM_STEPS, 0).samples_per_unit == layout.default_samples_per_unit(23)
-    with pytest.raises(SettingError, match="samples per unit is 3"):
+    with pytest.raises(SettingError, match="--unit-samples is 3"):
         write_plan(tmp_path / "b", NUM_STEPS, 3)
 
 

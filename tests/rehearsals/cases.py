@@ -13,7 +13,7 @@ from tests.rehearsals import checks
 from tests.rehearsals.checks import Check, Scene
 from tests.rehearsals.stage import WARMUP, Play, Stage
 
-HANGS = "it may hang"
+HANGS = "may hang"
 LOST = r"[Tt]he device pretend:0 is lost"
 NAMED = r"Worker 1 \(device 1\) died; units .*device pretend:0 is lost"
 """A worker counts its only device from 0; who hands out units knows it by the machine's number."""
