@@ -221,7 +221,7 @@ def test_without_signal_and_model_it_asks_for_the_model(tmp_path: Path) -> None:
         extract(job)
     assert not Path(job.store).exists()
     plan(job.data, job.store, job.data_request, samples_per_unit=4)
-    with pytest.raises(SettingError, match="has no signal 'base' yet. Give the model with --model"):
+    with pytest.raises(SettingError, match=r"has no signal 'base' yet\. Give the model with --model"):
         extract(job)
 
 
