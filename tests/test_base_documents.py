@@ -147,13 +147,13 @@ def test_another_version_is_refused_with_the_one_that_is_read(version):
 
 @pytest.mark.parametrize("version", [..., None])
 def test_no_version_is_refused(version):
-    with pytest.raises(DataError, match=r"it\.json says no version of the format, and .* reads 2\.0 only"):
+    with pytest.raises(DataError, match=r"it\.json says no version of the format, but .* reads only version 2\.0"):
         parsed(changed(version=version))
 
 
 @pytest.mark.parametrize("version", ["1.3", "2.1", "one", "", None])
 def test_another_version_is_refused_inside_too(version):
-    with pytest.raises(DataError, match=r"of\.version .*'2\.0'.*Make it again"):
+    with pytest.raises(DataError, match=r"of\.version .*'2\.0'.*Make the file again"):
         parsed(changed(of=THING.to_json() | {"version": version}))
 
 
@@ -305,7 +305,7 @@ def test_any_fields_are_a_document_or_a_sentence(changes):
 
 
 def test_a_file_that_is_not_there_says_what_makes_it(tmp_path):
-    with pytest.raises(DataError, match=r"none\.json does not exist; `grace-store make` makes it"):
+    with pytest.raises(DataError, match=r"none\.json does not exist. `grace-store make` makes this file"):
         read_document(tmp_path / "none.json", Thing)
     with pytest.raises(DataError, match="cannot be read"):
         read_document(tmp_path, Thing)

@@ -93,7 +93,7 @@ def test_parquet_is_read_too(tmp_path):
         (None, {"response": "a"}, SettingError, "Add --map prompt=FIELD"),
         (None, {"query": "a"}, SettingError, "unknown part"),
         ("gsm8k", {"prompt": "a"}, SettingError, "--format gsm8k and --map cannot be used together"),
-        ("nonesuch", None, UnknownFormat, "is none of"),
+        ("nonesuch", None, UnknownFormat, "unknown value"),
         (None, {"prompt": "nowhere"}, NothingUsable, r"has a question \(unknown_record: no field 'nowhere'.*--map"),
     ],
 )

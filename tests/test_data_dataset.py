@@ -379,14 +379,14 @@ def test_a_row_over_the_limit(tmp_path, monkeypatch):
 def test_a_damaged_table_is_named(tmp_path, kind):
     path = write_kind(tmp_path, kind)
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(DataError, match=rf"data\.{kind}: cannot be read as a table"):
+    with pytest.raises(DataError, match=rf"data\.{kind} cannot be read as a table"):
         scan(path)
 
 
 def test_an_arrow_stream_cut_between_two_batches_is_noticed(tmp_path):
     path = write_kind(tmp_path, "arrow")
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DataError, match=r"data\.arrow: cannot be read as a table: the stream has no end mark"):
+    with pytest.raises(DataError, match=r"data\.arrow cannot be read as a table: the stream has no end mark"):
         scan(path)
 
 
@@ -412,7 +412,9 @@ def test_a_saved_dataset_with_splits_asks_for_one(tmp_path):
     for split in ("train", "test"):
         saved_dataset(tmp_path / "set" / split, ["data-00000-of-00001.arrow"])
     (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(DataError, match=r"several splits \(test, train\)\. Give one of them, such as .*/set/test"):
+    with pytest.raises(
+        DataError, match=r"several splits \(test, train\)\. Give the folder of one split, such as .*/set/test"
+    ):
         Dataset.open([tmp_path / "set"])
     assert len(scan(tmp_path / "set" / "train")) == 10
 

@@ -452,7 +452,7 @@ def test_a_splitter_that_finds_nothing_is_named():
     ("settings", "error", "message"),
     [
         ({"format": "csv"}, UnknownFormat, "unknown value 'csv' of --format: use one of mmathcot, messages"),
-        ({"splitter": "words"}, SettingError, "--splitter 'words' is none of"),
+        ({"splitter": "words"}, SettingError, "unknown value 'words' of --splitter"),
         ({"answer": "marker:("}, SettingError, "--answer marker:"),
         ({"min_steps": 9, "max_steps": 8}, SettingError, "--min-steps 9 is above --max-steps 8"),
         ({"ignore_key": ("name", "tools")}, SettingError, "unknown value 'name' of --ignore-key: use tools, vid"),
@@ -482,9 +482,9 @@ def test_the_majority_decides_the_format():
 
 
 def test_an_unclear_format_is_explained():
-    with pytest.raises(UnknownFormat, match="recognised 1 as messages, 1 as gsm8k") as caught:
+    with pytest.raises(UnknownFormat, match="recognised: 1 as messages, 1 as gsm8k") as caught:
         detect_format([GSM8K, MESSAGES])
-    assert "Keys of the first: 'question', 'answer'." in str(caught.value)
+    assert "Keys of the first record: 'question', 'answer'." in str(caught.value)
     with pytest.raises(UnknownFormat, match="Records read: 3; recognised: 1 as gsm8k"):
         detect_format([GSM8K, {"x": 1}, {"x": 1}])
     with pytest.raises(UnknownFormat, match="recognised: none") as caught:

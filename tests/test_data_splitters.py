@@ -145,7 +145,7 @@ def test_user_markers():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("marker:(", r"--splitter marker:\(: not a regular expression"),
+        ("marker:(", r"--splitter marker:\( is not a regular expression"),
         ("marker:a*", "matches empty text, and so every line"),
         ("marker:(a+)+b", "repeats a repeat, and such a search can take forever"),
         (r"marker:(?:[ab]*)*c", "repeats a repeat, and such a search can take forever"),
@@ -159,7 +159,7 @@ def test_bad_splitters_are_refused(name, message):
 
 
 def test_bad_answers_are_refused():
-    with pytest.raises(SettingError, match=r"--answer marker:\[: not a regular expression"):
+    with pytest.raises(SettingError, match=r"--answer marker:\[ is not a regular expression"):
         named_answer("marker:[", by_paragraph=False)
     with pytest.raises(SettingError, match="unknown value 'box' of --answer: use format, last, boxed or marker:REGEX"):
         named_answer("box", by_paragraph=False)

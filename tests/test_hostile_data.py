@@ -304,7 +304,7 @@ def test_offsets_that_point_outside_are_seen_before_they_are_followed(tmp_path):
     content = path.read_bytes()
     offsets = content.rindex(b"\0\0\0\0\4\0\0\0", 0, content.index(b"abcd"))
     path.write_bytes(content[: offsets + 4] + b"\xff\xff\xff\x7f" + content[offsets + 8 :])
-    with pytest.raises(DataError, match=r"x\.arrow: cannot be read as a table.*out of bounds"):
+    with pytest.raises(DataError, match=r"x\.arrow cannot be read as a table.*out of bounds"):
         rows_of(path)
 
 

@@ -138,7 +138,7 @@ DAMAGE = {
     "no zstd": (lambda raw: with_checksum(b"no zstd"), ""),
     "cut before the checksum": (lambda raw: with_checksum(raw[:-10]), ""),
     "half a number": (lambda raw: with_checksum(zstd.compress(b"123")), ""),
-    "one number": (lambda raw: with_checksum(zstd.compress(b"1234")), "it holds 4 bytes instead of"),
+    "one number": (lambda raw: with_checksum(zstd.compress(b"1234")), "the chunk holds 4 bytes instead of"),
 }
 
 
@@ -184,7 +184,7 @@ def test_no_room_is_made_for_texts_that_bytes_only_claim() -> None:
     spec = sample_arrays(16, 0)[0]
     raw = with_checksum(zstd.compress((2**22).to_bytes(4, "little") + bytes(16)))
     tracemalloc.start()
-    with pytest.raises(ValueError, match=rf"it holds {2**22} texts instead of {spec.chunks[0]}"):
+    with pytest.raises(ValueError, match=rf"the chunk holds {2**22} texts instead of {spec.chunks[0]}"):
         decode_chunk(raw, spec)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -91,7 +91,7 @@ def test_samples_are_found_by_id_and_by_row(tmp_path: Path, monkeypatch: pytest.
             assert reading.find(f"#{row}") == i
     with pytest.raises(UnknownName, match=r"has no sample 'nobody'. Give an id"):
         store.find("nobody")
-    with pytest.raises(UnknownName, match=r"has no sample '#2'.*a record that was set aside is not a sample"):
+    with pytest.raises(UnknownName, match=r"has no sample '#2'.*A record that was set aside is not a sample"):
         store.find("#2")
 
 
@@ -162,7 +162,7 @@ def rewrite_root(store: Store, *, seal: bool = True, node: dict[str, Any] | None
 def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     rewrite_root(store, seal=False, num_samples=12)
-    with pytest.raises(Corrupt, match=r"zarr.json does not match its own digest: it was damaged or edited"):
+    with pytest.raises(Corrupt, match=r"zarr.json does not match its own digest: the file was damaged or edited"):
         Store.open(store.location)
 
 
@@ -307,7 +307,7 @@ def test_a_unit_without_commit_is_planned_whatever_lies_there(tmp_path: Path) ->
     assert view.completion() is None
     assert [view.state(sample) for sample in (3, 4, 7, 8)] == ["too_long", "planned", "planned", "done"]
     for read in (view.vectors, view.gram):
-        with pytest.raises(Unfinished, match="sample 5 is in unit 1 of base, which is not done yet"):
+        with pytest.raises(Unfinished, match="sample 5 is in unit 1 of base, This unit is not done yet"):
             read(5)
     with pytest.raises(Corrupt, match="base has 2 of 3 units; it is not complete"):
         complete_signal(view)

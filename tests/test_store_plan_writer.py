@@ -127,7 +127,7 @@ def test_a_store_does_not_exist_until_its_plan_is_written(tmp_path: Path, small_
     writer = PlanWriter(open_backend(tmp_path / "s"))
     for row in range(9):
         writer.add(PlannedSample(f"s{row}", row, 0, 0, 0, bytes(16), 3))
-    with pytest.raises(NotAStore, match="it has no plan"):
+    with pytest.raises(NotAStore, match="the folder has no plan"):
         Store.open(tmp_path / "s")
     # What was left by a plan that was cut short is replaced.
     write_plan(tmp_path / "s", [2], 2)

@@ -150,7 +150,7 @@ def _memory() -> list[Rehearsal]:
         split = (checks.is_split, near, checks.says("does not fit on pretend:0"))
         made.append(Rehearsal(f"extract {kind} in too little memory", (scarce, again), split, _scarce(0.8)))
     nothing = replace(Play(extract("text")), memory="100000", code=1)
-    told = checks.says("does not fit into memory", "cannot be loaded|cannot be run|does not run")
+    told = checks.says("not enough memory", "cannot be loaded|cannot be run|does not run")
     return [*made, Rehearsal("extract in less memory than the model", (nothing,), (told,))]
 
 
