@@ -234,7 +234,9 @@ def test_an_edited_commit_is_noticed_even_if_it_was_sealed_again(tmp_path: Path)
     text = "the commit does not list the chunks of the format"
     assert found(view.store) == [Problem(SIGNAL, 1, f"{view.key}/{gone}", text, "repair")]
     put_commit(view, commit.model_copy(update={"num_done": commit.num_done - 1}))
-    assert found(view.store) == [Problem(SIGNAL, 1, path, "samples done and set aside do not add up", "repair")]
+    assert found(view.store) == [
+        Problem(SIGNAL, 1, path, "the numbers of samples done and set aside do not add up", "repair")
+    ]
     put_commit(view, commit)
     assert found(view.store) == []
     aside = SampleSetAside(sample=5, reason=Reason.TOO_LONG)

@@ -307,7 +307,7 @@ def test_a_unit_without_commit_is_planned_whatever_lies_there(tmp_path: Path) ->
     assert view.completion() is None
     assert [view.state(sample) for sample in (3, 4, 7, 8)] == ["too_long", "planned", "planned", "done"]
     for read in (view.vectors, view.gram):
-        with pytest.raises(Unfinished, match="sample 5 is in unit 1 of base, This unit is not done yet"):
+        with pytest.raises(Unfinished, match=r"sample 5 is in unit 1 of base\. This unit is not done yet"):
             read(5)
     with pytest.raises(Corrupt, match="base has 2 of 3 units; it is not complete"):
         complete_signal(view)
