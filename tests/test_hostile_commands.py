@@ -83,7 +83,7 @@ def test_a_subset_with_a_strangers_note_is_refused(scores, tmp_path, change):
     told = refused("compare", tmp_path / "s.txt", scores)
     assert sidecar.name in told
     assert next(iter(change)) in told
-    assert "Make it again with `grace-store select`" in told
+    assert "Make the file again with `grace-store select`" in told
     sidecar.write_bytes(b"{" * 100_000)
     assert f"{sidecar.name} has a damaged note" in refused("compare", tmp_path / "s.txt", scores)
 
@@ -99,7 +99,7 @@ def test_a_subset_whose_table_is_nowhere_is_refused(scores, tmp_path, place):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("format = 1", "--format '1' is none of"),
+        ("format = 1", "unknown value '1' of --format"),
         ("min-steps = true", "min-steps is 'True'; write a text or a number"),
         ("min-steps = []", "min-steps is '[]'; write a text or a number"),
         ("min-steps = 2020-01-01", "write a text or a number"),

@@ -224,7 +224,7 @@ def test_what_is_said_is_held_against_the_signal_before_anything_is_read(finishe
 
 def test_gradient_options_without_their_kind_plan_nothing(tmp_path):
     wishes = ExtractSpec(gradient=GradientSpec(dimension=8, projection="sparse"))
-    with pytest.raises(SettingError, match=r"--projection, --dimension has no meaning .* Nothing was planned"):
+    with pytest.raises(SettingError, match=r"--projection, --dimension cannot be used .* Nothing was planned"):
         extract(make_job(tmp_path, request=wishes))
     assert not (tmp_path / "store.zarr").exists()
 
