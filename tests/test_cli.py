@@ -167,7 +167,11 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "bad steps": (["plan", "{tmp}/s.zarr", "{data}", "--min-steps", "0"], 2, "--min-steps"),
     "bad format": (["plan", "{tmp}/s.zarr", "{data}", "--format", "mystery"], 1, "mystery"),
     "unknown sample": (["inspect", "{store}", "nobody"], 1, "has no sample 'nobody'"),
-    "unknown signal": (["inspect", "{store}", "case-1", "--signal", "x"], 1, r"has no signal 'x' (there are: base)"),
+    "unknown signal": (
+        ["inspect", "{store}", "case-1", "--signal", "x"],
+        1,
+        r"has no signal 'x' (known signals: base)",
+    ),
     "other min-steps": (["extract", "{store}", "--min-steps", "5"], 1, "min-steps: planned 2, now 5"),
     "bad name": (["extract", "{store}", "--signal", "../x", "--model", "m"], 1, "cannot be the name"),
     "no such model": (["extract", "{store}", "--signal", "x", "--model", "{tmp}/nomodel"], 1, "nomodel"),

@@ -352,7 +352,7 @@ def test_sharing_is_on_for_proxies_and_excludes_packing(model):
 
 def test_a_spec_cannot_have_both(model):
     spec = resolve_spec(model, ExtractSpec(), ONE_THREAD)
-    with pytest.raises(SettingError, match="exclude each other"):
+    with pytest.raises(SettingError, match="cannot be used together"):
         ExtractSpec(**{**spec.model_dump(), "packing": True}).whole()
 
 
