@@ -309,7 +309,7 @@ def test_a_unit_without_commit_is_planned_whatever_lies_there(tmp_path: Path) ->
     for read in (view.vectors, view.gram):
         with pytest.raises(Unfinished, match=r"sample 5 is in unit 1 of base\. This unit is not done yet"):
             read(5)
-    with pytest.raises(Corrupt, match="base has 2 of 3 units; it is not complete"):
+    with pytest.raises(Corrupt, match="base has 2 of 3 units, so the signal is not complete"):
         complete_signal(view)
 
 
