@@ -141,19 +141,19 @@ def test_another_version_is_refused_with_the_one_that_is_read(version):
     told = f"it.json has version {version}"[:60]
     with pytest.raises(DataError, match=re.escape(told)) as refused:
         parsed(changed(version=version))
-    end = "of the format, and this grace-store reads 2.0 only. Make it again with `grace-store make`."
+    end = "of the format, but this grace-store reads only version 2.0. Make the file again with `grace-store make`."
     assert str(refused.value).endswith(end)
 
 
 @pytest.mark.parametrize("version", [..., None])
 def test_no_version_is_refused(version):
-    with pytest.raises(DataError, match=r"it\.json says no version of the format, and .* reads 2\.0 only"):
+    with pytest.raises(DataError, match=r"it\.json says no version of the format, but .* reads only version 2\.0"):
         parsed(changed(version=version))
 
 
 @pytest.mark.parametrize("version", ["1.3", "2.1", "one", "", None])
 def test_another_version_is_refused_inside_too(version):
-    with pytest.raises(DataError, match=r"of\.version .*'2\.0'.*Make it again"):
+    with pytest.raises(DataError, match=r"of\.version .*'2\.0'.*Make the file again"):
         parsed(changed(of=THING.to_json() | {"version": version}))
 
 
@@ -172,7 +172,7 @@ def test_another_kind_is_refused_by_its_name(kind):
     [
         ("duplicates", AgainstNote, "`grace-store contamination` compares them with benchmarks"),
         ("against", DuplicatesNote, "`grace-store duplicates` compares them with each other"),
-        ("plan of a trial", Finding, r"Give trial\.json in the same folder, which is there when the trial is over"),
+        ("plan of a trial", Finding, r"Give trial\.json in the same folder\. The trial writes this file when it ends"),
         ("training of a trial", Finding, r"Give trial\.json in the folder above runs"),
     ],
 )
@@ -262,13 +262,13 @@ def test_a_long_value_does_not_fill_the_sentence():
     ids=lambda raw: repr(raw[:30]),
 )
 def test_damaged_json_is_told(raw):
-    with pytest.raises(DataError, match=r"it\.json carries a damaged note .*Make it again with `grace-store make`"):
+    with pytest.raises(DataError, match=r"it\.json has a damaged note .*Make the file again with `grace-store make`"):
         parsed(raw)
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"null", b"7", b'"thing"', b"true"])
 def test_json_that_is_no_object_is_told(raw):
-    with pytest.raises(DataError, match=r"it\.json carries a note that is no JSON object"):
+    with pytest.raises(DataError, match=r"it\.json has a note that is not a JSON object"):
         parsed(raw)
 
 
@@ -305,7 +305,7 @@ def test_any_fields_are_a_document_or_a_sentence(changes):
 
 
 def test_a_file_that_is_not_there_says_what_makes_it(tmp_path):
-    with pytest.raises(DataError, match=r"none\.json does not exist; `grace-store make` makes it"):
+    with pytest.raises(DataError, match=r"none\.json does not exist. `grace-store make` makes this file"):
         read_document(tmp_path / "none.json", Thing)
     with pytest.raises(DataError, match="cannot be read"):
         read_document(tmp_path, Thing)
@@ -313,7 +313,7 @@ def test_a_file_that_is_not_there_says_what_makes_it(tmp_path):
 
 def test_a_table_without_a_note_is_told():
     for metadata in (None, {}, {b"pandas": b"{}"}):
-        with pytest.raises(DataError, match=r"it\.parquet is not a thing: it carries no note.*`grace-store make`"):
+        with pytest.raises(DataError, match=r"it\.parquet is not a thing: the file has no note.*`grace-store make`"):
             metadata_document(metadata, Thing, "it.parquet")
 
 

@@ -178,7 +178,7 @@ def test_a_signal_begun_with_another_setting_is_refused_by_its_name(store, spec,
     check_given(view, ExtractSpec())
     given = {name: OTHER[spec][name]}
     request = ExtractSpec(gradient=GradientSpec(**given)) if spec is GradientSpec else ExtractSpec(**given)
-    with pytest.raises(ResumeMismatch, match="was begun with other settings") as error:
+    with pytest.raises(ResumeMismatch, match="began with other settings") as error:
         check_given(view, request)
     said = {"gradient": "gradient seed"}.get(name, name.replace("_", "-"))
     expected = f"gradient {said}" if spec is GradientSpec else said
@@ -192,7 +192,7 @@ def test_a_warmup_begun_with_another_setting_is_refused_by_its_name(spec, name):
     begun = recipe.model_copy(update={"spec": FROZEN[WarmupSpec]})
     spec_now = WarmupSpec(**{name: OTHER[WarmupSpec][name]}).over(begun.spec).model_copy(update={"model": IDENTITY})
     check_recipe(begun, begun, Path("out"))
-    with pytest.raises(ResumeMismatch, match="was begun with other settings") as error:
+    with pytest.raises(ResumeMismatch, match="began with other settings") as error:
         check_recipe(begun, begun.model_copy(update={"spec": spec_now}), Path("out"))
     option = {"num_heldout": "heldout", "num_epochs": "epochs"}.get(name, name.replace("_", "-"))
     assert [line.partition(":")[0] for line in differing_lines(error)] == [option]
@@ -204,7 +204,7 @@ def test_a_trial_begun_with_another_training_is_refused_by_its_name(spec, name):
     training = TrainingSpec(**{name: OTHER[TrainingSpec][name]}).over(begun).model_copy(update={"model": begun.model})
     now = TRIAL_PLAN.model_copy(update={"spec": TRIAL_PLAN.spec.model_copy(update={"training": training})})
     check_same_trial(TRIAL_PLAN, TRIAL_PLAN, Path("out"))
-    with pytest.raises(ResumeMismatch, match="was begun with other settings") as error:
+    with pytest.raises(ResumeMismatch, match="began with other settings") as error:
         check_same_trial(TRIAL_PLAN, now, Path("out"))
     assert [line.partition(":")[0] for line in differing_lines(error)] == [name.replace("_", "-")]
 

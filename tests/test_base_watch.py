@@ -24,7 +24,9 @@ def test_work_that_hangs_is_told_once_with_what_to_do() -> None:
         with watch.over("unit 5"):
             pass
     assert len(told) == 1
-    assert told[0].startswith("The device has not finished unit 3 within 0.02 seconds (--patience): it may hang.")
+    assert told[0].startswith(
+        "The device has not finished unit 3 within 0.02 seconds (--patience). The device may hang."
+    )
     assert f"kill -9 {os.getpid()}" in told[0]
 
 

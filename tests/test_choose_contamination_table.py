@@ -93,7 +93,7 @@ def spoil(path, change) -> None:
         (lambda table: table.set_column(1, "row", pa.array([None, 3, 7, 9], pa.int64())), "without a sample"),
         (lambda table: table.set_column(5, "kind", pa.array(["copy"] * 4)), "kind 'copy'"),
         (lambda table: table.set_column(1, "row", pa.array(["x"] * 4)), "column row cannot be read"),
-        (lambda table: table.replace_schema_metadata({}), "carries no note"),
+        (lambda table: table.replace_schema_metadata({}), "has no note"),
     ],
 )
 def test_a_table_that_was_changed_is_refused(tmp_path, change, words):
@@ -106,7 +106,7 @@ def test_a_table_that_was_changed_is_refused(tmp_path, change, words):
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "d.parquet"
-    with pytest.raises(DataError, match=r"does not exist; `grace-store contamination` makes it"):
+    with pytest.raises(DataError, match=r"does not exist. `grace-store contamination` makes this file"):
         read_against(path)
     note = DUPLICATES.to_json()
     pq.write_table(pa.table({"row": [1]}).replace_schema_metadata({METADATA_KEY: str(note).encode()}), path)

@@ -59,7 +59,7 @@ def test_how_many_could_go_is_told_with_the_tables_numbers(store, found):
 
 
 def test_a_file_that_is_no_table_of_duplicates_is_refused(store, found, tmp_path):
-    with pytest.raises(DataError, match="does not exist; `grace-store duplicates` makes"):
+    with pytest.raises(DataError, match=r"does not exist\. `grace-store duplicates` makes"):
         read_duplicates(tmp_path / "no.parquet")
     (tmp_path / "text.parquet").write_text("text")
     with pytest.raises(DataError, match="is not a Parquet file"):
@@ -94,7 +94,7 @@ def test_a_table_with_a_strangers_note_is_refused(found, tmp_path, change, words
 @pytest.mark.parametrize("note", [b"{", b"[]", b"\xff", b"[" * 100_000])
 def test_a_table_with_a_damaged_note_is_refused(found, tmp_path, note):
     pq.write_table(found.table.replace_schema_metadata({METADATA_KEY: note}), tmp_path / "d.parquet")
-    with pytest.raises(DataError, match=r"d\.parquet carries a .*note.*`grace-store duplicates`"):
+    with pytest.raises(DataError, match=r"d\.parquet has a .*note.*`grace-store duplicates`"):
         read_duplicates(tmp_path / "d.parquet")
 
 

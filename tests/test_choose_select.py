@@ -136,9 +136,7 @@ def test_flagged_samples_are_left_out_and_the_ratio_is_of_the_others():
 
 
 def test_flags_that_are_none_or_not_known_are_refused():
-    with pytest.raises(
-        SettingError, match=r"no flag 'repeated'\. Flags of traces, together hygiene, are repeated_steps"
-    ):
+    with pytest.raises(SettingError, match=r"unknown flag 'repeated'\. Flags of traces: repeated_steps"):
         select(flagged_table(), Selection(exclude_flagged=["repeated"]))
     table = flagged_table()
     longest = replace(table, note=table.note.model_copy(update={"spec": HeuristicSpec(method="longest")}))

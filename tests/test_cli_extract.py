@@ -40,7 +40,7 @@ def test_a_finished_store_needs_neither_data_nor_model_to_say_so(tmp_path: Path,
         patch.setattr("grace_store.run.extract.open_dataset", _must_not_be_called)
         patch.setattr("grace_store.run.extract.model_door", _must_not_be_called)
         result = run("extract", store)
-    assert "Signal base is complete: there is nothing to do." in result.stderr
+    assert "Signal base is already complete. There is nothing to do." in result.stderr
     assert f"{NUM_USABLE} samples done in signal base" in result.stdout
 
 

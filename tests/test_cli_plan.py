@@ -37,7 +37,7 @@ def test_questions_are_gathered_from_rounds_of_sampling(tmp_path: Path) -> None:
     assert "group-by not given became id" in run(*words, "--group-by", "id", "--unit-samples", 8).stderr
     assert "gather True became not given" in (again := run(*words, "--no-gather", "--unit-samples", 4).stderr)
     assert "unit-samples 8 became 4" in again
-    assert "--group-by has a meaning only with --gather" in run(*words, "--group-by", "id", code=1).stderr
+    assert "--group-by works only with --gather" in run(*words, "--group-by", "id", code=1).stderr
 
 
 # ---------------------------------------------------------------- a stranger's file
@@ -69,10 +69,10 @@ def test_a_dry_run_shows_how_records_are_read_and_writes_nothing(tmp_path: Path,
     shown = run("plan", "new.zarr", aqua, "--dry-run", *MAP, "--min-steps", 4).stdout
     assert list(tmp_path.iterdir()) == [aqua]
     lines = shown.splitlines()
-    assert lines[0] == "19 of 40 records would be planned; nothing is written."
+    assert lines[0] == "19 of 40 records would be planned. Nothing is written."
     assert f"          5          9  {'█' * 36}" in lines
     assert "          3         29       72 %" in lines
-    assert "          4         19       48 %  as it is set" in lines
+    assert "          4         19       48 %  current setting" in lines
     assert "             aqua.json:0: 2 steps, at least 4 wanted" in lines
     assert "             aqua.json:3: 'response' is empty" in lines
     at = lines.index("  aqua.json:2 (row 2, 4 steps)")
@@ -98,7 +98,7 @@ def test_flags_are_counted_while_planning_and_kept_through_to_a_subset(tmp_path:
     again = {"id": "again", "prompt": "What is 5 + 90?", "steps": ["Five and ninety are 95."] * 12, "answer": "95"}
     data, store = tmp_path / "traces.jsonl", tmp_path / "store.zarr"
     data.write_text("\n".join(map(json.dumps, [*sound, again])))
-    meaning = "1 flagged repeated_steps: A step or a sentence is there again, word for word."
+    meaning = "1 flagged repeated_steps: A step or a sentence is repeated word for word."
     assert f"  {meaning}" in run("plan", "new.zarr", data, "--dry-run", "--min-steps", 2).stdout
     assert f"  {meaning}" in run("plan", store, data, "--min-steps", 2, "--unit-samples", 4).stdout
     assert run_json("status", store)["flagged"]["repeated_steps"] == 1
@@ -112,7 +112,7 @@ def test_flags_are_counted_while_planning_and_kept_through_to_a_subset(tmp_path:
     assert "again" not in (tmp_path / "x.txt").read_text()
     assert "repeated_steps" in json.loads((tmp_path / "x.txt.spec.json").read_text())["spec"]["exclude_flagged"]
     words = f"select {tmp_path}/scores.parquet --out {tmp_path}/y.txt --as ids --exclude-flagged cut_off,repeated"
-    assert "there is no flag 'repeated'" in " ".join(run(*words.split(), code=1).stderr.split())
+    assert "unknown flag 'repeated'" in " ".join(run(*words.split(), code=1).stderr.split())
 
 
 def test_a_dry_run_says_which_setting_would_keep_what_is_lost(aqua: Path) -> None:
@@ -137,7 +137,10 @@ def test_losing_most_records_is_loud_and_another_try_plans_anew(tmp_path: Path, 
     assert "Most records are set aside." in run("plan", store, aqua).stdout
     again = run("plan", store, aqua, "--min-steps", 2)
     assert "39 of 40 records planned" in again.stdout
-    assert "Planned anew, as nothing was extracted yet: min-steps 5 became 2; 39 samples instead of 9." in again.stderr
+    assert (
+        "Planned again, because nothing was extracted yet: min-steps 5 became 2; 39 samples instead of 9."
+        in again.stderr
+    )
     assert "map answer=correct options=options prompt=question response=rationale" in run("status", store).stdout
     assert json.loads(run("plan", store, aqua, "--dry-run", "--json").stdout)["num_planned"] == 39
 
@@ -162,7 +165,7 @@ def test_a_mapping_comes_from_a_configuration_too_and_another_one_is_another_pla
     [
         (["--map", "prompt"], 2, "--map 'prompt': write PART=FIELD."),
         (["--map", "id=a", "--map", "id=b"], 2, "--map is given twice for id."),
-        (["--map", "quest=question"], 1, "--map quest=question: there is no such part."),
+        (["--map", "quest=question"], 1, "unknown part 'quest' in --map quest=question."),
         (["--map", "prompt=question"], 1, "Give either --map response=FIELD"),
         (["--format", "gsm8k", *MAP], 1, "finds the prompt in its own way"),
     ],

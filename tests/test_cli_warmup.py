@@ -75,7 +75,7 @@ def test_what_a_user_sees(home):
     assert loss.startswith("Loss      █")
     assert heldout.count("step ") == 5
     assert "6 steps on 24 of 60 samples; checkpoint-2, checkpoint-3, checkpoint-5, checkpoint-6" in summary
-    assert "is complete: 6 steps taken before" in result.stderr
+    assert "is already complete, with 6 steps" in result.stderr
     told = json.loads(run("warmup", "--out", home / "w", "--json").stdout)
     assert [each["step"] for each in told["heldout"]] == [0, 2, 3, 5, 6]
     drawn = {line["name"]: line["x"] for line in warmup_section(home / "w").figures["warmup-loss"]["data"]}

@@ -91,9 +91,9 @@ def test_parquet_is_read_too(tmp_path):
     ("format", "mapping", "error", "words"),
     [
         (None, {"response": "a"}, SettingError, "Add --map prompt=FIELD"),
-        (None, {"query": "a"}, SettingError, "there is no such part"),
-        ("gsm8k", {"prompt": "a"}, SettingError, "--format gsm8k finds questions in its own way"),
-        ("nonesuch", None, UnknownFormat, "is none of"),
+        (None, {"query": "a"}, SettingError, "unknown part"),
+        ("gsm8k", {"prompt": "a"}, SettingError, "--format gsm8k and --map cannot be used together"),
+        ("nonesuch", None, UnknownFormat, "unknown value"),
         (None, {"prompt": "nowhere"}, NothingUsable, r"has a question \(unknown_record: no field 'nowhere'.*--map"),
     ],
 )

@@ -273,7 +273,7 @@ def test_compressed_files_may_be_several_joined_together(tmp_path):
 def test_a_compressed_file_cut_short_is_named(tmp_path, kind):
     path = write_kind(tmp_path, kind)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DataError, match=rf"data\.{kind}: the .* data ends too early; the file was cut short"):
+    with pytest.raises(DataError, match=rf"data\.{kind}: the .* data ends too early, so the file was cut short"):
         scan(path)
 
 
@@ -322,7 +322,7 @@ def test_a_file_that_vanished_is_named(tmp_path):
 def test_no_summary_before_the_scan_ended(tmp_path):
     with Dataset.open([write_kind(tmp_path, "jsonl")]) as dataset:
         next(dataset.scan())
-        with pytest.raises(DataError, match="not scanned to its end"):
+        with pytest.raises(DataError, match="not read to its end"):
             dataset.summary()
 
 
@@ -379,14 +379,14 @@ def test_a_row_over_the_limit(tmp_path, monkeypatch):
 def test_a_damaged_table_is_named(tmp_path, kind):
     path = write_kind(tmp_path, kind)
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(DataError, match=rf"data\.{kind}: cannot be read as a table"):
+    with pytest.raises(DataError, match=rf"data\.{kind} cannot be read as a table"):
         scan(path)
 
 
 def test_an_arrow_stream_cut_between_two_batches_is_noticed(tmp_path):
     path = write_kind(tmp_path, "arrow")
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DataError, match=r"data\.arrow: cannot be read as a table: the stream has no end mark"):
+    with pytest.raises(DataError, match=r"data\.arrow cannot be read as a table: the stream has no end mark"):
         scan(path)
 
 
@@ -412,7 +412,9 @@ def test_a_saved_dataset_with_splits_asks_for_one(tmp_path):
     for split in ("train", "test"):
         saved_dataset(tmp_path / "set" / split, ["data-00000-of-00001.arrow"])
     (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(DataError, match=r"several splits \(test, train\)\. Give one of them, such as .*/set/test"):
+    with pytest.raises(
+        DataError, match=r"several splits \(test, train\)\. Give the folder of one split, such as .*/set/test"
+    ):
         Dataset.open([tmp_path / "set"])
     assert len(scan(tmp_path / "set" / "train")) == 10
 
@@ -421,8 +423,8 @@ def test_a_saved_dataset_with_splits_asks_for_one(tmp_path):
     ("state", "message"),
     [
         ('{"_data_files": []}', "without data files"),
-        ('{"_data_files": [{"filename": "gone.arrow"}]}', "names gone.arrow, missing in the folder"),
-        ('{"_data_files": [{"filename": "../up.arrow"}]}', "names files outside the folder"),
+        ('{"_data_files": [{"filename": "gone.arrow"}]}', "has no gone.arrow, but its state.json names"),
+        ('{"_data_files": [{"filename": "../up.arrow"}]}', "names a file outside the folder"),
         ('{"_data_files": [{"filename": "x"}], "_indices_data_files": [{"filename": "y"}]}', r"flatten_indices\(\)"),
         ("[]", "not a state.json of Hugging Face"),
         ("{", "not a state.json of Hugging Face"),
@@ -449,7 +451,7 @@ def test_a_hub_folder_keeps_its_parquet_below(tmp_path):
         write_kind(tmp_path / "data", "parquet", ROWS[i : i + 1], f"train-0000{i}-of-00002")
     assert [record.parse()["id"] for record in scan(tmp_path)] == [0, 1]
     write_kind(tmp_path / "data", "parquet", ROWS[:1], "test-00000-of-00001")
-    with pytest.raises(DataError, match=r"several splits in one folder \(test, train\)\. Name .*/data/train-\*"):
+    with pytest.raises(DataError, match=r"files of several splits \(test, train\)\. Name .*/data/train-\*"):
         Dataset.open([tmp_path])
 
 
@@ -457,7 +459,7 @@ def test_a_folder_of_several_kinds_is_refused(tmp_path):
     write_kind(tmp_path, "jsonl")
     write_kind(tmp_path, "parquet")
     with pytest.raises(
-        DataError, match=r"several kinds \(1 \.json\(l\), 1 \.parquet\), perhaps the same records twice"
+        DataError, match=r"several kinds \(1 \.json\(l\), 1 \.parquet\)\. They may hold the same records twice"
     ):
         Dataset.open([tmp_path])
 
@@ -479,14 +481,14 @@ def test_missing_repeated_and_empty_data_is_refused(tmp_path):
     link.symlink_to(path)
     with pytest.raises(DataError, match=r"No such file or folder: .*/x\.jsonl, .*/y\."):
         Dataset.open([tmp_path / "x.jsonl", path, tmp_path / "y"])
-    with pytest.raises(DataError, match=r"data\.jsonl: given twice\. Name each file once"):
+    with pytest.raises(DataError, match=r"data\.jsonl: this file is given twice\. Name each file once"):
         Dataset.open([path, path])
-    with pytest.raises(DataError, match=r"link\.jsonl: given twice \(it is the same file as .*/data\.jsonl\)"):
+    with pytest.raises(DataError, match=r"link\.jsonl: this file is given twice \(also as .*/data\.jsonl\)"):
         Dataset.open([path, link])
-    with pytest.raises(DataError, match="No data given"):
+    with pytest.raises(DataError, match="No data was given"):
         Dataset.open([])
     (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match="none: no record file in it"):
+    with pytest.raises(DataError, match="none has no record file"):
         Dataset.open([tmp_path / "none"])
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(DataError, match=r"empty\.jsonl: empty"):
@@ -530,7 +532,7 @@ def zipped() -> bytes:
         ("x.jsonl", zipped(), "a zip archive"),
         ("x.jsonl", '{"a":1}'.encode("utf-16"), "UTF-16 text"),
         ("x.parquet", b"version https://git-lfs.github.com/spec/v1\n", r"a Git LFS pointer.*git lfs pull"),
-        ("x.parquet", b"nothing", "named .parquet but does not begin like one"),
+        ("x.parquet", b"nothing", "named .parquet, but does not begin like such a file"),
         ("x.json", b'{\n  "data": []\n}', "one JSON object over several lines"),
         ("x.csv", b"question,answer\n", "begins with 'question,answer"),
         ("x.jsonl.gz", b"\x1f\x8b\x08" + b"\xff" * 30, "damaged gzip data"),

@@ -451,11 +451,11 @@ def test_a_splitter_that_finds_nothing_is_named():
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"format": "csv"}, UnknownFormat, "--format 'csv' is none of mmathcot, messages"),
-        ({"splitter": "words"}, SettingError, "--splitter 'words' is none of"),
+        ({"format": "csv"}, UnknownFormat, "unknown value 'csv' of --format: use one of mmathcot, messages"),
+        ({"splitter": "words"}, SettingError, "unknown value 'words' of --splitter"),
         ({"answer": "marker:("}, SettingError, "--answer marker:"),
-        ({"min_steps": 9, "max_steps": 8}, SettingError, "--min-steps 9 is more than --max-steps 8"),
-        ({"ignore_key": ("name", "tools")}, SettingError, "--ignore-key name: The keys that it takes are tools, vid"),
+        ({"min_steps": 9, "max_steps": 8}, SettingError, "--min-steps 9 is above --max-steps 8"),
+        ({"ignore_key": ("name", "tools")}, SettingError, "unknown value 'name' of --ignore-key: use tools, vid"),
     ],
 )
 def test_settings_are_checked_before_any_record(settings, error, message):
@@ -482,17 +482,17 @@ def test_the_majority_decides_the_format():
 
 
 def test_an_unclear_format_is_explained():
-    with pytest.raises(UnknownFormat, match="recognised 1 as messages, 1 as gsm8k") as caught:
+    with pytest.raises(UnknownFormat, match="recognised: 1 as messages, 1 as gsm8k") as caught:
         detect_format([GSM8K, MESSAGES])
-    assert "Keys of the first: 'question', 'answer'." in str(caught.value)
-    with pytest.raises(UnknownFormat, match="of 3 looked at, recognised 1 as gsm8k"):
+    assert "Keys of the first record: 'question', 'answer'." in str(caught.value)
+    with pytest.raises(UnknownFormat, match="Records read: 3; recognised: 1 as gsm8k"):
         detect_format([GSM8K, {"x": 1}, {"x": 1}])
-    with pytest.raises(UnknownFormat, match="recognised none of them") as caught:
+    with pytest.raises(UnknownFormat, match="recognised: none") as caught:
         detect_format([{"text": "é\x1b" * 500, **{f"k{i}": i for i in range(20)}}])
     message = str(caught.value)
     assert "\\u00e9\\u001b" in message
     assert "\x1b" not in message
     assert len(message) < 1700
     assert all(f"  {name} " in message for name in FORMATS)
-    with pytest.raises(UnknownFormat, match="no record to tell the format by"):
+    with pytest.raises(UnknownFormat, match="there is no record, so the format is unknown"):
         detect_format([])

@@ -92,7 +92,7 @@ def test_no_link_leaves_the_folder(folder, tmp_path):
 def test_nothing_is_fetched(folder, source):
     reason, detail = verdict(folder, source)
     assert reason == Reason.IMAGE_REFUSED
-    assert "nothing is fetched" in detail
+    assert "downloads nothing" in detail
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_known_formats_are_decoded_whatever_the_name_says(folder, kind):
 
 @pytest.mark.parametrize("kind", ["TIFF", "ICO", "PPM", "PDF"])
 def test_other_formats_are_not(folder, kind):
-    assert "none of PNG, JPEG" in verdict(folder, encoded(PICTURE, kind))[1]
+    assert "use one of PNG, JPEG" in verdict(folder, encoded(PICTURE, kind))[1]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF"])

@@ -86,7 +86,7 @@ def test_an_empty_array_has_no_records(text):
 
 @pytest.mark.parametrize("text", [b"[", b'[{"a":1}', b'[{"a":"]}', b'[{"a":[1}', b"", b"  ", b'["\\'])
 def test_an_array_cut_short_is_refused(text):
-    with pytest.raises(DataError, match=r"x\.json: the JSON array does not end; the file stops at byte \d+"):
+    with pytest.raises(DataError, match=r"x\.json: the JSON array has no end. The file stops at byte \d+"):
         list(scan_array([text], "x.json"))
 
 

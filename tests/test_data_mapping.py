@@ -141,13 +141,13 @@ def test_an_id_counts_in_every_format_its_own_or_another_field(name: str) -> Non
 @pytest.mark.parametrize(
     ("mapping", "settings", "message"),
     [
-        ({"prompt": "q", "respnse": "r"}, {}, "there is no such part. The parts are prompt, response"),
-        ({"response": "r"}, {}, "says nothing of the prompt"),
+        ({"prompt": "q", "respnse": "r"}, {}, "unknown part .*The parts are prompt, response"),
+        ({"response": "r"}, {}, "does not name the field of the prompt"),
         ({"prompt": "q"}, {}, "either --map response=FIELD"),
         ({"prompt": "q", "response": "r", "steps": "s"}, {}, "either --map response=FIELD"),
         ({"prompt": "q", "response": "r", "answer": "a"}, {"answer": "last"}, "both say where the answer is"),
         ({"prompt": "q", "response": "r"}, {"format": "gsm8k"}, "gsm8k finds the prompt in its own way"),
-        ({"id": "q"}, {"format": "mapped"}, "--format mapped takes --map prompt=FIELD"),
+        ({"id": "q"}, {"format": "mapped"}, "--format mapped needs --map. Add --map prompt=FIELD"),
     ],
 )
 def test_mappings_that_make_no_trace_are_refused(mapping: dict[str, str], settings: Any, message: str) -> None:

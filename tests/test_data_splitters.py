@@ -145,12 +145,12 @@ def test_user_markers():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("marker:(", r"--splitter marker:\(: not a regular expression"),
-        ("marker:a*", "matches empty text, so every line"),
-        ("marker:(a+)+b", "a repeat of a repeat can take forever"),
-        (r"marker:(?:[ab]*)*c", "a repeat of a repeat can take forever"),
-        ("marker:", "none of format, lines, paragraphs, marker:REGEX"),
-        ("line", "'line' is none of format, lines, paragraphs"),
+        ("marker:(", r"--splitter marker:\( is not a regular expression"),
+        ("marker:a*", "matches empty text, and so every line"),
+        ("marker:(a+)+b", "repeats a repeat, and such a search can take forever"),
+        (r"marker:(?:[ab]*)*c", "repeats a repeat, and such a search can take forever"),
+        ("marker:", "use format, lines, paragraphs or marker:REGEX"),
+        ("line", "unknown value 'line' of --splitter: use format, lines, paragraphs"),
     ],
 )
 def test_bad_splitters_are_refused(name, message):
@@ -159,9 +159,9 @@ def test_bad_splitters_are_refused(name, message):
 
 
 def test_bad_answers_are_refused():
-    with pytest.raises(SettingError, match=r"--answer marker:\[: not a regular expression"):
+    with pytest.raises(SettingError, match=r"--answer marker:\[ is not a regular expression"):
         named_answer("marker:[", by_paragraph=False)
-    with pytest.raises(SettingError, match="'box' is none of format, last, boxed, marker:REGEX"):
+    with pytest.raises(SettingError, match="unknown value 'box' of --answer: use format, last, boxed or marker:REGEX"):
         named_answer("box", by_paragraph=False)
 
 

@@ -215,7 +215,7 @@ def test_extraction_with_an_adapter_is_extraction_from_the_merged_folder(base, p
         (lambda f: change_config(f, bias="all"), ModelError, "also trained biases"),
         (lambda f: change_config(f, alora_invocation_tokens=[1]), ModelError, "uses alora_invocation_tokens"),
         (lambda f: change_config(f, invented_later=True), ModelError, "uses invented_later"),
-        (lambda f: change_config(f, r=16), ModelError, "has rank 4, its configuration says 16"),
+        (lambda f: change_config(f, r=16), ModelError, "has rank 4, but the adapter's configuration says 16"),
         (lambda f: change_config(f, use_dora=True), ModelError, "lacks .*lora_magnitude_vector"),
         (lambda f: change_tensors(f, lambda t: {k: v for k, v in t.items() if "k_proj.lora_B" not in k}), ModelError,
          "lacks lora_A or lora_B"),
@@ -269,7 +269,7 @@ BASE_CHANGING = ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga",
 @pytest.mark.parametrize("initialisation", BASE_CHANGING)
 def test_only_what_is_known_to_leave_the_base_alone_is_taken(base, adapter, initialisation):
     change_config(adapter, init_lora_weights=initialisation)
-    message = rf"init_lora_weights={initialisation} .*may have changed the base.*converted/default of the checkpoint"
+    message = rf"init_lora_weights={initialisation}\. .*weights of the base.*converted/default of the checkpoint"
     with pytest.raises(ModelError, match=message):
         resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(adapter))
 
@@ -338,7 +338,7 @@ def test_one_of_two_tied_weights_changes_alone(tmp_path, settings):
 
 def test_weights_that_nobody_trained_whole_are_refused(base, adapter):
     change_tensors(adapter, lambda t: {**t, "base_model.model.model.norm.weight": torch.ones(48)})
-    with pytest.raises(ModelError, match=r"holds model\.norm\.weight, which modules_to_save does not name"):
+    with pytest.raises(ModelError, match=r"holds model\.norm\.weight, but modules_to_save does not name"):
         resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(adapter))
 
 

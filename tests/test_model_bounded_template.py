@@ -98,7 +98,7 @@ def test_a_limit_is_reached_at_the_same_place_every_time():
     )
     for _ in range(2):
         assert just_enough.render({}) == "."
-        with pytest.raises(TemplateError, match=f"its loops have more than {MAX_TURNS} iterations"):
+        with pytest.raises(TemplateError, match=f"the template's loops have more than {MAX_TURNS} iterations"):
             one_more.render({})
 
 

@@ -218,7 +218,7 @@ def test_a_sample_the_model_fails_on_is_set_aside_and_no_other(model, monkeypatc
     assert first.set_aside == second.set_aside
     assert list(first.set_aside) == [3]
     assert first.set_aside[3].reason == Reason.BAD_TEXT
-    assert first.set_aside[3].detail.startswith(f"the model fails on it: {type(error).__name__}")
+    assert first.set_aside[3].detail.startswith(f"the model fails on this sample: {type(error).__name__}")
     assert "0x" not in first.set_aside[3].detail
     np.testing.assert_array_equal(first.segment_vector, second.segment_vector)
     others = [row for row in range(len(first.segment_vector)) if row // 3 != 3]
@@ -262,7 +262,7 @@ def test_a_tokenizer_that_fails_on_one_record_sets_that_aside(model, monkeypatch
     monkeypatch.setattr(SampleTokenizer, "tokenize", failing)
     signals = extract(extractor, [SAMPLES[0], sample(5, prompt="poison"), SAMPLES[1]])
     assert {position: str(why) for position, why in signals.set_aside.items()} == {
-        1: "bad_text: the tokenizer fails on it: OverflowError: too many"
+        1: "bad_text: the tokenizer fails on the text: OverflowError: too many"
     }
 
 
@@ -291,7 +291,7 @@ def test_include_eos_adds_one_token_to_the_answer(model):
 def test_include_eos_without_an_end_is_refused(tmp_path):
     template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
     path = str(tiny_text_model("qwen3", tmp_path / "m", chat_template=template))
-    with pytest.raises(SettingError, match="no token that ends a turn"):
+    with pytest.raises(SettingError, match="no end-of-turn token"):
         make(path, include_eos=True)
 
 

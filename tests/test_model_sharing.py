@@ -346,13 +346,13 @@ def test_a_window_is_tried_from_both_sides(tmp_path, monkeypatch):
 def test_sharing_is_on_for_proxies_and_excludes_packing(model):
     assert resolve_spec(model, ExtractSpec(), ONE_THREAD).share_prompts is True
     assert resolve_spec(model, ExtractSpec(packing=True), ONE_THREAD).share_prompts is False
-    with pytest.raises(SettingError, match="--share-prompts and --packing exclude each other"):
+    with pytest.raises(SettingError, match="--share-prompts and --packing cannot be used together"):
         resolve_spec(model, ExtractSpec(packing=True, share_prompts=True), ONE_THREAD)
 
 
 def test_a_spec_cannot_have_both(model):
     spec = resolve_spec(model, ExtractSpec(), ONE_THREAD)
-    with pytest.raises(SettingError, match="exclude each other"):
+    with pytest.raises(SettingError, match="cannot be used together"):
         ExtractSpec(**{**spec.model_dump(), "packing": True}).whole()
 
 

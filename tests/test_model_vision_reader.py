@@ -148,7 +148,7 @@ def picture_bytes(width: int, height: int) -> bytes:
 def test_pixel_limits_without_meaning_are_refused(qwen, llava, tmp_path):
     with pytest.raises(SettingError, match="CLIPImageProcessorPil resizes all images to its own sizes"):
         make(llava, max_pixels=1000)
-    with pytest.raises(SettingError, match="--min-pixels 5000 is more than --max-pixels 4096"):
+    with pytest.raises(SettingError, match=r"smallest image size \(5000 pixels\) is above the largest \(4096 pixels\)"):
         make(qwen, min_pixels=5000)
     with pytest.raises(SettingError, match="Qwen3ForCausalLM reads only text"):
         make(tiny_text_model("qwen3", tmp_path / "text"), max_pixels=1000)
@@ -207,10 +207,10 @@ def test_an_image_that_changes_under_way_ends_the_run(llava, monkeypatch, tmp_pa
     (tmp_path / "a.png").write_bytes(SMALL)
     prepared = extractor.prepare([ask(ImageRef("a.png"), "How many?")])
     (tmp_path / "a.png").write_bytes(LARGE)
-    with pytest.raises(DatasetChanged, match="An image was changed"):
+    with pytest.raises(DatasetChanged, match="An image changed"):
         extractor.compute(prepared)
     (tmp_path / "a.png").unlink()
-    with pytest.raises(DatasetChanged, match=r"cannot be read any more: no a\.png"):
+    with pytest.raises(DatasetChanged, match=r"can no longer be read: no a\.png"):
         extractor.compute(prepared)
 
 
@@ -258,14 +258,14 @@ def test_a_model_whose_batches_disagree_is_refused(qwen, monkeypatch):
         return hidden + 0.1 * (len(batch.members) > 1)
 
     monkeypatch.setattr(ProxyExtractor, "hidden_states", leaking)
-    with pytest.raises(ModelError, match="depend on their batch-mates"):
+    with pytest.raises(ModelError, match="depend on the other samples in the batch"):
         make(qwen)
     make(qwen, text_only=True)
 
 
 def test_a_model_that_does_not_see_is_refused(qwen, monkeypatch):
     monkeypatch.setattr(probes, "_hidden", lambda _extractor, samples: torch.ones(len(samples), 4))
-    with pytest.raises(ModelError, match="does not see the images"):
+    with pytest.raises(ModelError, match="ignores its images"):
         make(qwen)
 
 
@@ -309,8 +309,8 @@ def test_a_sample_the_processor_fails_on_is_set_aside(qwen, monkeypatch):
     monkeypatch.setattr(reader._processor.__class__, "__call__", failing)
     signals = extract(extractor, ask("Fine?"), ask("poison"), ask(SMALL, "poison"))
     assert {position: str(why) for position, why in signals.set_aside.items()} == {
-        1: "bad_text: it cannot be read for this model: LookupError: no such token",
-        2: "image_unreadable: the image processor refuses it (30 x 40 pixels): LookupError: no such token",
+        1: "bad_text: the sample cannot be encoded for this model: LookupError: no such token",
+        2: "image_unreadable: the image processor refuses the images (30 x 40 pixels): LookupError: no such token",
     }
 
 
@@ -349,12 +349,12 @@ def test_a_processor_that_needs_torchvision_is_not_replaced_by_another(llava, tm
     if importlib.util.find_spec("torchvision"):
         assert isinstance(describe_model(pixtral).processor, transformers.PixtralProcessor)
         return
-    with pytest.raises(ModelError, match=r"PixtralProcessor, .*cannot be imported without torchvision.*Install"):
+    with pytest.raises(ModelError, match=r"names the processor PixtralProcessor.*needs torchvision.*Install"):
         describe_model(pixtral)
 
 
 @pytest.mark.parametrize("kind", ["Llama4ImageProcessor", "Cohere2VisionImageProcessor", "Kimi_K25ImageProcessor"])
 def test_installing_torchvision_is_not_advised_in_vain(llava, tmp_path, kind):
     folder = named_processor(tmp_path / "model", llava, "LlavaProcessor", images=kind)
-    with pytest.raises(ModelError, match=f"{kind}, .*cannot run on PIL.*never used here, even if it is installed"):
+    with pytest.raises(ModelError, match=f"{kind}.* cannot run with PIL.*never uses torchvision for images"):
         describe_model(folder)

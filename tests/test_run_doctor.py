@@ -159,9 +159,9 @@ def test_data_that_cannot_be_used_fails_with_the_reasons(fake: ExtractJob) -> No
 def test_warnings_are_repeated_beside_the_verdict() -> None:
     good, tight = CheckResult("model", "ok", "fine"), CheckResult("disk", "warn", "tight")
     told = CheckResult("data", "warn", "a long story", brief="3 of 4 are lost")
-    assert conclusion([good]) == "Go."
-    assert conclusion([good, told, tight]) == "Go, but: 3 of 4 are lost; tight."
-    assert conclusion([told, CheckResult("disk", "fail", "full")]) == "Not yet: disk must be fixed first."
+    assert conclusion([good]) == "Ready."
+    assert conclusion([good, told, tight]) == "Ready, with warnings: 3 of 4 are lost; tight."
+    assert conclusion([told, CheckResult("disk", "fail", "full")]) == "Not ready: fix disk first."
 
 
 def test_data_that_is_not_there_fails_and_the_rest_is_still_checked(fake: ExtractJob) -> None:
@@ -315,7 +315,7 @@ def test_libraries_that_cannot_read_what_they_wrote_fail(fake: ExtractJob, monke
     assert (found.verdict, is_go(examination)) == ("fail", False)
     for storage in STORAGES:
         assert f"{storage} cannot be read after it is written (AttributeError: 'str' object" in found.text
-    assert f"Install other releases than zarr {version('zarr')}" in found.remedy
+    assert f"Install other versions than zarr {version('zarr')}" in found.remedy
 
 
 def test_a_storage_that_reads_other_numbers_is_named(fake: ExtractJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,11 +361,11 @@ def test_the_command_says_go_or_what_to_change(job: ExtractJob) -> None:
     words = ["doctor", str(job.store), "--model", job.model, "--data", job.data[0], "--threads", "1"]
     good = CliRunner().invoke(main, [*words, "--min-steps", "2"])
     assert good.exit_code == 0, good.output
-    assert good.stdout.splitlines()[-1] == "Go."
+    assert good.stdout.splitlines()[-1] == "Ready."
     assert not Path(str(job.store)).exists()
     bad = CliRunner().invoke(main, words)
     assert bad.exit_code == 1
-    assert bad.stdout.splitlines()[-1] == "Not yet: data must be fixed first."
+    assert bad.stdout.splitlines()[-1] == "Not ready: fix data first."
     assert "`--min-steps 2` would keep 100 %" in bad.stdout
     told = json.loads(CliRunner().invoke(main, [*words, "--min-steps", "2", "--json"]).stdout)
     assert told["go"] is True

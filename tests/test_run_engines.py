@@ -25,7 +25,7 @@ def test_every_engine_is_found_by_its_name(name: str) -> None:
 
 
 def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(SettingError, match="no engine 'rya'; choose one of here, processes, ray"):
+    with pytest.raises(SettingError, match="unknown value 'rya' of --engine: use one of here, processes, ray"):
         EngineOptions("rya")
 
 

@@ -87,7 +87,7 @@ def test_more_ranks_than_gpus_share_them(gpus: list[str], device: str) -> None:
 def test_a_named_device_takes_one_worker(gpus: list[str]) -> None:
     gpus += ["0", "1"]
     assert choose_engine(RunOptions(device="cuda:1"), None, None, {})[2].name == "here"
-    with pytest.raises(SettingError, match="one device takes one worker"):
+    with pytest.raises(SettingError, match="one device runs one worker"):
         choose_engine(RunOptions(device="cuda:1"), 2, None, {})
     assert choose_engine(RunOptions(device="cpu"), 2, None, {})[2].devices == ("cpu", "cpu")
 
@@ -109,7 +109,7 @@ def test_a_cluster_does_the_work_whatever_is_here(gpus: list[str]) -> None:
 
 
 def test_only_one_process_hands_out_the_units_of_a_cluster(gpus: list[str]) -> None:
-    with pytest.raises(SettingError, match="start it once"):
+    with pytest.raises(SettingError, match="Start the command once"):
         choose_engine(RunOptions(), None, None, {"RANK": "1", "WORLD_SIZE": "2"}, EngineOptions("ray", address="auto"))
 
 
@@ -127,5 +127,5 @@ def test_a_worker_of_a_cluster_takes_a_gpu_or_as_many_cpus_as_it_has_threads(dev
 
 
 def test_ray_hands_out_devices_itself() -> None:
-    with pytest.raises(SettingError, match="Ray hands out the devices itself"):
+    with pytest.raises(SettingError, match="Ray hands out the devices"):
         needed_resources(RunOptions(device="cuda:1"), has_gpus=True)

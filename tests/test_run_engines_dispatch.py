@@ -123,7 +123,7 @@ def test_a_place_where_workers_do_not_start_is_left_out() -> None:
         wanted.append(floor.dispatch.lost(unready, words="It died.", in_order=False, num_workers=1))
     assert wanted == [True, False]
     assert floor.dispatch.left_out == {"7"}
-    with pytest.raises(WorkerDied, match=r"No worker is left, with 4 units still to do\. It died\."):
+    with pytest.raises(WorkerDied, match=r"No worker is left, and 4 units must still be done\. It died\."):
         floor.dispatch.conclude()
 
 
@@ -141,7 +141,7 @@ def test_a_device_that_is_lost_twice_is_left_out_if_there_are_others(num_workers
         floor.bury(worker)
     assert floor.dispatch.left_out == left_out
     last = [event.text for event in floor.events if isinstance(event, Warned)][-1]
-    assert ("died and is left out; units" in last) == bool(left_out), last
+    assert ("died and is not started again; units" in last) == bool(left_out), last
     assert not floor.dispatch._given_up, "the device was at fault, not the units"
 
 

@@ -85,7 +85,7 @@ def test_a_device_that_does_not_start_is_left_out_and_the_others_go_on(
     def let_go_when_left_out(event: Event) -> None:
         if isinstance(event, Warned):
             warnings.append(event.text)
-            if "does not start and is left out" in event.text:
+            if "does not start and is not started again" in event.text:
                 gate.let_go()
 
     job = make_job(tmp_path, engine=processes("cpu", "7"))
@@ -93,14 +93,14 @@ def test_a_device_that_does_not_start_is_left_out_and_the_others_go_on(
     assert content(job.store) == finished
     assert [text.partition(".")[0] for text in warnings] == [
         "Worker 1 (device 7) does not start",
-        "Worker 1 (device 7) does not start and is left out",
+        "Worker 1 (device 7) does not start and is not started again",
     ]
 
 
 @pytest.mark.usefixtures("repo_on_path")
 def test_without_any_device_that_starts_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_MODEL_BAD_DEVICE", "7")
-    with pytest.raises(WorkerDied, match="No worker is left, with 6 units still to do"):
+    with pytest.raises(WorkerDied, match="No worker is left, and 6 units must still be done"):
         extract(make_job(tmp_path, engine=processes("7")))
 
 

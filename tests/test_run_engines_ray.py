@@ -236,18 +236,18 @@ def test_a_node_that_does_not_see_the_model_is_named_and_left_out(nodes, tmp_pat
             Path(str(job.model)).rename(tmp_path / "elsewhere")
         told.append(getattr(event, "text", ""))
 
-    with pytest.raises(WorkerDied, match=r"No worker is left, with 6 units still to do.*Every node must see"):
+    with pytest.raises(WorkerDied, match=r"No worker is left, and 6 units must still be done.*Every node must see"):
         extract(job, take_model_away)
     node = nodes.workers[0].node_id[:8]
-    assert any(f"(node {node}) does not start and is left out" in text for text in told)
+    assert any(f"(node {node}) does not start and is not started again" in text for text in told)
 
 
 def test_a_cluster_without_the_resources_is_waited_for_as_long_as_one_wants(nodes, tmp_path):
     job = make_job(tmp_path, options=RunOptions(device="cuda"), engine=ray_engine(nodes, wait_seconds=3.0))
     told: list[Event] = []
-    with pytest.raises(WorkerDied, match=r"free GPU was there for 0\.05 minutes, with 6 units still to do"):
+    with pytest.raises(WorkerDied, match=r"had a free GPU for 0\.05 minutes, and 6 units must still be done"):
         extract(job, told.append)
-    assert any("Waiting for one" in event.text for event in told if isinstance(event, Note))
+    assert any("Waiting for a node" in event.text for event in told if isinstance(event, Note))
 
 
 @pytest.fixture(scope="module")
@@ -307,8 +307,8 @@ def test_the_commands_print_results_alone_on_stdout(nodes, tmp_path):
     ("address", "sentence"),
     [
         ("127.0.0.1:1", r"Nothing answers at --address 127.0.0.1:1 \(.*refused"),
-        ("ray://127.0.0.1:1", "neither auto nor HOST:PORT"),
-        ("somewhere", "neither auto nor HOST:PORT"),
+        ("ray://127.0.0.1:1", "use auto or HOST:PORT"),
+        ("somewhere", "use auto or HOST:PORT"),
     ],
 )
 def test_a_cluster_that_is_not_there_is_a_sentence(nodes, tmp_path, address, sentence):

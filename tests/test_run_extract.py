@@ -156,7 +156,7 @@ def test_shards_together_make_the_same_store(tmp_path: Path, finished: dict[str,
     job = make_job(tmp_path)
     notes: list[Event] = []
     extract(replace(job, shard=(1, 3)), notes.append)
-    assert any("other shards" in event.text for event in notes if isinstance(event, Note))
+    assert any("Other shards" in event.text for event in notes if isinstance(event, Note))
     extract(replace(job, shard=(0, 3)))
     extract(replace(job, shard=(2, 3)))
     assert content(job.store) == finished
@@ -210,18 +210,18 @@ def test_other_settings_are_refused_with_a_difference(tmp_path: Path, name: str)
 
 
 def test_without_plan_and_data_it_asks_for_data(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="give the dataset with --data"):
+    with pytest.raises(SettingError, match="Give the dataset with --data"):
         extract(make_job(tmp_path, data=()))
     assert not (tmp_path / "store.zarr").exists()
 
 
 def test_without_signal_and_model_it_asks_for_the_model(tmp_path: Path) -> None:
     job = make_job(tmp_path, model=None)
-    with pytest.raises(SettingError, match=r"Say which --model to extract with\. Nothing was planned"):
+    with pytest.raises(SettingError, match=r"Give the model with --model\. Nothing was planned"):
         extract(job)
     assert not Path(job.store).exists()
     plan(job.data, job.store, job.data_request, samples_per_unit=4)
-    with pytest.raises(SettingError, match="has no signal 'base' yet; say which --model"):
+    with pytest.raises(SettingError, match=r"has no signal 'base' yet\. Give the model with --model"):
         extract(job)
 
 
@@ -258,7 +258,7 @@ def deleted(job: ExtractJob) -> None:
     ("what_happens", "error", "words"),
     [
         (taken_over, StoreBusy, "lock .* was taken over by process 7 on another-machine"),
-        (renamed, NotAStore, "store.zarr is gone: it was deleted or renamed.*with the new name"),
+        (renamed, NotAStore, "store.zarr is gone: the store was deleted or renamed.*with the new name"),
         (deleted, NotAStore, "store.zarr is gone"),
     ],
 )

@@ -211,7 +211,7 @@ def test_with_nothing_said_it_goes_on_with_what_is_not_finished(tmp_path):
     (tmp_path / "traces.jsonl").unlink()
     heard = []
     extract(ExtractJob(store, signal="c", door="tests.fake_model"), heard.append)
-    assert heard[-1] == Note("Signal c is complete: there is nothing to do.")
+    assert heard[-1] == Note("Signal c is already complete. There is nothing to do.")
 
 
 def test_what_is_said_is_held_against_the_signal_before_anything_is_read(finished, tmp_path):
@@ -224,7 +224,7 @@ def test_what_is_said_is_held_against_the_signal_before_anything_is_read(finishe
 
 def test_gradient_options_without_their_kind_plan_nothing(tmp_path):
     wishes = ExtractSpec(gradient=GradientSpec(dimension=8, projection="sparse"))
-    with pytest.raises(SettingError, match=r"--projection, --dimension has no meaning .* Nothing was planned"):
+    with pytest.raises(SettingError, match=r"--projection, --dimension cannot be used .* Nothing was planned"):
         extract(make_job(tmp_path, request=wishes))
     assert not (tmp_path / "store.zarr").exists()
 
@@ -239,7 +239,7 @@ def test_a_checkpoint_that_has_learnt_nothing_is_warned_of(tmp_path, monkeypatch
 
 
 def test_nothing_is_planned_for_gradients_of_nothing(tmp_path):
-    with pytest.raises(SettingError, match=r"Say with --adapter which checkpoint .* Nothing was planned"):
+    with pytest.raises(SettingError, match=r"needs a checkpoint. Give it with --adapter.* Nothing was planned"):
         extract(make_job(tmp_path, request=GRADIENT))
     assert not (tmp_path / "store.zarr").exists()
 
@@ -279,9 +279,9 @@ def test_a_spec_has_a_gradient_exactly_if_it_is_called_so():
     proxy, gradient = make_spec("int8", 5), make_spec("int8", 5, "sample")
     assert proxy.gradient is None
     assert ExtractSpec.model_validate_json(gradient.canonical()) == gradient
-    with pytest.raises(ValueError, match="a spec has a gradient if and only if its kind is gradient"):
+    with pytest.raises(ValueError, match="a spec of the kind gradient needs the field gradient"):
         ExtractSpec(**{**proxy.model_dump(), "kind": "gradient"}).whole()
-    with pytest.raises(ValueError, match="a spec has a gradient if and only if its kind is gradient"):
+    with pytest.raises(ValueError, match="a spec of the kind gradient needs the field gradient"):
         ExtractSpec(**{**gradient.model_dump(), "kind": "proxy"}).whole()
 
 
@@ -290,7 +290,7 @@ def test_a_spec_has_a_gradient_exactly_if_it_is_called_so():
     [
         ({"preconditioner": "adam"}, "the preconditioner adam needs moments"),
         ({"moments": "0" * 64}, "the preconditioner adam needs moments"),
-        ({"bias_correction": True}, "bias_correction has no meaning without"),
+        ({"bias_correction": True}, "bias_correction works only with"),
         ({"projection": "sparse", "dimension": 6}, "a multiple of 4"),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_worker_process_and_a_resumed_run_write_the_same_bytes(warmed, tmp_pat
     other = extract(real_job(warmed, tmp_path / "other.zarr", wishes={"preconditioner": "none"}))
     chunk.write_bytes((tmp_path / "other.zarr/signals/g/sample_norm/c/1").read_bytes())
     damaged = Store.open(tmp_path / "store.zarr").signal("g")
-    for text in ("is not the chunk that was committed", "extracted again, its vectors differ by"):
+    for text in ("is not the chunk that was committed", "after a second extraction, the vectors differ by"):
         found = list(verify_against_model(damaged, again, num_units=3))
         assert [problem.unit for problem in found] == [1]
         assert text in found[0].text
@@ -428,4 +428,4 @@ def test_commands_show_a_signal_with_a_vector_a_sample(warmed, tmp_path):
     assert "has one vector per sample" in refused.stderr
     refused = run(main, ["extract", store, "--signal", "p", "--model", str(warmed / "model"), "--dimension", "8"])
     assert refused.exit_code == 1
-    assert "--dimension has no meaning for the proxy. Add --kind gradient." in refused.stderr
+    assert "--dimension cannot be used with --kind proxy. Add --kind gradient." in refused.stderr

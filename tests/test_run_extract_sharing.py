@@ -110,7 +110,7 @@ def test_where_the_probe_now_finds_a_fault_nothing_is_mixed(tmp_path, model, mon
     before = content(view.store.location)
     find(FAULT, monkeypatch)
     with pytest.raises(
-        ResumeMismatch, match=r"begun with shared prompts, and .* fault .*: hidden states of responses differ"
+        ResumeMismatch, match=r"began with shared prompts, but a probe .*: hidden states of responses differ"
     ):
         extract(job(tmp_path, model))
     with pytest.raises(ResumeMismatch, match="begun with shared prompts"):
@@ -183,7 +183,7 @@ def test_once_it_is_lost_no_unit_is_added_and_repair_leaves_none_of_the_other_ki
     before = content(view.store.location)
     find(FAULT, monkeypatch)
     with pytest.raises(
-        Corrupt, match=r"sharing/base.json is missing.*`grace-store verify --repair` extracts all of them again"
+        Corrupt, match=r"sharing/base.json is missing.*`grace-store verify --repair` extracts these units again"
     ):
         extract(job(tmp_path, model))
     assert content(view.store.location) == before
@@ -200,7 +200,7 @@ def test_one_that_is_damaged_is_not_followed_and_spoils_no_info(tmp_path):
     path = Path(view.store.location) / sharing_key(view.name)
     path.write_text(path.read_text().replace("true", "false"))
     with pytest.raises(
-        Corrupt, match=r"does not match its own digest.*`grace-store verify --repair` computes all of its units again"
+        Corrupt, match=r"does not match its own digest.*`grace-store verify --repair` computes all units again"
     ):
         begin_sharing(view, Loaded(FOUND))
     found = status(view.store)

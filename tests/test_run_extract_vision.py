@@ -120,7 +120,9 @@ def test_images_that_were_exchanged_are_found_out(model, tmp_path):
         shutil.copy(FOLDER / "images" / "chart-01.png", image)
     problems = list(verify_against_model(view, ExtractJob(view.store.location, model, options=OPTIONS), 4))
     assert problems
-    assert {problem.text for problem in problems} == {"its images have changed since it was extracted"}
+    assert {problem.text for problem in problems} == {
+        "the images of the unit have changed since the unit was extracted"
+    }
 
 
 def test_from_the_command_line(model, tmp_path):

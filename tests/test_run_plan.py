@@ -176,7 +176,7 @@ def test_while_nothing_is_extracted_other_settings_replace_the_plan(tmp_path: Pa
     again = plan([tmp_path / "traces.jsonl"], tmp_path / "store.zarr", request, anew=True, listener=events.append)
     told = next(event.text for event in events if isinstance(event, Note))
     changes = "min-steps 2 became 4; unit-samples 4 became 16; 12 samples instead of 24"
-    assert told == f"Planned anew, as nothing was extracted yet: {changes}."
+    assert told == f"Planned again, because nothing was extracted yet: {changes}."
     assert again.plan.num_samples == 12
     anew(tmp_path, max_steps=4)  # what is not said stays as it was planned
     assert content(tmp_path / "store.zarr") == fresh(tmp_path, "fresh.zarr", min_steps=4, max_steps=4)
@@ -230,7 +230,7 @@ def test_a_signal_is_not_begun_in_a_plan_that_was_replaced_meanwhile(
         return resolve(*words, **more)
 
     monkeypatch.setattr(fake_model, "resolve_spec", meanwhile)
-    with pytest.raises(ResumeMismatch, match="planned anew while this run started"):
+    with pytest.raises(ResumeMismatch, match="planned again while this run started"):
         extract(job)
     assert Store.open(job.store).signal_names == []
 
@@ -283,7 +283,7 @@ def test_losing_most_records_is_said_with_the_setting_that_keeps_them(tmp_path: 
     data = write_dataset(tmp_path / "traces.jsonl")
     (told,) = warnings(data, tmp_path / "store.zarr", min_steps=5)
     assert told.startswith("Most records are set aside: 21 of 27 records (20 too_few_steps, 1 bad_json). ")
-    assert "`--min-steps 2` would keep 93 %. Plan again with that" in told
+    assert "`--min-steps 2` would keep 93 %. Plan again with this option" in told
     assert warnings(data, tmp_path / "half.zarr", min_steps=3) == []
 
 
@@ -335,9 +335,11 @@ def test_what_ignoring_keys_would_keep_is_tried_and_said_with_its_price(tmp_path
     data = write_conversations(tmp_path / "chats.jsonl")
     (told,) = warnings(data, tmp_path / "store.zarr", min_steps=2)
     options = "`--ignore-key reasoning_content --ignore-key tools` would keep 100 % of the first 9 records"
-    assert f"{options}, without their reasoning_content, tools. If that may be lost, plan again with that" in told
+    assert f"{options}, without their reasoning_content, tools. If you can do without these keys, plan again" in told
     turns = [{"role": "user", "content": "Why?"}, {"role": "tool", "content": "42"}]
     called = {"messages": [*turns, {"role": "assistant", "content": "So.\nAnswer: 42", "tool_calls": [{"id": "a"}]}]}
     (tmp_path / "tools.jsonl").write_text(json.dumps(called) + "\n")
-    with pytest.raises(NothingUsable, match=r"these keys yet: tool_calls\. Most records are no traces without these"):
+    with pytest.raises(
+        NothingUsable, match=r"these keys yet: tool_calls\. Without these keys, most records are not traces"
+    ):
         plan([tmp_path / "tools.jsonl"], tmp_path / "tools.zarr")

@@ -112,7 +112,7 @@ def test_a_dry_run_counts_questions_and_checks_the_field(tmp_path: Path) -> None
 
 def test_a_field_without_gathering_is_refused(tmp_path: Path) -> None:
     data = write(tmp_path / "traces.jsonl", grouped_records())
-    with pytest.raises(SettingError, match="--group-by has a meaning only with --gather; give --gather, too"):
+    with pytest.raises(SettingError, match="--group-by works only with --gather: add --gather"):
         plan([data], tmp_path / "s.zarr", DataSpec(**EXPLICIT, group_by="problem.name"))
 
 
@@ -141,7 +141,7 @@ def test_files_that_are_read_forwards_are_warned_of_and_read_all_the_same(tmp_pa
     store = plan([data], tmp_path / "s.zarr", DataSpec(**EXPLICIT, gather=True), listener=heard.append)
     said = [event.text for event in heard if isinstance(event, Warned)]
     assert len(said) == 1
-    assert said[0].startswith("traces.jsonl.gz: such files can only be read from the beginning, and")
+    assert said[0].startswith("traces.jsonl.gz: files of this kind can only be read from the beginning.")
     with open_dataset(store) as dataset:
         loader = UnitLoader(store, dataset)
         found = [sample.sample_id for unit in store.plan.units for sample in loader.load(unit).samples]

@@ -203,7 +203,7 @@ def test_a_plan_whose_counts_contradict_each_other_cannot_be_mended(
     job: ExtractJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verifying, "check_plan", lambda *_, **__: [Problem(None, None, "zarr.json", "?", "replan")])
-    with pytest.raises(StoreError, match=r"plan of .* itself is damaged"):
+    with pytest.raises(StoreError, match=r"plan of .* is damaged"):
         repair(job)
 
 
@@ -256,7 +256,7 @@ def test_another_signals_document_in_its_place_is_put_right_from_the_copy(tmp_pa
     before = {path: path.read_bytes() for path in Path(store.location).rglob("*") if path.is_file()}
     own, other = (Path(store.location) / f"signals/{name}/zarr.json" for name in ("base", "exact"))
     own.write_bytes(other.read_bytes())
-    assert any("is the document of the signal 'exact'" in problem.text for problem in verify(store))
+    assert any("belongs to the signal 'exact'" in problem.text for problem in verify(store))
     repair(replace(job, signal="base", request=ExtractSpec()))
     after = {path: path.read_bytes() for path in before}
     assert [path for path in before if before[path] != after[path]] == []

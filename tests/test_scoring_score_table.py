@@ -229,7 +229,7 @@ def test_rows_that_cannot_be_samples_are_refused(tmp_path, name, column, message
 
 
 def test_what_is_no_table_says_so(tmp_path):
-    with pytest.raises(DataError, match=r"does not exist; `grace-store score`"):
+    with pytest.raises(DataError, match=r"does not exist. `grace-store score`"):
         read_scores(tmp_path / "none.parquet")
     (tmp_path / "text.parquet").write_text("hello")
     with pytest.raises(DataError, match="is not a Parquet file"):

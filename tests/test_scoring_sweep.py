@@ -267,7 +267,7 @@ def test_text_where_numbers_should_be_is_refused(store, own):
 )
 def test_a_sweep_without_one_of_its_files_is_refused(store, own, name):
     (own.folder / name).unlink()
-    with pytest.raises(DataError, match=rf"{name} does not exist; `grace-store sweep`"):
+    with pytest.raises(DataError, match=rf"{name} does not exist. `grace-store sweep`"):
         read_sweep(store, own.folder)
 
 
@@ -290,9 +290,9 @@ def test_a_sweep_of_another_plan_is_refused(own, tmp_path):
 
 
 def test_a_folder_that_is_no_sweep_is_refused(store, tmp_path):
-    with pytest.raises(DataError, match=r"does not exist; `grace-store sweep`"):
+    with pytest.raises(DataError, match=r"does not exist. `grace-store sweep`"):
         FolderTables(tmp_path)
-    with pytest.raises(DataError, match=r"sweep\.json does not exist; `grace-store sweep`"):
+    with pytest.raises(DataError, match=r"sweep\.json does not exist. `grace-store sweep`"):
         read_sweep(store, tmp_path)
 
 

@@ -363,7 +363,7 @@ def test_a_log_in_a_folder_grows_line_by_line(backend: LocalBackend) -> None:
 
 
 def test_a_url_that_was_made_a_path_is_not_taken_for_one() -> None:
-    with pytest.raises(SettingError, match=r"s3:/bucket/store is neither a path nor a URL: give s3://bucket/store"):
+    with pytest.raises(SettingError, match=r"s3:/bucket/store is neither a path nor a URL. Give s3://bucket/store"):
         open_backend(Path("s3://bucket/store"))
 
 

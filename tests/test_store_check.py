@@ -200,7 +200,7 @@ def test_damage_to_a_chunk_is_pinned_on_its_unit(tmp_path: Path, storage: Storag
     content = "the chunk has changed since it was written"
     assert found(store) == [Problem(SIGNAL, 1, key, content, "repair")]
     store.backend.write(key, sound[:-1])
-    text = f"chunk has {len(sound) - 1} bytes, {len(sound)} were written"
+    text = f"chunk has {len(sound) - 1} bytes, but {len(sound)} were written"
     assert found(store, deep=False) == found(store) == [Problem(SIGNAL, 1, key, text, "repair")]
     store.backend.write(key, b"")
     assert [p.unit for p in found(store, deep=False)] == [1]
@@ -234,7 +234,9 @@ def test_an_edited_commit_is_noticed_even_if_it_was_sealed_again(tmp_path: Path)
     text = "the commit does not list the chunks of the format"
     assert found(view.store) == [Problem(SIGNAL, 1, f"{view.key}/{gone}", text, "repair")]
     put_commit(view, commit.model_copy(update={"num_done": commit.num_done - 1}))
-    assert found(view.store) == [Problem(SIGNAL, 1, path, "samples done and set aside do not add up", "repair")]
+    assert found(view.store) == [
+        Problem(SIGNAL, 1, path, "the numbers of samples done and set aside do not add up", "repair")
+    ]
     put_commit(view, commit)
     assert found(view.store) == []
     aside = SampleSetAside(sample=5, reason=Reason.TOO_LONG)
@@ -361,7 +363,7 @@ def test_a_plan_whose_counts_do_not_add_up(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     plan = store.plan.model_copy(update={"num_records": store.plan.num_records + 1})
     texts = [p.text for p in check_plan(Store(store.backend, Plan.model_validate(plan.model_dump())), deep=False)]
-    assert "records are not the sum of samples and records set aside" in texts
+    assert "the number of records is not the sum of samples and records set aside" in texts
 
 
 def test_a_signal_of_another_plan(tmp_path: Path) -> None:
@@ -377,7 +379,7 @@ def test_a_signal_of_another_plan(tmp_path: Path) -> None:
 def test_another_signals_document_is_not_taken_for_ones_own(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     shutil.copytree(Path(store.location) / "signals/base", Path(store.location) / "signals/copy")
-    with pytest.raises(Corrupt, match=r"signals/copy/zarr\.json is the document of the signal 'base'"):
+    with pytest.raises(Corrupt, match=r"signals/copy/zarr\.json belongs to the signal 'base'"):
         store.signal("copy")
 
 
@@ -388,7 +390,11 @@ def test_a_damaged_lost_or_foreign_copy_of_a_document(tmp_path: Path, key: str) 
     sound = store.backend.read(key) or b""
     changed: Any = store.plan.model_copy(update={"num_records": 99})
     foreign = group_bytes(store.signal().signal.model_copy(update={"plan_sha256": "0"}) if signal else changed)
-    for raw, text in ((flip_middle(sound), key), (None, f"{key} is missing."), (foreign, "is of another document")):
+    for raw, text in (
+        (flip_middle(sound), key),
+        (None, f"{key} is missing."),
+        (foreign, "belongs to another document"),
+    ):
         store.backend.delete(key)
         if raw is not None:
             store.backend.write(key, raw)
@@ -432,7 +438,7 @@ STRAYS = [
 def test_a_file_that_is_no_part_of_the_format_is_a_stray(tmp_path: Path, key: str) -> None:
     store = finished_store(tmp_path)
     store.backend.write(key, b"?")
-    text = "no part of the format; left by an interrupted run?"
+    text = "not part of the format; an interrupted run may have left this file"
     assert found(store, deep=False) == [Problem(None, None, key, text, "delete")]
 
 

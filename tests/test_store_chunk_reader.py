@@ -90,7 +90,7 @@ def test_other_codecs_than_the_formats_are_refused(
     changed, num_changes = re.subn(*change, metadata.read_text())
     assert num_changes
     metadata.write_text(changed)
-    with pytest.raises(Corrupt, match=f"{name} has codecs that no store of this format has"):
+    with pytest.raises(Corrupt, match=f"{name} has codecs that this format does not allow"):
         view.unit_array(name, 0)
 
 
@@ -131,14 +131,14 @@ def put_chunk(view: SignalView, key: str, raw: bytes) -> None:
 
 
 DAMAGE = {
-    "flipped": (lambda raw: bytes([raw[0] ^ 1]) + raw[1:], "its checksum is wrong"),
-    "empty": (lambda raw: b"", "its checksum is wrong"),
-    "cut inside the checksum": (lambda raw: raw[:3], "its checksum is wrong"),
-    "a checksum of nothing": (lambda raw: bytes(4), "its checksum is wrong"),
+    "flipped": (lambda raw: bytes([raw[0] ^ 1]) + raw[1:], "the checksum of the chunk is wrong"),
+    "empty": (lambda raw: b"", "the checksum of the chunk is wrong"),
+    "cut inside the checksum": (lambda raw: raw[:3], "the checksum of the chunk is wrong"),
+    "a checksum of nothing": (lambda raw: bytes(4), "the checksum of the chunk is wrong"),
     "no zstd": (lambda raw: with_checksum(b"no zstd"), ""),
     "cut before the checksum": (lambda raw: with_checksum(raw[:-10]), ""),
     "half a number": (lambda raw: with_checksum(zstd.compress(b"123")), ""),
-    "one number": (lambda raw: with_checksum(zstd.compress(b"1234")), "it holds 4 bytes instead of"),
+    "one number": (lambda raw: with_checksum(zstd.compress(b"1234")), "the chunk holds 4 bytes instead of"),
 }
 
 
@@ -184,7 +184,7 @@ def test_no_room_is_made_for_texts_that_bytes_only_claim() -> None:
     spec = sample_arrays(16, 0)[0]
     raw = with_checksum(zstd.compress((2**22).to_bytes(4, "little") + bytes(16)))
     tracemalloc.start()
-    with pytest.raises(ValueError, match=rf"it holds {2**22} texts instead of {spec.chunks[0]}"):
+    with pytest.raises(ValueError, match=rf"the chunk holds {2**22} texts instead of {spec.chunks[0]}"):
         decode_chunk(raw, spec)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

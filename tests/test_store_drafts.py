@@ -18,8 +18,8 @@ from tests.tiny_models import tiny_text_model
 DRAFTS = Path(__file__).parent / "golden" / "drafts"
 VERSIONS = sorted(path.stem for path in DRAFTS.iterdir())
 TOLD = (
-    "of the format, and this grace-store reads 2.0 only. "
-    "Extract its data again into another store, or use the grace-store that wrote this one."
+    "of the format, but this grace-store reads only version 2.0. "
+    "Extract the data again into another store, or use the version of grace-store that wrote this store."
 )
 WORDS = {
     "plan": ["plan {store} {data}"],

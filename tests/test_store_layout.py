@@ -109,7 +109,7 @@ def test_the_default_unit_is_allowed_and_makes_about_a_thousand(num_samples: int
 
 @pytest.mark.parametrize("wrong", [0, -4, 3, 100, 8192])
 def test_a_unit_is_a_power_of_two(wrong: int) -> None:
-    with pytest.raises(SettingError, match=f"samples per unit is {wrong}; it must be a power of two up to 4096"):
+    with pytest.raises(SettingError, match=f"--unit-samples is {wrong}. Give a power of two up to 4096"):
         layout.check_samples_per_unit(wrong)
 
 

@@ -66,7 +66,7 @@ def test_a_lock_is_given_back_after_a_failure(backend: LocalBackend) -> None:
 
 
 def test_a_live_lock_is_refused_with_a_sentence(backend: LocalBackend) -> None:
-    text = r"is being written by process \d+ on .* since .*base.0-of-1.json.*Wait for it to end; .*--break-lock"
+    text = r"is being written by process \d+ on .* since .*base.0-of-1.json.*Wait until that process ends.*--break-lock"
     with hold(backend, "base"):
         with pytest.raises(StoreBusy, match=text), hold(LocalBackend(backend.root), "base"):
             pass
@@ -132,7 +132,10 @@ def test_only_the_owners_machine_knows_that_it_is_dead(backend: LocalBackend, ow
     if isinstance(owner, dict) and "boot" in owner:
         owner["boot"] = lock._boot_id()
     put(backend, owner)
-    with pytest.raises(StoreBusy, match="if you know that it is dead, give --break-lock"), hold(backend, "base"):
+    with (
+        pytest.raises(StoreBusy, match="If you know that the process is dead, give --break-lock"),
+        hold(backend, "base"),
+    ):
         pass
     with hold(backend, "base", break_lock=True):
         pass
@@ -330,7 +333,7 @@ def test_a_lock_that_is_renewed_is_respected_and_says_when_it_would_not_be(backe
     put(backend, RENEWING)
     silence(backend, lock.SILENT_SECONDS - 60)
     at = time.strftime("%H:%M", time.gmtime((backend.written_at(MINE) or 0) + lock.SILENT_SECONDS))
-    text = rf"process 7 on another-machine .*if it stays silent, a run that starts after {at} UTC takes over"
+    text = rf"process 7 on another-machine .*If that process stays silent, a run that starts after {at} UTC takes over"
     with pytest.raises(StoreBusy, match=text), hold(backend, "base"):
         pass
     with pytest.raises(StoreBusy, match=text):
@@ -520,5 +523,8 @@ def test_what_is_no_lock_holds_for_a_while_and_no_longer(backend: LocalBackend, 
 
 def test_a_folder_in_place_of_a_lock_is_named(backend: LocalBackend) -> None:
     (backend.root / MINE).mkdir(parents=True)
-    with pytest.raises(StoreBusy, match=f"{MINE} is a folder where a lock belongs. Delete it"), hold(backend, "base"):
+    with (
+        pytest.raises(StoreBusy, match=f"{MINE} is a folder, but a lock must be a file. Delete this folder"),
+        hold(backend, "base"),
+    ):
         pass

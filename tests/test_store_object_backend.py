@@ -156,7 +156,7 @@ def test_without_credentials_that_is_what_is_said(proxy: Proxy, monkeypatch: pyt
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{proxy.port}/169.254.169.254")
     proxy.fault = lambda *_: 404
-    with pytest.raises(StorageError, match=r"there are no credentials for it in the environment \(AWS_ACCESS_KEY_ID"):
+    with pytest.raises(StorageError, match=r"there are no credentials in the environment \(AWS_ACCESS_KEY_ID"):
         open_backend("s3://bucket/store").read("key")
 
 
@@ -175,7 +175,7 @@ def test_no_secret_gets_into_a_message_or_a_pickle(bucket: Backend, proxy: Proxy
 
 def test_a_forked_process_is_told_so_instead_of_hanging(bucket: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_backend, "_opened_in", [1])
-    with pytest.raises(StorageError, match=r"was forked from one that uses an object store.*spawn"):
+    with pytest.raises(StorageError, match=r"was forked from a process that uses an object store.*spawn"):
         bucket.read("key")
 
 
@@ -188,7 +188,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
 def test_seconds_are_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(object_backend.OUTAGE_SECONDS, text)
-    with pytest.raises(SettingError, match=r"GRACE_STORE_OUTAGE_SECONDS is .*; it must be a number of seconds above 0"):
+    with pytest.raises(SettingError, match=r"GRACE_STORE_OUTAGE_SECONDS is .* Give a number of seconds above 0"):
         open_backend("s3://bucket/store")
 
 
@@ -198,14 +198,14 @@ def test_seconds_are_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> Non
 @pytest.mark.parametrize(
     ("url", "match"),
     [
-        ("ftp://host/store", r"no storage is known by ftp://. Give a local path or one of s3://, gs://, az://"),
-        ("s3://bucket", "is no place for a store: give s3://BUCKET/FOLDER"),
-        ("s3://bucket/", "is no place for a store"),
-        ("s3:///store", "is no place for a store"),
-        ("gs://bucket/a//b", "is no place for a store"),
-        ("az://bucket/a/../b", "is no place for a store"),
-        ("s3://bucket/store?versionId=1", "is no place for a store"),
-        ("s3://user:word@bucket/store", "holds no user or password: credentials belong in the environment"),
+        ("ftp://host/store", r"unknown storage ftp://. Give a local path or a URL with one of s3://, gs://, az://"),
+        ("s3://bucket", "cannot be the place of a store. Give s3://BUCKET/FOLDER"),
+        ("s3://bucket/", "cannot be the place of a store"),
+        ("s3:///store", "cannot be the place of a store"),
+        ("gs://bucket/a//b", "cannot be the place of a store"),
+        ("az://bucket/a/../b", "cannot be the place of a store"),
+        ("s3://bucket/store?versionId=1", "cannot be the place of a store"),
+        ("s3://user:word@bucket/store", "has a user or a password. Remove them"),
     ],
 )
 def test_a_url_that_can_be_no_store_is_refused(url: str, match: str) -> None:
@@ -245,7 +245,7 @@ def test_the_doctor_tries_what_a_store_does_and_leaves_nothing(bucket: Backend) 
 def test_the_doctor_finds_what_is_wrong(bucket: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(object_backend.ObjectBackend, "write_new", lambda self, *item: not self.write(*item))
-        assert "overwrites objects although it must not" in try_storage(bucket.location).text
+        assert "overwrites objects although a store forbids this" in try_storage(bucket.location).text
     puts = itertools.count(1)
     proxy.fault = lambda method, _: 501 if method == "PUT" and next(puts) > 2 else None
     assert "does not allow a lock to be renewed" in try_storage(bucket.location).text

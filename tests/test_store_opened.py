@@ -91,7 +91,7 @@ def test_samples_are_found_by_id_and_by_row(tmp_path: Path, monkeypatch: pytest.
             assert reading.find(f"#{row}") == i
     with pytest.raises(UnknownName, match=r"has no sample 'nobody'. Give an id"):
         store.find("nobody")
-    with pytest.raises(UnknownName, match=r"has no sample '#2'.*a record that was set aside is not a sample"):
+    with pytest.raises(UnknownName, match=r"has no sample '#2'.*A record that was set aside is not a sample"):
         store.find("#2")
 
 
@@ -102,11 +102,11 @@ def _replanned(tmp_path: Path) -> Store:
 
 def test_an_unknown_signal_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
-    with pytest.raises(UnknownName, match=r"has no signal 'bse' \(there are: base\)"):
+    with pytest.raises(UnknownName, match=r"has no signal 'bse' \(known signals: base\)"):
         store.signal("bse")
     create_signal(store, store.signal(SIGNAL).signal.model_copy(update={"name": "warm"}))
     assert store.signal_names == ["base", "warm"]
-    with pytest.raises(UnknownName, match=r"say which signal is meant \(there are: base, warm\)"):
+    with pytest.raises(UnknownName, match=r"has several signals \(base, warm\)"):
         store.signal()
 
 
@@ -115,7 +115,8 @@ def test_a_store_without_signals_says_how_to_get_one(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "s")
     for name in (None, "base"):
         with pytest.raises(
-            UnknownName, match=r"has no signal( yet; `grace-store extract` writes one| .* \(there are: none yet)"
+            UnknownName,
+            match=r"has no signal( yet. `grace-store extract` writes a signal| .* \(known signals: none yet)",
         ):
             store.signal(name)
 
@@ -133,7 +134,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_another_folder(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
-    with pytest.raises(NotAStore, match=r"it has no plan .planning may have been cut short"):
+    with pytest.raises(NotAStore, match=r"has no plan, perhaps because planning was interrupted"):
         Store.open(tmp_path)
 
 
@@ -161,7 +162,7 @@ def rewrite_root(store: Store, *, seal: bool = True, node: dict[str, Any] | None
 def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     rewrite_root(store, seal=False, num_samples=12)
-    with pytest.raises(Corrupt, match=r"zarr.json does not match its own digest: it was damaged or edited"):
+    with pytest.raises(Corrupt, match=r"zarr.json does not match its own digest: the file was damaged or edited"):
         Store.open(store.location)
 
 
@@ -176,7 +177,9 @@ def test_a_root_that_is_no_zarr_group_is_refused(tmp_path: Path) -> None:
 def test_other_versions_are_refused_by_name(tmp_path: Path, version: Any) -> None:
     store = finished_store(tmp_path)
     rewrite_root(store, format_version=version, something_new=1)
-    with pytest.raises(StoreError, match=f"has version {version} of the format, and this grace-store reads 2.0 only"):
+    with pytest.raises(
+        StoreError, match=f"has version {version} of the format, but this grace-store reads only version 2.0"
+    ):
         Store.open(store.location)
 
 
@@ -304,9 +307,9 @@ def test_a_unit_without_commit_is_planned_whatever_lies_there(tmp_path: Path) ->
     assert view.completion() is None
     assert [view.state(sample) for sample in (3, 4, 7, 8)] == ["too_long", "planned", "planned", "done"]
     for read in (view.vectors, view.gram):
-        with pytest.raises(Unfinished, match="sample 5 is in unit 1 of base, which is not done yet"):
+        with pytest.raises(Unfinished, match=r"sample 5 is in unit 1 of base\. This unit is not done yet"):
             read(5)
-    with pytest.raises(Corrupt, match="base has 2 of 3 units; it is not complete"):
+    with pytest.raises(Corrupt, match="base has 2 of 3 units, so the signal is not complete"):
         complete_signal(view)
 
 

@@ -119,7 +119,7 @@ def test_the_digest_of_a_planned_dataset_with_text_of_all_kinds(tmp_path: Path) 
 
 def test_units_are_chosen_and_checked(tmp_path: Path) -> None:
     assert write_plan(tmp_path / "a", NUM_STEPS, 0).samples_per_unit == layout.default_samples_per_unit(23)
-    with pytest.raises(SettingError, match="samples per unit is 3"):
+    with pytest.raises(SettingError, match="--unit-samples is 3"):
         write_plan(tmp_path / "b", NUM_STEPS, 3)
 
 
@@ -127,7 +127,7 @@ def test_a_store_does_not_exist_until_its_plan_is_written(tmp_path: Path, small_
     writer = PlanWriter(open_backend(tmp_path / "s"))
     for row in range(9):
         writer.add(PlannedSample(f"s{row}", row, 0, 0, 0, bytes(16), 3))
-    with pytest.raises(NotAStore, match="it has no plan"):
+    with pytest.raises(NotAStore, match="the folder has no plan"):
         Store.open(tmp_path / "s")
     # What was left by a plan that was cut short is replaced.
     write_plan(tmp_path / "s", [2], 2)

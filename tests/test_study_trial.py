@@ -718,8 +718,8 @@ def test_long_samples_are_warned_of_in_words_of_training(home, finished, caplog)
     for encoder in runner.training()._encoders.values():
         encoder._reader._context = 5  # as if the model were made for shorter samples
     runner._usable(job.samples.arms["subset-1"].positions[:2])
-    assert "context of 5 (max_position_embeddings): what it learns from them may be of" in caplog.text
-    assert "--max-length 5 leaves them out" in caplog.text
+    assert "context of 5 (max_position_embeddings): the model may learn little" in caplog.text
+    assert "--max-length 5 leaves these samples out" in caplog.text
     assert "--signal" not in caplog.text
 
 

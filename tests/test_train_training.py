@@ -293,7 +293,7 @@ def test_other_failures_are_not_taken_for_lack_of_memory(folder, monkeypatch):
 
     _, trainer = make_trainer(folder)
     monkeypatch.setattr(trainer, "_loss_sum", failing)
-    with pytest.raises(ModelError, match="fails on a pass of training: RuntimeError: shape mismatch"):
+    with pytest.raises(ModelError, match="fails in a training step: RuntimeError: shape mismatch"):
         trainer.take_step(samples(), 1e-2)
 
 

@@ -438,7 +438,7 @@ def test_the_end_of_the_turn_is_learnt_unless_told_otherwise(home, tmp_path):
 
 
 def test_missing_wishes_are_asked_for(home, tmp_path):
-    with pytest.raises(SettingError, match="give the --model to train"):
+    with pytest.raises(SettingError, match="Give the model to train with --model"):
         warmup(make_job(home, str(tmp_path / "a"), model=None))
     with pytest.raises(SettingError, match="planned STORE, or the dataset"):
         warmup(make_job(home, str(tmp_path / "a"), data=()))
@@ -448,7 +448,7 @@ def test_missing_wishes_are_asked_for(home, tmp_path):
         warmup(make_job(home, str(tmp_path / "a"), request=WarmupSpec(ratio="2")))
     plain = tiny_text_model("llama", tmp_path / "plain", chat_template="{{ messages[-1].content }}")
     wish = REQUEST.model_copy(update={"train_eos": True})
-    with pytest.raises(SettingError, match="--train-eos has no meaning"):
+    with pytest.raises(SettingError, match="--train-eos has no effect"):
         warmup(make_job(home, str(tmp_path / "a"), model=str(plain), request=wish))
 
 

@@ -47,7 +47,7 @@ class Document(Frozen):
     """The file that has such a document, in words for a message."""
     maker: ClassVar[str]
     """The command that writes the document."""
-    remedy: ClassVar[str] = "Make it again with `grace-store {maker}`."
+    remedy: ClassVar[str] = "Make the file again with `grace-store {maker}`."
     """What to do when the document cannot be read."""
     mistaken: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What to do when a document of another kind is given by mistake, by that kind."""
@@ -89,7 +89,7 @@ def read_document(path: Path, model: type[DocumentT]) -> DocumentT:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; `grace-store {model.maker}` makes it.") from None
+        raise DataError(f"{path} does not exist. `grace-store {model.maker}` makes this file.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
     return parse_document(raw, model, str(path))
@@ -106,7 +106,9 @@ def find_document(path: Path, model: type[DocumentT]) -> DocumentT | None:
 def metadata_document(metadata: Mapping[bytes, bytes] | None, model: type[DocumentT], where: str) -> DocumentT:
     """Return the document from a Parquet file's metadata, or raise DataError."""
     if (raw := (metadata or {}).get(METADATA_KEY)) is None:
-        raise DataError(f"{where} is not {model.words}: it carries no note of what made it. {_remedy(model)}")
+        raise DataError(
+            f"{where} is not {model.words}: the file has no note that says how it was made. {_remedy(model)}"
+        )
     return parse_document(raw, model, where)
 
 
@@ -117,9 +119,9 @@ def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
         # Later outputs contain this document, so refuse values that JSON cannot hold, such as NaN.
         text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} carries a damaged note of what made it ({error}). {_remedy(model)}") from None
+        raise DataError(f"{where} has a damaged note about how it was made ({error}). {_remedy(model)}") from None
     if not isinstance(content, dict):
-        raise DataError(f"{where} carries a note that is no JSON object. {_remedy(model)}")
+        raise DataError(f"{where} has a note that is not a JSON object. {_remedy(model)}")
     if (kind := content.get("kind")) != model.model_fields["kind"].default:
         fault = "has no kind" if kind is None else f"is of the kind {str(kind)[:40]!r}"
         remedy = model.mistaken.get(str(kind)) or _remedy(model)
@@ -130,7 +132,7 @@ def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         wrong = one_sentence(error, "field")
-        raise DataError(f"{where} carries a wrong note of what made it: {wrong}. {_remedy(model)}") from None
+        raise DataError(f"{where} has a wrong note about how it was made: {wrong}. {_remedy(model)}") from None
 
 
 def _remedy(model: type[Document]) -> str:

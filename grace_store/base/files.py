@@ -35,9 +35,9 @@ def whole_file(path: Path, *formats: str, only_new: bool = False) -> Iterator[Pa
     refuse_file_above(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
-        raise SettingError(f"{path} is a folder; give the name of a file.")
+        raise SettingError(f"{path} is a folder. Give the name of a file.")
     if path.exists() and not path.is_file():
-        raise SettingError(f"{path} is a device or pipe, which cannot be written whole; give the name of a file.")
+        raise SettingError(f"{path} is a device or a pipe. Give the name of a file.")
     part = name_beside(path, "part")
     try:
         try:
@@ -70,7 +70,9 @@ def _take_free_name(part: Path, path: Path) -> None:
 def refuse_file_above(path: Path) -> None:
     """Raise SettingError if a parent of the path is a file, or if the path was a URL."""
     if not {f"{scheme}:" for scheme in BUCKET_SCHEMES}.isdisjoint(path.parts):
-        raise SettingError(f"{path.name} cannot be written to a bucket: only stores can be in one. Give a local path.")
+        raise SettingError(
+            f"{path.name} cannot be written to a bucket: only stores can be in a bucket. Give a local path."
+        )
     nearest = next((above for above in path.parents if above.exists()), None)
     if nearest is not None and not nearest.is_dir():
         raise SettingError(f"{path} cannot be written: {nearest} is a file, not a folder.")
@@ -107,7 +109,7 @@ def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
     check_name(path, FOLDER)
     place = Path(os.path.realpath(path))
     if place.exists() and not (place.is_dir() and (not any(place.iterdir()) or is_ours(place))):
-        raise SettingError(f"{path} exists and was not made by this command; choose another --out.")
+        raise SettingError(f"{path} exists and was not made by this command. Choose another --out.")
     part, old = name_beside(place, "part"), name_beside(place, "old")
     part.mkdir(parents=True)
     try:
@@ -193,8 +195,8 @@ def try_lock(path: Path) -> Iterator[bool]:
             return
         except OSError as error:
             raise StorageError(
-                f"{path} cannot be locked: {error.strerror or error}. Without locks two processes would do the same "
-                "work; choose an --out on another disk."
+                f"{path} cannot be locked: {error.strerror or error}. Without locks, two processes would do the same "
+                "work. Choose an --out on another disk."
             ) from error
         yield True
 

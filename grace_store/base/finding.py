@@ -210,10 +210,10 @@ class Finding(Document):
 
     words: ClassVar[str] = "a finding"
     maker: ClassVar[str] = "judge --out"
-    remedy: ClassVar[str] = "Make it again with the command that wrote it."
+    remedy: ClassVar[str] = "Make the file again with the command that wrote it."
     mistaken: ClassVar[Mapping[str, str]] = {
-        "trial_plan": "Give trial.json in the same folder, which is there when the trial is over.",
-        "trial_run": "Give trial.json in the folder above runs, which is there when the trial is over.",
+        "trial_plan": "Give trial.json in the same folder. The trial writes this file when it ends.",
+        "trial_run": "Give trial.json in the folder above runs. The trial writes this file when it ends.",
     }
 
     kind: Literal["finding"] = "finding"

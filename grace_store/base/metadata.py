@@ -19,7 +19,7 @@ SharedImages = Literal["image", "sample"]
 def other_version(where: str, found: object, remedy: str) -> str:
     """Return the message about a store or document with another version of the format."""
     has = "says no version" if found is None else f"has version {str(found)[:40]}"
-    return f"{where} {has} of the format, and this grace-store reads {FORMAT_VERSION} only. {remedy}"
+    return f"{where} {has} of the format, but this grace-store reads only version {FORMAT_VERSION}. {remedy}"
 
 
 class DataFile(Frozen):

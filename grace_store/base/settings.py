@@ -200,7 +200,7 @@ class DataSpec(Spec):
 
     def _problems(self) -> Iterator[str]:
         if self.group_by is not None and not self.gather:
-            yield "--group-by has a meaning only with --gather; give --gather, too"
+            yield "--group-by works only with --gather: add --gather"
 
     def in_words(self) -> dict[str, str]:
         """Return the texts of the settings by name, without empty settings and settings that are off."""
@@ -259,9 +259,9 @@ class GradientSpec(Spec):
 
     def _problems(self) -> Iterator[str]:
         if (self.preconditioner == "adam") != (self.moments is not None):
-            yield "the preconditioner adam needs moments, and no other takes them"
+            yield "the preconditioner adam needs moments, and other preconditioners must not have moments"
         if self.bias_correction and self.preconditioner != "adam":
-            yield "bias_correction has no meaning without the preconditioner adam"
+            yield "bias_correction works only with the preconditioner adam"
         if self.projection == "sparse" and self.dimension % SPARSE_ENTRIES:
             yield f"the sparse projection needs a dimension that is a multiple of {SPARSE_ENTRIES}"
 
@@ -320,11 +320,11 @@ class ExtractSpec(Spec):
 
     def _problems(self) -> Iterator[str]:
         if (self.kind == "gradient") != (self.gradient is not None):
-            yield "a spec has a gradient if and only if its kind is gradient"
+            yield "a spec of the kind gradient needs the field gradient, and other kinds must not have it"
         if self.share_prompts and self.kind == "gradient":
-            yield "share_prompts works with proxies only"
+            yield "share_prompts works only with the kind proxy"
         if self.share_prompts and self.packing:
-            yield "share_prompts and packing exclude each other"
+            yield "share_prompts and packing cannot be used together"
 
     def over(self, frozen: Self, but: Collection[str] = ()) -> Self:
         """Merge as in Spec, but drop the frozen settings of gradients if another kind is given."""
@@ -370,5 +370,5 @@ class RunOptions(Frozen):
     @classmethod
     def _known_device(cls, value: str) -> str:
         if not re.fullmatch(r"auto|cpu|[a-z]\w*(:\d{1,4})?", value):
-            raise ValueError(f"device {value!r} is none of auto, cpu, NAME, NAME:N")
+            raise ValueError(f"unknown value {value!r} of --device: use auto, cpu, NAME or NAME:N")
         return value

@@ -155,14 +155,14 @@ ABOUT = {
     "zero_vector": "A segment, target or history has no direction, so cosines with it count as 0.",
     "not_finite": "The Gram holds NaN or infinity, so the sample has no value.",
     "no_value": "The settings define no value for the sample: it has no step, or no token, that they count.",
-    "missing_signal": "One of the signals that are scored together does not have the sample, so it has no value.",
+    "missing_signal": "A signal of a joint scoring does not have the sample, so the sample has no value.",
     "cancelling": "The vectors of a target or history nearly cancel: cosines with it are good to 3 digits, not to 6.",
-    "same_direction": "Most steps' vectors point nearly the same way as those before them, as if one were repeated.",
-    "only_trace": "The sample is the only trace of its question, so there is no other to compare it with.",
-    "repeated_steps": "A step or a sentence is there again, word for word.",
+    "same_direction": "Most steps' vectors point nearly the same way as the vectors of earlier steps.",
+    "only_trace": "The sample is the only trace of its question, so there is no other trace to compare.",
+    "repeated_steps": "A step or a sentence is repeated word for word.",
     "cut_off": "The steps or the response end in the middle of a sentence, formula or block.",
-    "unsupported_answer": "The answer is a number, formula or option that no step comes to.",
-    "text_after_answer": "After the answer the text goes on, often with another question.",
+    "unsupported_answer": "The answer is a number, formula or option that no step derives.",
+    "text_after_answer": "The text continues after the answer, often with another question.",
     "think_blocks": "The think tags are empty, not closed, nested or more than one pair.",
     "restates_question": "A step only repeats the words of the question.",
 }
@@ -220,7 +220,7 @@ def named_flags(names: Sequence[str]) -> tuple[str, ...]:
     """
     if unknown := [name for name in names if name not in (HYGIENE, *ABOUT)]:
         of_traces, others = ", ".join(HYGIENE_FLAGS), ", ".join(name for name in ABOUT if name not in HYGIENE_FLAGS)
-        known = f"Flags of traces, together {HYGIENE}, are {of_traces}; those of values are {others}"
-        raise SettingError(f"there is no flag {unknown[0]!r}. {known}.")
+        known = f"Flags of traces: {of_traces} ({HYGIENE} means all of these). Flags of values: {others}"
+        raise SettingError(f"unknown flag {unknown[0]!r}. {known}.")
     wanted = {each for name in names for each in (HYGIENE_FLAGS if name == HYGIENE else (name,))}
     return tuple(name for name in ABOUT if name in wanted)

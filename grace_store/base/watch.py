@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from grace_store.base.events import Listener, Warned
 
 HANGS = (
-    "The device has not finished {work} within {seconds} seconds (--patience): it may hang. If nothing follows, stop "
-    "the run (Ctrl-C twice, or kill -9 {pid}), look at the device's log and at what else runs on it, and run the same "
-    "command again, if need be without that device. What is committed is kept."
+    "The device has not finished {work} within {seconds} seconds (--patience). The device may hang. If nothing "
+    "follows, stop the run (Ctrl-C twice, or kill -9 {pid}), check the device's log and other programs on the device, "
+    "and run the same command again, if necessary without this device. Committed work is kept."
 )
 
 

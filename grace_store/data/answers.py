@@ -88,7 +88,7 @@ def boxed_span(response: str) -> tuple[int, int] | None:
 
 
 def natural_answer(response: str) -> int | None:
-    r"""Return where the answer begins in a response whose format is unknown.
+    r"""Return the index at which the answer begins in a response of unknown format; None without an answer.
 
     The first match counts, in this order: the last ``†Answer:``; ``####`` at the start of the last line; the text after
     ``</think>``; ``<CONCLUSION>``; the last ``\boxed{}``; a line that begins with "Answer:" or similar.
@@ -114,7 +114,7 @@ def named_answer(name: str, *, by_paragraph: bool) -> AnswerFinder:
     if kind == "marker" and expression:
         pattern = compile_marker("--answer", expression)
         return lambda response: _last(pattern, response, may_end=True)
-    raise SettingError(f"--answer {name!r} is none of format, last, boxed, marker:REGEX.")
+    raise SettingError(f"unknown value {name!r} of --answer: use format, last, boxed or marker:REGEX.")
 
 
 def _last_with(pattern: re.Pattern[str], literal: str, response: str) -> int | None:

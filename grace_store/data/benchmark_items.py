@@ -43,8 +43,8 @@ def read_items(
     if not items:
         names = ", ".join(str(file.path) for file in dataset.files)
         raise NothingUsable(
-            f"No record of {names} has a question ({first or 'there are none'}). Name the field that has it: --map "
-            "prompt=FIELD, and --map response=FIELD for a solution."
+            f"No record of {names} has a question ({first or 'there are none'}). Name the field of the question with "
+            "--map prompt=FIELD, and the field of a solution with --map response=FIELD."
         )
     return items, set_aside
 
@@ -54,13 +54,13 @@ def _choose_format(dataset: Dataset, format: str | None, mapping: Mapping[str, s
     check_part_names(mapping)
     if names_trace(mapping):
         if format not in (None, MAPPED):
-            raise SettingError(f"--format {format} finds questions in its own way: leave it or --map out")
+            raise SettingError(f"--format {format} and --map cannot be used together: leave one of the two out")
         if "prompt" not in mapping:
-            raise SettingError("--map says nothing of the question. Add --map prompt=FIELD.")
+            raise SettingError("--map does not name the field of the question. Add --map prompt=FIELD.")
         return None
     if format is not None:
         if format not in FORMATS:
-            raise UnknownFormat(f"--format {format!r} is none of {', '.join(FORMATS)}.")
+            raise UnknownFormat(f"unknown value {format!r} of --format: use one of {', '.join(FORMATS)}.")
         return FORMATS[format]
     parsed = []
     for record in islice(dataset.scan(), 64):

@@ -53,8 +53,8 @@ def damaged(name: str, kind: str, error: Exception) -> DataError:
     """Return the error for compressed data that cannot be decompressed."""
     if "too much memory" in str(error):
         return DataError(
-            f"{name}: compressed with a window of more than 128 MB (zstd --long), so reading it would take that much "
-            "memory. Compress it again without --long."
+            f"{name}: this file was compressed with a window of more than 128 MB (zstd --long). Reading it needs that "
+            "much memory. Compress the file again without --long."
         )
     return DataError(f"{name}: damaged {kind} data ({error}). Copy or compress the file again.")
 
@@ -85,7 +85,7 @@ def _gunzip(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
     except zlib.error as error:
         raise damaged(name, "gzip", error) from None
     if not member.eof:
-        raise DataError(f"{name}: the gzip data ends too early; the file was cut short. Copy it again.")
+        raise DataError(f"{name}: the gzip data ends too early, so the file was cut short. Copy the file again.")
 
 
 def _unzstd(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
@@ -105,7 +105,7 @@ def _unzstd(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
     except zstandard.ZstdError as error:
         raise damaged(name, "zstd", error) from None
     if fed and not frame.eof:
-        raise DataError(f"{name}: the zstd data ends too early; the file was cut short. Copy it again.")
+        raise DataError(f"{name}: the zstd data ends too early, so the file was cut short. Copy the file again.")
 
 
 # ---------------------------------------------------------------- random access to files that can only be read forwards

@@ -46,7 +46,7 @@ class Dataset:
         found = expand_paths(paths)
         files = [examine_file(path, name) for path, name in zip(found, name_files(found), strict=True)]
         if not any(file.num_bytes for file in files):
-            raise DataError(f"{', '.join(map(str, found))}: empty; {KINDS_IN_WORDS} with records is wanted.")
+            raise DataError(f"{', '.join(map(str, found))}: empty. Give {KINDS_IN_WORDS} with records.")
         return cls(files)
 
     @property
@@ -80,7 +80,7 @@ class Dataset:
     def summary(self) -> tuple[DataFile, ...]:
         """Return the size, record count and digest of each file, from the last complete scan."""
         if self._summary is None:
-            raise DataError("The dataset was not scanned to its end yet, so its files have no digests.")
+            raise DataError("The dataset was not read to its end yet, so its files have no digests.")
         return self._summary
 
     def read(self, file: int, offset: int, length: int) -> bytes:
@@ -91,8 +91,8 @@ class Dataset:
             raw = reader[0](offset, length)
         if raw is None or len(raw) < length:
             raise DatasetChanged(
-                f"{self.files[file].path}: ends before the record at {offset}; it is not the file that was planned. "
-                "Put that file back, or plan a new store."
+                f"{self.files[file].path}: ends before the record at {offset}. This is not the file that was planned. "
+                "Put the planned file back, or plan a new store."
             )
         return raw
 
@@ -337,8 +337,8 @@ class _ArrayScanner:
     def finish(self) -> None:
         if not self._closed:
             raise DataError(
-                f"{self._name}: the JSON array does not end; the file stops at byte {self._block_offset} of its text. "
-                "It was cut short (copy it again), or a quote or bracket in it is missing."
+                f"{self._name}: the JSON array has no end. The file stops at byte {self._block_offset} of its text. "
+                "If the file was cut short, copy it again. Otherwise a quote or bracket is missing."
             )
 
     def _skip_string(self, block: bytes, at: int) -> int:
@@ -359,7 +359,7 @@ class _ArrayScanner:
             found = "more text after its closing bracket" if self._closed else f"{match[0]!r} where [ should be"
             raise DataError(
                 f"{self._name}: not one JSON array: {found}, at byte {self._block_offset + match.start()}. "
-                "Write it as one array of objects, or as JSON lines (one object per line) in a .jsonl file."
+                "Write the records as one array of objects, or as JSON lines (one object per line) in a .jsonl file."
             )
         self._depth = 1
         return match.end()

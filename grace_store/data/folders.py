@@ -20,7 +20,7 @@ _SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}")
 def expand_paths(paths: Sequence[str | Path]) -> list[Path]:
     """Return the absolute path of every file in the given order; the files of a folder are sorted by name."""
     if not paths:
-        raise DataError("No data given: name at least one file or folder.")
+        raise DataError("No data was given. Name at least one file or folder.")
     if missing := [str(path) for path in paths if not Path(path).exists()]:
         raise DataError(f"No such file or folder: {', '.join(missing)}.")
     files: list[Path] = []
@@ -33,8 +33,8 @@ def expand_paths(paths: Sequence[str | Path]) -> list[Path]:
     first: dict[Path, Path] = {}
     for file in files:
         if (earlier := first.setdefault(file.resolve(), file)) is not file:
-            same = "" if earlier == file else f" (it is the same file as {earlier})"
-            raise DataError(f"{file}: given twice{same}. Name each file once.")
+            same = "" if earlier == file else f" (also as {earlier})"
+            raise DataError(f"{file}: this file is given twice{same}. Name each file once.")
     return files
 
 
@@ -56,23 +56,26 @@ def name_files(files: Sequence[Path]) -> list[str]:
 def _folder_files(folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
-        hint = f" Give one of them, such as {folder / splits[0]}." if splits else ""
-        raise DataError(f"{folder}: a datasets folder with several splits ({', '.join(splits)}).{hint}")
+        hint = f" Give the folder of one split, such as {folder / splits[0]}." if splits else ""
+        raise DataError(f"{folder} is a datasets folder with several splits ({', '.join(splits)}).{hint}")
     if (folder / "state.json").is_file():
         return _saved_dataset_files(folder)
     if not (found := _record_files(folder, "*") or _record_files(folder, "**/*")):
-        raise DataError(f"{folder}: no record file in it; {KINDS_IN_WORDS} can be read.")
+        raise DataError(f"{folder} has no record file. Give {KINDS_IN_WORDS}.")
     families: dict[str, list[Path]] = {}
     for file in found:
         suffix = content_suffix(file)
         families.setdefault(suffix if suffix in (".parquet", ".arrow") else ".json(l)", []).append(file)
     if len(families) > 1:
         counts = ", ".join(f"{len(files)} {family}" for family, files in sorted(families.items()))
-        raise DataError(f"{folder}: files of several kinds ({counts}), perhaps the same records twice. Name the files.")
+        raise DataError(
+            f"{folder} has files of several kinds ({counts}). They may hold the same records twice. Name the files to "
+            "read."
+        )
     splits = sorted({match[1] for file in found if (match := _SHARD.match(file.name))})
     if len(splits) > 1:
         raise DataError(
-            f"{folder}: several splits in one folder ({', '.join(splits)}). Name the files of one, such as "
+            f"{folder} has the files of several splits ({', '.join(splits)}). Name the files of one split, such as "
             f"{found[0].parent}/{splits[-1]}-*."
         )
     return found
@@ -100,14 +103,14 @@ def _saved_dataset_files(folder: Path) -> list[Path]:
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{state_path}: not a state.json of Hugging Face datasets ({error}).") from error
     if indices:
-        raise DataError(f"{folder}: rows are picked by an index file. Call flatten_indices() and save it again.")
+        raise DataError(f"{folder}: an index file selects the rows. Call flatten_indices() and save the dataset again.")
     if not names:
-        raise DataError(f"{folder}: a datasets folder without data files.")
+        raise DataError(f"{folder} is a datasets folder without data files.")
     if outside := [name for name in names if Path(name).name != name]:
-        raise DataError(f"{state_path}: names files outside the folder ({outside[0]}).")
+        raise DataError(f"{state_path} names a file outside the folder ({outside[0]}). Save the dataset again.")
     here = {path.name for path in folder.iterdir() if path.is_file()}
     if absent := [name for name in names if name not in here]:
-        raise DataError(f"{folder}: state.json names {', '.join(absent)}, missing in the folder. Copy it again.")
+        raise DataError(f"{folder} has no {', '.join(absent)}, but its state.json names them. Copy the folder again.")
     return [folder / name for name in names]
 
 
@@ -195,22 +198,25 @@ def _first_text(path: Path, head: bytes, compression: Compression) -> bytes:
 def _text_kind(path: Path, head: bytes) -> str:
     for magic, words in _OTHER_MAGIC.items():
         if head.startswith(magic):
-            raise DataError(f"{path}: this is {words}; {KINDS_IN_WORDS} can be read.")
+            raise DataError(f"{path} is {words}. Give {KINDS_IN_WORDS}.")
     suffix = content_suffix(path)
     text = head.lstrip()
     if suffix in (".parquet", ".arrow"):
-        raise DataError(f"{path}: named {suffix} but does not begin like one; it is damaged or something else.")
+        raise DataError(
+            f"{path} is named {suffix}, but does not begin like such a file. The file is damaged or has another format."
+        )
     if re.match(rb"\{[ \t]*\r?\n", text):
         raise DataError(
-            f"{path}: one JSON object over several lines; write an array of objects, or one object per line. "
-            "If the records are inside it, write that list to a file of its own (jq -c '.data[]' file > file.jsonl)."
+            f"{path} holds one JSON object over several lines. Write an array of objects, or one object per line. If "
+            "the records are a list inside this object, write that list to another file (jq -c '.data[]' file > "
+            "file.jsonl)."
         )
     if text.startswith(b"[") and (suffix == ".json" or re.match(rb"\[\s*[{\]]", text)):
         return "json"
     if text.startswith(b"{") or suffix in SUFFIXES or not text:
         return "jsonl"
     found = text[:40].decode(errors="backslashreplace")
-    raise DataError(f"{path}: begins with {found!r}, which is no record file; {KINDS_IN_WORDS} can be read.")
+    raise DataError(f"{path} begins with {found!r}, so this is not a file of records. Give {KINDS_IN_WORDS}.")
 
 
 def content_suffix(path: Path) -> str:

@@ -55,7 +55,7 @@ class ImageFolder:
         self._to_rgb = to_rgb
         self._root = Path(os.path.realpath(Path(folder).expanduser()))
         if not self._root.is_dir():
-            raise SettingError(f"--images {folder} is not a folder. Give the one that the image paths start from.")
+            raise SettingError(f"--images {folder} is not a folder. Give the folder that the image paths start from.")
 
     def open(self, ref: ImageRef) -> tuple[Image.Image, str]:
         """Return the picture of a reference, and the SHA-256 of its bytes; raise Unusable if there is no picture."""
@@ -72,12 +72,15 @@ class ImageFolder:
 
     def _read_file(self, source: str) -> bytes:
         if _SCHEME.match(source):
-            raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} is a URL, and nothing is fetched; store the image")
+            raise Unusable(
+                Reason.IMAGE_REFUSED,
+                f"{_shown(source)} is a URL, but grace-store downloads nothing: store the image in a file",
+            )
         try:
             # An absolute path replaces the folder. realpath follows links before the check below.
             path = Path(os.path.realpath(self._root / source))
         except (ValueError, OSError) as error:
-            raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} is no path: {_words(error)}") from None
+            raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} is not a path: {_words(error)}") from None
         if not path.is_relative_to(self._root):
             raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} leads out of the image folder; see --images")
         try:
@@ -97,7 +100,9 @@ def decode_image(content: bytes, name: str, to_rgb: ToRgb = upright_on_white) ->
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise Unusable(Reason.IMAGE_REFUSED, f"{name}: {_words(error)}") from None
     except UnidentifiedImageError:
-        raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is none of {', '.join(IMAGE_FORMATS)}") from None
+        raise Unusable(
+            Reason.IMAGE_UNREADABLE, f"{name} has an unknown format: use one of {', '.join(IMAGE_FORMATS)}"
+        ) from None
     except Exception as error:  # noqa: BLE001 - decoders raise any error for a broken file
         raise Unusable(Reason.IMAGE_UNREADABLE, f"{name}: {_words(error)}") from None
 
@@ -106,13 +111,15 @@ def _decode(content: bytes, name: str, to_rgb: ToRgb) -> Image.Image:
     with Image.open(BytesIO(content), formats=IMAGE_FORMATS) as opened:
         width, height = opened.size
         if width * height > MAX_IMAGE_PIXELS:
-            raise Unusable(Reason.IMAGE_REFUSED, f"{name} has {width} x {height} pixels, at most {MAX_IMAGE_PIXELS}")
+            raise Unusable(
+                Reason.IMAGE_REFUSED, f"{name} has {width} x {height} pixels, at most {MAX_IMAGE_PIXELS} are read"
+            )
         # An MPO file of a camera contains a photo and then previews.
         num_frames = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1)
         if num_frames > 1:
             raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is animated ({num_frames} frames)")
         if opened.mode.startswith(("I", "F")):
-            deep = f"{name} has more than 8 bits a channel ({opened.mode}); save it with 8"
+            deep = f"{name} has more than 8 bits per channel ({opened.mode}): save the image with 8 bits"
             raise Unusable(Reason.IMAGE_UNREADABLE, deep)
         opened.load()
         return to_rgb(opened)

@@ -43,7 +43,9 @@ def check_part_names(mapping: Mapping[str, str]) -> None:
     """Raise SettingError for a part that does not exist."""
     if unknown := [part for part in mapping if part not in (*TRACE_PARTS, *ANY_PARTS)]:
         known = ", ".join((*TRACE_PARTS, *ANY_PARTS))
-        raise SettingError(f"--map {unknown[0]}={mapping[unknown[0]]}: there is no such part. The parts are {known}.")
+        raise SettingError(
+            f"unknown part {unknown[0]!r} in --map {unknown[0]}={mapping[unknown[0]]}. The parts are {known}."
+        )
 
 
 def check_map(spec: DataSpec) -> None:
@@ -51,19 +53,21 @@ def check_map(spec: DataSpec) -> None:
     check_part_names(spec.map)
     if not names_trace(spec.map):
         if spec.format == MAPPED:
-            raise SettingError(f"--format {MAPPED} takes --map prompt=FIELD --map response=FIELD.")
+            raise SettingError(f"--format {MAPPED} needs --map. Add --map prompt=FIELD --map response=FIELD.")
         return
     if spec.format != MAPPED:
         named = next(part for part in TRACE_PARTS if part in spec.map)
         how = f"--format {spec.format} finds the {named} in its own way"
-        raise SettingError(f"{how}, so --map {named}={spec.map[named]} cannot be used with it. Leave out one of them.")
+        raise SettingError(
+            f"{how}, so --map {named}={spec.map[named]} cannot be used. Leave out one of the two options."
+        )
     if "prompt" not in spec.map:
-        raise SettingError("--map says nothing of the prompt. Add --map prompt=FIELD.")
+        raise SettingError("--map does not name the field of the prompt. Add --map prompt=FIELD.")
     if ("response" in spec.map) == ("steps" in spec.map):
         raise SettingError("Give either --map response=FIELD (a text) or --map steps=FIELD (a list of texts).")
     if "answer" in spec.map and spec.answer != "format":
         answer = f"--map answer={spec.map['answer']} and --answer {spec.answer}"
-        raise SettingError(f"{answer} both say where the answer is. Leave out one of them.")
+        raise SettingError(f"{answer} both say where the answer is. Leave out one of the two options.")
 
 
 def usual_parts(record: Fields) -> dict[str, str]:

@@ -78,30 +78,33 @@ def check_spec(spec: DataSpec) -> None:
     if spec.answer not in ("format", "last"):
         named_answer(spec.answer, by_paragraph=False)
     if unknown := [key for key in spec.ignore_key if key not in UNREAD_KEYS]:
-        known = f"The keys that it takes are {', '.join(UNREAD_KEYS)}"
-        raise SettingError(f"--ignore-key {unknown[0]}: {known}. Every other key is a field, and loses nothing.")
+        known = f"use {', '.join(UNREAD_KEYS)}"
+        raise SettingError(f"unknown value {unknown[0]!r} of --ignore-key: {known}. Other keys need no --ignore-key.")
     if spec.min_steps > spec.max_steps:
-        raise SettingError(f"--min-steps {spec.min_steps} is more than --max-steps {spec.max_steps}.")
+        raise SettingError(
+            f"--min-steps {spec.min_steps} is above --max-steps {spec.max_steps}. Lower --min-steps or raise "
+            "--max-steps."
+        )
 
 
 def _chosen_format(spec: DataSpec) -> Format:
     if spec.format == MAPPED_FORMAT.name:
         return MAPPED_FORMAT
     if spec.format not in FORMATS:
-        raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
+        raise UnknownFormat(f"unknown value {spec.format!r} of --format: use one of {', '.join(FORMATS)}.")
     return FORMATS[spec.format]
 
 
 def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
     """Return the name of the format of more than half of the records; raise UnknownFormat if there is none."""
     if not records:
-        raise UnknownFormat("no record to tell the format by")
+        raise UnknownFormat("there is no record, so the format is unknown: give --format")
     counts = {name: sum(map(format.recognises, records)) for name, format in FORMATS.items()}
     best = max(counts, key=lambda name: counts[name])
     rivals = [name for name, count in counts.items() if count == counts[best]]
     if counts[best] * 2 > len(records) and len(rivals) == 1:
         return best
-    seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none of them"
+    seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none"
     known = "\n".join(f"  {name:<14}{format.description}" for name, format in FORMATS.items())
     text = json.dumps(records[0])
     example = text if len(text) <= 300 else text[:300] + "..."
@@ -109,8 +112,8 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
     if {"prompt", "response"} <= (parts := usual_parts(records[0])).keys():
         hint = f"Try {' '.join(f'--map {part}={field}' for part, field in parts.items())}."
     raise UnknownFormat(
-        f"the records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
-        f"Keys of the first: {shown_keys(records[0])}.\nIt begins: {example}\n"
+        f"the format of the records is not clear. Records read: {len(records)}; recognised: {seen}.\n"
+        f"Keys of the first record: {shown_keys(records[0])}.\nThe first record begins: {example}\n"
         f"{hint}\nOr give --format, or convert the records to one of:\n{known}"
     )
 

@@ -107,11 +107,13 @@ def compile_marker(setting: str, expression: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(expression, re.MULTILINE)
     except (re.error, RecursionError, OverflowError, ValueError) as error:
-        raise SettingError(f"{where}: not a regular expression: {error}.") from None
+        raise SettingError(f"{where} is not a regular expression: {error}.") from None
     if pattern.match("") is not None:
-        raise SettingError(f"{where}: matches empty text, so every line. Write what a marker must contain.")
+        raise SettingError(
+            f"{where} matches empty text, and so every line. Write an expression that needs at least one character."
+        )
     if _REPEATED_REPEAT.search(expression):
-        raise SettingError(f"{where}: a repeat of a repeat can take forever. Write (a+)+ as a+.")
+        raise SettingError(f"{where} repeats a repeat, and such a search can take forever. Write (a+)+ as a+.")
     return pattern
 
 
@@ -123,7 +125,7 @@ def named_splitter(name: str) -> Splitter:
     kind, _, expression = name.partition(":")
     if kind == "marker" and expression:
         return marker_splitter(compile_marker("--splitter", expression))
-    raise SettingError(f"--splitter {name!r} is none of format, lines, paragraphs, marker:REGEX.")
+    raise SettingError(f"unknown value {name!r} of --splitter: use format, lines, paragraphs or marker:REGEX.")
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:

@@ -82,7 +82,7 @@ def _check_table(schema: pa.Schema, num_rows: int, num_bytes: int) -> None:
     if repeated := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise pa.ArrowInvalid(f"several columns are called {repeated[0]!r}")
     if num_rows > _ROWS_PER_BYTE * num_bytes:
-        raise pa.ArrowInvalid(f"it claims {num_rows} rows in {num_bytes} bytes")
+        raise pa.ArrowInvalid(f"the file claims {num_rows} rows in {num_bytes} bytes")
     for field in schema:
         if _repeats_values(field.type, inside_list=False) == "list":
             raise pa.ArrowInvalid(f"column {field.name!r} has lists of values that share their bytes ({field.type})")
@@ -122,8 +122,8 @@ def _explained(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, TypeError, ValueError, OverflowError, KeyError) as error:
         # ValueError and OverflowError: dates outside the range of Python; KeyError: unknown extension types.
         raise DataError(
-            f"{path}: cannot be read as a table: {error}. If it was cut short, copy it again; otherwise convert it to "
-            "JSON lines."
+            f"{path} cannot be read as a table: {error}. If the file was cut short, copy it again. Otherwise convert "
+            "it to JSON lines."
         ) from error
 
 

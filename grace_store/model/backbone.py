@@ -75,7 +75,7 @@ def backbones(model: Any) -> list[nn.Module]:
     if hasattr(model, "get_decoder"):
         found.append(model.get_decoder())
     if not (unique := {id(module): module for module in found if module is not model}):
-        raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot be used.")
+        raise ModelError(f"{type(model).__name__} has no backbone that is separate from its head. Give another model.")
     return list(unique.values())
 
 
@@ -110,7 +110,7 @@ def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:
         rule = _find(model, max_length)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
         unsteady = any(_is_unsteady(module) for module in model.modules())
-        _LOG.info("positions cannot be probed one by one: %s", error)
+        _LOG.info("the model cannot be probed one position at a time: %s", error)
         rule = _SAME_LENGTHS_ONLY if unsteady else ANY_LENGTHS
     if rule != ANY_LENGTHS and hasattr(backbone_of(model), "get_rope_index"):
         rule = ONE_AT_A_TIME  # with images, positions are fewer than tokens

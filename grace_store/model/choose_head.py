@@ -66,7 +66,7 @@ def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
         parts = own.logits(hidden.float())
     if not bool(torch.isfinite(whole).any(dim=1).all()) or bool(torch.isnan(whole).any()):
         refuse_not_finite(model)
-        remedy = "Its configuration may be damaged" if hidden.dtype == torch.float32 else "Try --dtype float32"
+        remedy = "The model's configuration may be damaged" if hidden.dtype == torch.float32 else "Try --dtype float32"
         raise ModelError(f"{type(model).__name__} gives logits that are not numbers in {hidden.dtype}. {remedy}.")
     is_close = whole.shape == parts.shape
     if is_close:
@@ -78,8 +78,8 @@ def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
         is_close = bool((left - right).norm() <= tolerance * right.norm() + 1e-6)
     if not is_close:
         raise ModelError(
-            f"{type(model).__name__} cannot be split into a backbone and a head: together they give other logits "
-            "than the whole model. It cannot be used."
+            f"{type(model).__name__} cannot be split into a backbone and a head. Together, the two parts give "
+            "other logits than the whole model. Give another model."
         )
     return hidden.shape[1], whole.shape[1]
 

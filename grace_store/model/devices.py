@@ -95,7 +95,7 @@ def kind_of(name: str) -> str:
     wanted, _, number = name.partition(":")
     if found is None or wanted not in ("auto", ANY_ACCELERATOR, found) or int(number or 0) >= count():
         seen = f"{count()} of the kind {found}, numbered from 0" if found else "no accelerator"
-        raise SettingError(f"--device {name} was asked for, but torch {torch.__version__} sees {seen} here.")
+        raise SettingError(f"--device {name} cannot be used: torch {torch.__version__} sees {seen} on this machine.")
     return found
 
 
@@ -319,7 +319,7 @@ def telling(what: str) -> Iterator[None]:
         if is_lost(error):
             raise  # this error is not about the model
         if is_out_of_memory(error):
-            raise OutOfMemory(f"{what}: it does not fit into memory ({in_words(error)}).") from error
+            raise OutOfMemory(f"{what}: there is not enough memory ({in_words(error)}).") from error
         raise ModelError(f"{what}: {in_words(error)}.") from error
 
 

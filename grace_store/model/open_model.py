@@ -123,7 +123,7 @@ def probe(*pictures: Picture, text: str = "What is known?", response: str = "It 
     return Sample("probe", (Turn("user", tuple(parts) or (text,)),), response, (0, 13, len(response)))
 
 
-@telling("This model cannot be run on a probe with images; --text-only leaves them out")
+@telling("This model fails on a probe with images (use --text-only to leave images out)")
 def check_sees_images(extractor: ProxyExtractor) -> None:
     """Raise unless images change hidden states, and hidden states in a batch equal those of each sample alone."""
     one, other, two = probe(("red", 64, 48)), probe(("white", 64, 48)), probe(("blue", 40, 90), ("green", 72, 50))
@@ -131,16 +131,16 @@ def check_sees_images(extractor: ProxyExtractor) -> None:
     if set_aside is not None and set_aside.reason == Reason.TOO_LONG:
         return  # --max-length has almost no room for images
     if set_aside is not None:
-        raise ModelError(f"This model cannot be asked about an image: {set_aside.reason}, {set_aside.detail}.")
+        raise ModelError(f"This model cannot be used with images: {set_aside.reason}, {set_aside.detail}.")
     if torch.equal(_hidden(extractor, [one]), _hidden(extractor, [other])):
-        raise ModelError("This model does not see the images it is given. --text-only leaves them out.")
+        raise ModelError("This model ignores its images. Use --text-only to leave images out.")
     probes = [each for each in (one, two, probe()) if not extractor.prepare([each]).set_aside]
     together = _hidden(extractor, probes)
     alone = torch.cat([_hidden(extractor, [each]) for each in probes])
     if bool(torch.isfinite(alone).all()) and not _is_close(together, alone):
         raise ModelError(
-            "This model gives a sample with images other hidden states in a batch than alone, so its vectors would "
-            "depend on their batch-mates. It cannot be used with images; --text-only leaves them out."
+            "The hidden states of a sample with images differ between a batch and a run of this sample alone. Its "
+            "vectors would depend on the other samples in the batch. Use --text-only to leave images out."
         )
 
 
@@ -149,12 +149,12 @@ def check_packing(packed: ProxyExtractor, padded: ProxyExtractor, *, with_images
     pictures = [probe(("red", 64, 48)), probe(("blue", 40, 90), ("green", 72, 50))] if with_images else []
     texts = [probe(), probe(text="Tom has 3 apples and buys 4 more. How many are that?"), probe(text="And now?")]
     probes = [each for each in (*texts, *pictures, texts[0]) if not padded.prepare([each]).set_aside]
-    with telling("This model cannot be run on a few words"):
+    with telling("This model fails on a few words"):
         expected = _hidden(padded, probes)
     try:
         found = _hidden(packed, probes)
     except Exception as error:
-        raise SettingError(f"This model takes no packed batches ({in_words(error)}). Leave --packing out.") from error
+        raise SettingError(f"This model cannot run packed batches ({in_words(error)}). Leave --packing out.") from error
     if not _is_close(found, expected):
         raise SettingError("This model lets packed samples see each other. Leave --packing out.")
 
@@ -207,7 +207,7 @@ def probe_prompts(extractor: ProxyExtractor, max_length: int, *, with_images: bo
     model that a sample can exceed, and with images.
     """
     if extractor.length_rule != ANY_LENGTHS:
-        return None, "its hidden states depend on the length of the whole sample"
+        return None, "the model's hidden states depend on the length of the whole sample"
     worst = 0.0
     try:
         most = max_length - _LONGEST_RESPONSE
@@ -228,7 +228,7 @@ def probe_prompts(extractor: ProxyExtractor, max_length: int, *, with_images: bo
             raise
         if isinstance(error, ModelError):
             return None, str(error)
-        return None, f"it cannot run responses after the keys and values of a prompt ({in_words(error)})"
+        return None, f"the model cannot run responses after the keys and values of a prompt ({in_words(error)})"
     return _judged(extractor, worst, "hidden states of responses")
 
 

@@ -45,7 +45,7 @@ def shared_states(
     cache.layer_class_to_replicate = _PromptLayer
     run_backbone(model, **prompts, past_key_values=cache, use_cache=True)
     if not cache.layers:
-        raise ModelError("it keeps no keys and values")
+        raise ModelError("the model keeps no keys and values")
     if shared.shift is not None:
         shift = devices.to_device(shared.shift, device)
         for layer in cache.layers:

@@ -139,7 +139,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         can = sharing.images is not None
         self.tower = VisionTower(self.model, self._device, apart=sharing.images == "image") if can else None
         if not sharing.prompts:
-            _LOG.warning("prompts are not shared, which only costs time: %s", sharing.fault)
+            _LOG.warning("prompts are not shared, so the run takes longer: %s", sharing.fault)
 
     @property
     @abstractmethod
@@ -246,11 +246,11 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             if len(batch.members) == 1:
                 raise OutOfMemory(
                     f"One sample of {batch.num_padded_tokens} tokens does not fit on {self._device}. Use a larger or "
-                    "less busy device, or begin a new --signal with a lower --head-tokens or --max-length (or "
-                    "--max-pixels)."
+                    "less busy device, or begin a new --signal with a lower --head-tokens, --max-length or "
+                    "--max-pixels."
                 )
             message = (
-                "a batch of %d tokens does not fit on %s: batches of this size are halved, and noted in the commits"
+                "a batch of %d tokens does not fit on %s. Batches of this size are halved, and the commits note this"
             )
             _LOG.warning(message, batch.num_padded_tokens, self._device)
             self._too_large = batch.num_padded_tokens
@@ -258,8 +258,10 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         if len(batch.members) > 1:
             return [self._collate([member], prepared.tokens) for member in batch.members]
         self._check_works(failure)
-        _LOG.warning("a sample is set aside because the model fails on it: %s", in_words(failure))
-        prepared.set_aside[batch.members[0]] = SetAside(Reason.BAD_TEXT, f"the model fails on it: {in_words(failure)}")
+        _LOG.warning("a sample is set aside because the model fails on this sample: %s", in_words(failure))
+        prepared.set_aside[batch.members[0]] = SetAside(
+            Reason.BAD_TEXT, f"the model fails on this sample: {in_words(failure)}"
+        )
         return []
 
     def _check_works(self, failure: Exception) -> None:

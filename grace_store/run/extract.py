@@ -38,7 +38,7 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
     """Run the missing units of a signal and return the signal; raise Interrupted if stopped before the end."""
     stop = stop or threading.Event()
     if not job.store:
-        raise SettingError("Name the store to write the signals to.")
+        raise SettingError("No store was given. Give the STORE to write the signals to.")
     store = _planned(job, listener)
     if job.signal in store.signal_names:
         view = store.signal(job.signal)
@@ -47,7 +47,7 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
             # This needs neither the dataset nor the model.
             clear_dead(store.backend)
             listener(_started(view, job.shard, []))
-            listener(Note(f"Signal {view.name} is complete: there is nothing to do."))
+            listener(Note(f"Signal {view.name} is already complete. There is nothing to do."))
             return view
     # Only the first rank digests all data files; every rank compares the records that it uses with the plan.
     with open_dataset(store, job.data or None, by_content=job.shard[0] == 0) as dataset:
@@ -66,22 +66,22 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
         return planned
     check_store_path(job.store)
     if not job.data:
-        raise SettingError(f"{job.store} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
+        raise SettingError(f"{job.store} has no plan yet. Give the dataset with --data, or run `grace-store plan`.")
     # A plan is frozen, so mistakes in the other options must be found before.
     if job.model is None:
-        raise SettingError("Say which --model to extract with. Nothing was planned.")
+        raise SettingError("No model was given. Give the model with --model. Nothing was planned.")
     gradient = job.request.gradient
     if job.request.kind != "gradient" and gradient is not None and (given := gradient.given()):
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")
+        raise SettingError(f"{options} cannot be used with --kind proxy. Add --kind gradient. Nothing was planned.")
     if job.request.kind == "gradient" and job.adapter is None:
         raise SettingError(
-            "Say with --adapter which checkpoint to take gradients of; `grace-store warmup` makes one. "
+            "--kind gradient needs a checkpoint. Give it with --adapter. `grace-store warmup` makes a checkpoint. "
             "Nothing was planned."
         )
     for option, path in (("model", job.model), ("adapter", job.adapter), ("images", job.images)):
         if path is not None and not Path(path).expanduser().exists():
-            raise SettingError(f"There is nothing at --{option} {path}. Nothing was planned.")
+            raise SettingError(f"--{option} {path} does not exist. Nothing was planned.")
     made = plan(job.data, job.store, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
     records = counted(made.plan.num_records, "record")
     text = f"Planned {made.plan.num_samples} of {records}, read as {made.plan.spec.format}"
@@ -113,7 +113,8 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         if gradient is not None and gradient.learning_rate == 0:
             text = (
                 f"The checkpoint of signal {view.name} was trained at a learning rate of 0, so it equals the base "
-                "model. Influence methods weigh a checkpoint by its learning rate, here 0. Take a later checkpoint."
+                "model. Influence methods weight a checkpoint by its learning rate, which is 0 here. Use a later "
+                "checkpoint."
             )
             listener(Warned(text))
         units = missing_units(view, job.shard)  # another run may have committed units before this run got the lock
@@ -130,7 +131,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
             lease.confirm()
         if stop.is_set() and missing_units(view, job.shard):
             done = f"{len(view.committed_units())} of {counted(store.plan.num_units, 'unit')} are committed"
-            raise Interrupted(f"Stopped. {done}; run the same command again to go on from there.")
+            raise Interrupted(f"Stopped. {done}. Run the same command again to continue.")
         listener(Finished(len(units), time.monotonic() - began))
         return _completed(view, listener)
 
@@ -145,7 +146,7 @@ def missing_units(view: SignalView, shard: Shard = (0, 1)) -> list[int]:
 def _completed(view: SignalView, listener: Listener) -> SignalView:
     """Write the totals if the units of all shards are committed: the last shard to finish does this."""
     if missing_units(view):
-        listener(Note("This shard is done; other shards still have units to do."))
+        listener(Note("This shard is done. Other shards still have units to do."))
     elif view.completion() is None:
         complete_signal(view)
     return view

@@ -56,7 +56,7 @@ def name_signals(
     names = list(signals) or [Path(path).resolve().name + suffix for path in found] or ["base"]
     if len(names) != max(len(found), 1):
         given = f"{counted(len(names), '--signal name')} for {counted(len(found), 'adapter')} ({', '.join(found)})"
-        remedy = "Give one name for each adapter, in the same order, or none to use the names of the adapters' folders."
+        remedy = "Give one --signal for each adapter, in the same order, or leave --signal out."
         raise SettingError(f"{given}. {remedy}")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise SettingError(f"Several adapters would be written as signal {repeated[0]!r}. Give a --signal for each.")
@@ -80,14 +80,16 @@ def open_signal(
     check_signal_name(name)
     if name not in store.signal_names:
         if model is None:
-            raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
+            raise SettingError(
+                f"{store.location} has no signal {name!r} yet. Give the model with --model to extract this signal."
+            )
         spec = door.resolve_spec(model, request, options, adapter=adapter)
         # While the store has no signal yet, another run may plan it anew, so this takes the plan's lock.
         with hold(store.backend, "plan", wait_seconds=3600.0):
             now = Store.open(store.backend)
             if now.plan != store.plan:
                 raise ResumeMismatch(
-                    f"{store.location} was planned anew while this run started. Run the same command again."
+                    f"{store.location} was planned again while this run started. Run the same command again."
                 )
             store = now
             if name not in store.signal_names:
@@ -122,9 +124,9 @@ def check_same(
 def _refuse_differences(view: SignalView, differences: Sequence[str]) -> None:
     if differences:
         raise ResumeMismatch(
-            f"Signal {view.name!r} of {view.store.location} was begun with other settings:\n  "
+            f"Signal {view.name!r} of {view.store.location} began with other settings:\n  "
             + "\n  ".join(differences)
-            + "\nLeave those options out to continue the signal, or give a new --signal NAME. Nothing was written."
+            + "\nLeave these options out to continue the signal, or give a new --signal NAME. Nothing was written."
         )
 
 
@@ -177,8 +179,8 @@ def begin_sharing(view: SignalView, extractor: Extractor) -> None:
             keep_sharing(view, extractor.sharing)
         elif view.sharing() is None:
             raise Corrupt(
-                f"{view.store.location}: {sharing_key(view.name)} is missing, so it is not known whether the committed "
-                f"units of {view.name!r} shared prompts and images. `grace-store verify --repair` extracts all of them "
+                f"{view.store.location}: {sharing_key(view.name)} is missing. It recorded whether the committed "
+                f"units of {view.name!r} shared prompts and images. `grace-store verify --repair` extracts these units "
                 "again. Nothing was written."
             )
     follow_sharing(view, extractor)
@@ -190,17 +192,17 @@ def follow_sharing(view: SignalView, extractor: Extractor) -> None:
         return
     begun = view.sharing() or found
     if begun.prompts and not found.prompts:
-        raise _mismatch(view, f"shared prompts, and a probe on this machine finds a fault with them: {found.fault}")
+        raise _mismatch(view, f"shared prompts, but a probe of shared prompts fails on this machine: {found.fault}")
     if _LEVELS.index(begun.images) > _LEVELS.index(found.images):
         why = found.images_fault or "the model sees no images"
-        raise _mismatch(view, f"shared images, and a probe on this machine finds a fault with them: {why}")
+        raise _mismatch(view, f"shared images, but a probe of shared images fails on this machine: {why}")
     if (begun.prompts, begun.images) != (found.prompts, found.images):
         extractor.share_as(begun)
 
 
 def _mismatch(view: SignalView, what: str) -> ResumeMismatch:
     return ResumeMismatch(
-        f"Signal {view.name!r} of {view.store.location} was begun with {what}. All vectors of a signal must be made in "
-        "the same way. Continue on a machine with software like the first run's, or give a new --signal NAME. Nothing "
-        "was written."
+        f"Signal {view.name!r} of {view.store.location} began with {what}. All vectors of a signal must be made in the "
+        "same way. Continue on a machine with the same software as the first run, or give a new --signal NAME. "
+        "Nothing was written."
     )

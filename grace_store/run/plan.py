@@ -130,7 +130,7 @@ class _Planning:
             replace_plan(lease.backend, stage)
         again = Store.open(lease.backend)
         changes = "; ".join(_changes(planned.plan, again.plan))
-        self.listener(Note(f"Planned anew, as nothing was extracted yet: {changes}."))
+        self.listener(Note(f"Planned again, because nothing was extracted yet: {changes}."))
         return again
 
     def write(self, writer: PlanWriter, lease: Lease, previous: Plan | None) -> None:
@@ -147,7 +147,7 @@ class _Planning:
             self.listener(Note(f"Gathered {samples} of {questions}."))
             if names := ", ".join(file.name for file in self.dataset.files if file.is_read_forwards):
                 text = (
-                    f"{names}: such files can only be read from the beginning, and the records of one gathered "
+                    f"{names}: files of this kind can only be read from the beginning. The records of one gathered "
                     "question lie far apart, so every later command reads the files many times. If the files are "
                     "large, decompress them and plan again; convert Parquet to JSON lines or Arrow."
                 )
@@ -221,10 +221,11 @@ def check_store_path(store: str | Path) -> None:
         return
     place = Path(store).expanduser().absolute()
     if place.is_file():
-        raise SettingError(f"{store} is a file, and a store is a folder. Give another place for the store.")
+        raise SettingError(f"{store} is a file, but a store is a folder. Give another place for the store.")
     if place.is_symlink() and not place.exists():
         raise SettingError(
-            f"{store} is a link to {place.readlink()}, which does not exist. Give another place for the store."
+            f"{store} is a link to {place.readlink()}, but that folder does not exist. Give another place for the "
+            "store."
         )
     refuse_file_above(place)
 
@@ -242,11 +243,15 @@ def check_request(store: Store, request: DataSpec, samples_per_unit: int | None 
     if samples_per_unit not in (None, plan.samples_per_unit):
         wrong.append(f"unit-samples: planned {plan.samples_per_unit}, now {samples_per_unit}")
     if wrong:
-        again = "" if is_begun(store) else " Nothing is extracted yet, so `grace-store plan` with them plans it anew."
+        again = (
+            ""
+            if is_begun(store)
+            else " Nothing is extracted yet, so `grace-store plan` with these options can plan the store again."
+        )
         raise ResumeMismatch(
             f"{store.location} was planned with other settings:\n  "
             + "\n  ".join(wrong)
-            + f"\nLeave those options out to use the plan, or choose a new store.{again}"
+            + f"\nLeave these options out to use the plan, or choose a new store.{again}"
         )
 
 
@@ -269,8 +274,8 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
         if planned != plan:
             raise StoreError(
                 f"The plan of {store.location} is damaged, and this version of grace-store plans the same data "
-                f"differently. Repair it with the version that made it ({plan.created_by}), or move the store away and "
-                "run `grace-store extract` into a new one."
+                f"differently. Repair the plan with the version that wrote it ({plan.created_by}), or move the store "
+                "away and run `grace-store extract` into a new one."
             )
         for key in again.walk(SAMPLES_GROUP):
             value = again.read(key)
@@ -302,7 +307,7 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
         except Unusable as why:
             verdicts.append(why)
     if not parsed:
-        unread = f"the format is not known, because no record can be read (records tried: {len(head)})"
+        unread = f"the format is unknown, because no record can be read (records tried: {len(head)})"
         first = f"The first: {verdicts[0]}. Each line must be one JSON object in UTF-8."
         raise UnknownFormat(f"{names}: {unread}. {first}")
     try:

@@ -46,7 +46,7 @@ def preview(
 def preview_lines(found: RecordTally) -> Iterator[str]:
     """Yield the preview as lines of text; they may hold control characters from records."""
     settings = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in found.settings.in_words().items())
-    yield f"{found.num_planned} of {counted(found.num_records, 'record')} would be planned; nothing is written."
+    yield f"{found.num_planned} of {counted(found.num_records, 'record')} would be planned. Nothing is written."
     yield f"Settings: {settings}."
     if found.num_questions is not None:
         yield f"Samples of {counted(found.num_questions, 'question')} would be gathered."
@@ -58,7 +58,7 @@ def preview_lines(found: RecordTally) -> Iterator[str]:
     if found.loses_most:
         lost = f"{found.num_set_aside} of {counted(found.num_records, 'record')}"
         yield ""
-        yield f"Most records would be set aside: {lost}. {advise(found) or 'No other setting tried keeps more'}."
+        yield f"Most records would be set aside: {lost}. {advise(found) or 'No tested setting keeps more'}."
 
 
 def _histogram(found: RecordTally) -> Iterator[str]:
@@ -77,14 +77,14 @@ def _histogram(found: RecordTally) -> Iterator[str]:
 
 def _kept(found: RecordTally) -> Iterator[str]:
     """Yield the number of records that each --min-steps would keep: up to 10, every tenth, and the current one."""
-    yield f"What --min-steps would keep of {counted(found.num_records, 'record')}:"
+    yield f"Records that --min-steps would keep, of {counted(found.num_records, 'record')}:"
     for min_steps, num_kept in found.kept_by():
         is_set = min_steps == found.settings.min_steps
         if is_set or min_steps <= 10 or min_steps % 10 == 0:
             # The plan keeps only the first of several records with one id.
             kept = found.num_planned if is_set else num_kept
             share = percent(kept / max(found.num_records, 1))
-            yield f"  {min_steps:>9}  {kept:>9}  {share:>9}{'  as it is set' if is_set else ''}"
+            yield f"  {min_steps:>9}  {kept:>9}  {share:>9}{'  current setting' if is_set else ''}"
 
 
 def _reasons(found: RecordTally) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _reasons(found: RecordTally) -> Iterator[str]:
     for each in found.first_set_aside():
         name = "" if each["sample_id"] is None else f", id {_short(each['sample_id'])}"
         yield f"  {each['count']:>9}  {each['reason']}"
-        yield f"{'':13}{each['place']}{name}: {_short(each['detail']) or 'no more is known'}"
+        yield f"{'':13}{each['place']}{name}: {_short(each['detail']) or 'no details'}"
         yield f"{'':13}{_short(each['record'])}"
 
 

@@ -236,8 +236,8 @@ def loss_in_words(tally: RecordTally) -> str:
     reasons = ", ".join(f"{count} {reason}" for reason, count in tally.set_aside.most_common())
     advice, again = advise(tally), ""
     if advice is not None:
-        plan = "If that may be lost, plan" if "ignore_key" in advice.settings else "Plan"
-        again = f" {plan} again with that before anything is extracted."
+        plan = "If you can do without these keys, plan" if "ignore_key" in advice.settings else "Plan"
+        again = f" {plan} again with this option before you run `extract`."
     return f"Most records are set aside: {lost} ({reasons}). {remedy(tally, advice)}{again}"
 
 
@@ -247,13 +247,13 @@ def remedy(tally: RecordTally, advice: Advice | None) -> str:
         return f"{advice}."
     reason = tally.set_aside.most_common(1)[0][0] if tally.set_aside else ""
     if reason == Reason.UNKNOWN_RECORD:
-        return "Name the fields that hold prompt and response with --map, or another --format."
+        return "Name the fields that hold prompt and response with --map, or give another --format."
     if reason in UNREAD_KEYS.values():
         keys = ", ".join(tally.unread_keys)
-        return f"No reader understands these keys yet: {keys}. Most records are no traces without these keys."
+        return f"No reader understands these keys yet: {keys}. Without these keys, most records are not traces."
     if reason == Reason.DUPLICATE_ID:
         return "Name a field whose values differ with --map id=FIELD."
-    return "Name another --format, --splitter or --answer, or lower --min-steps."
+    return "Give another --format, --splitter or --answer, or lower --min-steps."
 
 
 def _bounds(num_steps: Counter[int], spec: DataSpec) -> dict[str, int]:

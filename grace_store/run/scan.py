@@ -103,7 +103,8 @@ def understood(
             yield from _in_order(pool, blocks, understanding, num_processes)
         except BrokenProcessPool:
             raise GraceStoreError(
-                "A process that read records was killed; memory may have run out. Plan again, with fewer --workers."
+                "A process that read records was killed. It may have run out of memory. Plan again with fewer "
+                "--workers."
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -205,8 +206,8 @@ class SampleOrder:
         """
         if self._group and not self._has_groups:
             raise SettingError(
-                f"No usable record has the field {one_line(spec.group_by)!r}, which --group-by names. Leave --group-by "
-                "out to gather by prompts and images."
+                f"No usable record has the field {one_line(spec.group_by)!r} of --group-by. Give another field, or "
+                "leave --group-by out to gather by prompts and images."
             )
         self._flush()
         group = np.frombuffer(self._group, dtype=np.uint64)

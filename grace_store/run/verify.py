@@ -112,7 +112,7 @@ def verify_against_model(
             with watch.over(f"unit {unit}"):
                 signals = extractor.compute(extractor.prepare(loader.load(unit).samples)).result()
             if signals.images_sha256 != view.commit(unit).images_sha256:
-                text = "its images have changed since it was extracted"
+                text = "the images of the unit have changed since the unit was extracted"
             else:
                 try:
                     text = _difference(view, unit, signals)
@@ -129,7 +129,11 @@ def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
     else:
         assert isinstance(signals, UnitSignals)
         worst, allowed, what = _largest_difference(view, unit, signals.segment_vector), REEXTRACTION_TOLERANCE, "Grams"
-    return f"extracted again, its {what} differ by {worst:.1e} (at most {allowed:.0e})" if worst > allowed else ""
+    return (
+        f"after a second extraction, the {what} differ by {worst:.1e} (at most {allowed:.0e} is allowed)"
+        if worst > allowed
+        else ""
+    )
 
 
 def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
@@ -193,8 +197,8 @@ def _repair_plan(store: Store, job: ExtractJob, listener: Listener) -> list[Prob
     found = list(check_plan(store, deep=True))
     if hopeless := [problem for problem in found if problem.remedy == "replan"]:
         raise StoreError(
-            f"The plan of {store.location} itself is damaged ({hopeless[0].where}: {hopeless[0].text}), so it is not "
-            "known which rows belong to which sample. Move the store away and run `grace-store extract` into a new one."
+            f"The plan of {store.location} is damaged ({hopeless[0].where}: {hopeless[0].text}), so nobody can tell "
+            "which rows belong to which sample. Move the store away and run `grace-store extract` into a new one."
         )
     if not found:
         return []
@@ -204,7 +208,7 @@ def _repair_plan(store: Store, job: ExtractJob, listener: Listener) -> list[Prob
             store.backend.write(key, documents[key])
         store.backend.flush()
         if any(check_plan(Store.open(store.backend), deep=True)):
-            listener(Note("The plan's arrays are damaged; reading the data to write them again."))
+            listener(Note("The plan's arrays are damaged. Reading the data to write the arrays again."))
             with open_dataset(store, job.data or None) as dataset:
                 rewrite_plan_arrays(store, dataset)
     return found
@@ -217,7 +221,7 @@ def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int
         raise  # the signal is not lost, only out of reach at the moment
     except GraceStoreError as error:
         raise StoreError(
-            f"{error} The settings of the signal are lost, so it cannot be repaired. Delete "
+            f"{error} The settings of the signal are lost, so the signal cannot be repaired. Delete "
             f"{store.location}/signals/{name} and extract the signal again."
         ) from error
     if units:

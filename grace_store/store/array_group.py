@@ -51,13 +51,13 @@ class ArrayGroup:
                 raise self._unreadable(name, f"cannot be opened ({error})") from error
             spec = self.specs[name]
             if not _has_codecs(array, spec):
-                raise self._unreadable(name, "has codecs that no store of this format has")
+                raise self._unreadable(name, "has codecs that this format does not allow")
             is_text = spec.dtype == "string"
             has_dtype = array.dtype.kind in "TO" if is_text else array.dtype == np.dtype(spec.dtype)
             if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not has_dtype:
                 raise self._unreadable(
                     name,
-                    f"is {array.dtype} {array.shape} in chunks of {array.shards or array.chunks}, the plan implies "
+                    f"is {array.dtype} {array.shape} in chunks of {array.shards or array.chunks}, but the plan implies "
                     f"{spec.dtype} {spec.shape} in chunks of {spec.chunks}",
                 )
             self._arrays[name] = array
@@ -159,11 +159,11 @@ def decode_chunk(raw: bytes, spec: ArraySpec) -> Array:
 def _texts(raw: bytes, spec: ArraySpec) -> Array:
     body = _checked(raw)
     if not 0 < (unpacked_size(body) or 0) <= MAX_UNPACKED_BYTES:
-        raise ValueError(f"it unpacks to {unpacked_size(body) or 'unknown'} bytes")
+        raise ValueError(f"the chunk unpacks to {unpacked_size(body) or 'unknown'} bytes")
     unpacked = zstd.decompress(body)
     # The decoder allocates memory for the number of texts in the first bytes before it reads the texts.
     if (claimed := int.from_bytes(unpacked[:_COUNT_BYTES], "little")) != spec.chunks[0]:
-        raise ValueError(f"it holds {claimed} texts instead of {spec.chunks[0]}")
+        raise ValueError(f"the chunk holds {claimed} texts instead of {spec.chunks[0]}")
     return np.asarray(VLenUTF8().decode(unpacked))
 
 
@@ -171,7 +171,7 @@ def _unpack(raw: bytes, out: Array) -> None:
     """Decompress a chunk into an array of the same size."""
     body = _checked(raw)
     if unpacked_size(body) != out.nbytes:
-        raise ValueError(f"it holds {unpacked_size(body)} bytes instead of {out.nbytes}")
+        raise ValueError(f"the chunk holds {unpacked_size(body)} bytes instead of {out.nbytes}")
     zstd.decompress(body, out)
 
 
@@ -180,7 +180,7 @@ def _checked(raw: bytes) -> bytes:
     body, checksum = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
     # The checksum of an empty body is 0, so a file of zeros could match it.
     if not len(body) or google_crc32c.value(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("its checksum is wrong")
+        raise ValueError("the checksum of the chunk is wrong")
     return body
 
 

@@ -38,8 +38,8 @@ def check_signal_name(name: str) -> str:
     """Return the name if it is a valid folder name on every system; else raise SettingError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}", name) or name in ("zarr.json", "all", "each"):
         raise SettingError(
-            f"{name!r} cannot be the name of a signal: use letters, digits and _ . = + - (up to 100, "
-            "starting with a letter or digit; not all, each or zarr.json)."
+            f"{name!r} cannot be the name of a signal. Use up to 100 letters, digits and _ . = + - and start with a "
+            "letter or digit. The names all, each and zarr.json are reserved."
         )
     return name
 
@@ -332,7 +332,9 @@ def open_backend(location: str | Path) -> Backend:
 
         return ObjectBackend(text)
     if text.partition(":/")[0] in BUCKET_SCHEMES:
-        raise SettingError(f"{text} is neither a path nor a URL: give {text.replace(':/', '://', 1)}, as text.")
+        raise SettingError(
+            f"{text} is neither a path nor a URL. Give {text.replace(':/', '://', 1)} as a string, not as a Path."
+        )
     return LocalBackend(Path(text).expanduser().absolute())
 
 

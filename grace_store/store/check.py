@@ -71,7 +71,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
     plan = store.plan
     arrays = layout.plan_arrays(plan)
     if plan.num_records != plan.num_samples + sum(plan.set_aside.values()):
-        yield problem("zarr.json", "records are not the sum of samples and records set aside", "replan")
+        yield problem("zarr.json", "the number of records is not the sum of samples and records set aside", "replan")
     for key, text in _wrong_documents(store, plan_documents(plan)):
         yield problem(key, text)
     if wrong := wrong_copy(store.backend, plan):
@@ -182,7 +182,9 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
         known.update(f"{view.key}/{key}" for key in ("zarr.json", *layout.array_keys(view.arrays)))
     for key in sizes:
         if key not in known and not key.startswith(tuple(beyond)):
-            yield Problem(None, None, key, "no part of the format; left by an interrupted run?", "delete")
+            yield Problem(
+                None, None, key, "not part of the format; an interrupted run may have left this file", "delete"
+            )
 
 
 def remedy_of_lost(store: Store, signal: str) -> Remedy:
@@ -217,13 +219,13 @@ def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes) -> Iterator[tupl
         yield f"{view.key}/{name}", "the commit does not list the chunks of the format"
     start, stop = view.store.plan.unit_range(commit.unit)
     if commit.num_samples != stop - start or commit.num_done + len(commit.set_aside) != commit.num_samples:
-        yield commit_key(view.name, commit.unit), "samples done and set aside do not add up"
+        yield commit_key(view.name, commit.unit), "the numbers of samples done and set aside do not add up"
     for name, chunk in commit.chunks.items():
         key = f"{view.key}/{name}"
         if (size := sizes.get(key)) is None:
             yield key, "chunk is missing"
         elif size != chunk.num_bytes:
-            yield key, f"chunk has {size} bytes, {chunk.num_bytes} were written"
+            yield key, f"chunk has {size} bytes, but {chunk.num_bytes} were written"
 
 
 def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
@@ -273,7 +275,7 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
     """Check the values of the arrays that decode vectors; their bytes depend on the compressor."""
     for name, (_, values, _) in view.storage.constants().items():
         try:
-            text = "" if np.array_equal(view.constant(name), values) else "its values differ from the format"
+            text = "" if np.array_equal(view.constant(name), values) else "the values differ from the format"
         except Corrupt as error:
             text = str(error)
         if text:

@@ -31,7 +31,7 @@ def sealed_body(sealed: Any, where: str) -> bytes:
     except ValueError:  # NaN, or half of a surrogate pair
         body = b""
     if hashlib.sha256(body).hexdigest() != sealed[SEAL]:
-        raise Corrupt(f"{where} does not match its own digest: it was damaged or edited.")
+        raise Corrupt(f"{where} does not match its own digest: the file was damaged or edited.")
     return body
 
 
@@ -40,7 +40,7 @@ def unseal(sealed: Any, kind: type[DocumentT], where: str) -> DocumentT:
     body = sealed_body(sealed, where)
     found = sealed[BODY]
     if isinstance(found, dict) and found.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
-        remedy = "Extract its data again into another store, or use the grace-store that wrote this one."
+        remedy = "Extract the data again into another store, or use the version of grace-store that wrote this store."
         raise StoreError(other_version(where, found["format_version"], remedy))
     try:
         return kind.model_validate_json(body)

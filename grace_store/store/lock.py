@@ -64,8 +64,8 @@ class Lease:
             return
         if found is None and not self.backend.names(""):
             raise NotAStore(
-                f"{self.backend.location} is gone: it was deleted or renamed. Nothing has been written since. "
-                "If it was renamed, run the same command with the new name; all committed units are kept."
+                f"{self.backend.location} is gone: the store was deleted or renamed. Nothing has been written since. "
+                "If the store was renamed, run the same command with the new name. All committed units are kept."
             )
         raise StoreBusy(
             f"{self.backend.location}: this run was silent for too long, and its lock ({self.key}) was taken over"
@@ -136,7 +136,10 @@ def _take(backend: Backend, name: str, shard: Shard, mine: bytes, *, break_lock:
     _clear_stale(backend, name, shard, break_lock=break_lock)
     if not backend.write_new(key, mine):
         if backend.read(key) is None and backend.size(key) is not None:
-            raise StoreBusy(f"{backend.location}: {key} is a folder where a lock belongs. Delete it and run again.")
+            raise StoreBusy(
+                f"{backend.location}: {key} is a folder, but a lock must be a file. Delete this folder and run the "
+                "command again."
+            )
         raise StoreBusy(_busy_text(backend, key, _parsed(backend.read(key))))
     for other_key, owner in _overlapping(backend, name, shard):
         if other_key != key:
@@ -310,8 +313,8 @@ def _busy_text(backend: Backend, key: str, owner: dict[str, Any]) -> str:
     takeover = ""
     if renewed_at is not None:
         at = datetime.fromtimestamp(renewed_at + SILENT_SECONDS, UTC)
-        takeover = f"if it stays silent, a run that starts after {at:%H:%M} UTC takes over; "
+        takeover = f" If that process stays silent, a run that starts after {at:%H:%M} UTC takes over."
     return (
-        f"{backend.location} is being written by {_who(owner)} ({key}). Wait for it to end; {takeover}if you know that "
-        "it is dead, give --break-lock to `grace-store extract`."
+        f"{backend.location} is being written by {_who(owner)} ({key}). Wait until that process ends.{takeover} If you "
+        "know that the process is dead, give --break-lock to `grace-store extract`."
     )

@@ -25,7 +25,7 @@ def wrong_copy(backend: Backend, document: Plan | Signal) -> tuple[str, str] | N
         same = group_document(backend.read(key), type(document), key) == document
     except Corrupt as error:
         return key, str(error)
-    return None if same else (key, "the copy is of another document")
+    return None if same else (key, "the copy belongs to another document")
 
 
 def find_plan_copy(backend: Backend) -> Plan | None:
@@ -71,7 +71,7 @@ def _own_document(backend: Backend, signal: str | None, key: str, kind: type[Pla
     """Return the document at a key; raise Corrupt if it is damaged or the document of another signal."""
     document: Plan | Signal = group_document(backend.read(key), kind, key)
     if isinstance(document, Signal) and document.name != signal:
-        raise Corrupt(f"{key} is the document of the signal {document.name!r}.")
+        raise Corrupt(f"{key} belongs to the signal {document.name!r}.")
     return document
 
 

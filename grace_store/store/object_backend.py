@@ -28,7 +28,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 CREDENTIALS = {
-    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, and AWS_ENDPOINT_URL if it is not Amazon's",
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, and AWS_ENDPOINT_URL if the storage is not Amazon's",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
 }
@@ -191,7 +191,8 @@ class ObjectBackend(Backend):
 
         if _opened_in[0] != os.getpid():  # a request would hang without the threads of the first process
             raise StorageError(
-                "This process was forked from one that uses an object store, and cannot use it. Start it by 'spawn'."
+                "This process was forked from a process that uses an object store. A forked process cannot use the "
+                "object store. Start the process with 'spawn'."
             )
         began = time.monotonic()
         pause = 0.1
@@ -225,10 +226,10 @@ class ObjectBackend(Backend):
             bucket = f"{self._scheme}://{self._bucket}"
             return StorageError(f"There is no bucket {bucket}. Create it, or check its name and {known}.")
         if any(host in text for host in ("169.254.169.254", "metadata.google.internal")):
-            none = f"there are no credentials for it in {known}"
+            none = f"there are no credentials in {known}"
             return StorageError(f"{here}: {none}, and this machine has no role of its own.")
         if _status(text) in (401, 403):
-            rights = "that they may list, read, write and delete there"
+            rights = "check that they allow to list, read, write and delete"
             return StorageError(
                 f"{here}: access was denied ({reason}). Check the credentials in {known}, and {rights}."
             )
@@ -238,7 +239,7 @@ class ObjectBackend(Backend):
             return StorageError(f"{here} cannot be reached ({reason}). Check the network, the URL and {known}.")
         return StorageError(
             f"{self.location} has not answered for {waited:.0f} s ({reason}). Everything committed is kept: run the "
-            f"same command again once the storage is back. {OUTAGE_SECONDS} says how long to wait for it."
+            f"same command again once the storage is back. {OUTAGE_SECONDS} sets how long a run waits."
         )
 
     def _open(self, prefix: str) -> S3Store | GCSStore | AzureStore:
@@ -247,13 +248,13 @@ class ObjectBackend(Backend):
             from obstore.exceptions import BaseError
         except ModuleNotFoundError:
             raise MissingExtra(
-                f"{self.location} is in an object store, which needs obstore, and that is not installed. "
+                f"{self.location} is in an object store. Object stores need obstore, and obstore is not installed. "
                 f"{how_to_install('cloud')}"
             ) from None
         for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
             # The library under obstore panics on an address without http://.
             if not os.environ.get(name, "http://").startswith(("http://", "https://")):
-                raise SettingError(f"The environment's {name} must begin with http:// or https://.")
+                raise SettingError(f"The environment variable {name} must begin with http:// or https://.")
         if not _opened_in:
             _opened_in.append(os.getpid())
         kinds: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
@@ -281,14 +282,16 @@ def split_url(url: str) -> tuple[str, str, str]:
     """Return the scheme, bucket and prefix of a store's URL, or raise SettingError."""
     parts = urlsplit(url)
     if "@" in parts.netloc:
-        raise SettingError("A store's URL holds no user or password: credentials belong in the environment.")
+        raise SettingError(
+            "The URL of the store has a user or a password. Remove them and put the credentials into the environment."
+        )
     if parts.scheme not in CREDENTIALS:
         known = ", ".join(f"{scheme}://" for scheme in CREDENTIALS)
-        raise SettingError(f"{url}: no storage is known by {parts.scheme}://. Give a local path or one of {known}.")
+        raise SettingError(f"{url}: unknown storage {parts.scheme}://. Give a local path or a URL with one of {known}.")
     prefix = parts.path.strip("/")
     is_plain = not (parts.query or parts.fragment) and not {"", ".", ".."} & set(prefix.split("/"))
     if not (parts.netloc and prefix and is_plain):
-        raise SettingError(f"{url} is no place for a store: give {parts.scheme}://BUCKET/FOLDER.")
+        raise SettingError(f"{url} cannot be the place of a store. Give {parts.scheme}://BUCKET/FOLDER.")
     return parts.scheme, parts.netloc, prefix
 
 
@@ -361,7 +364,7 @@ def _reason(text: str, otherwise: str = "the connection broke") -> str:
         "dns error": "no such host",
         "TimedOut": "no answer in time",
         "Timeout": "no answer in time",
-        "builder error": "the endpoint is no URL",
+        "builder error": "the endpoint is not a URL",
     }
     return next((words for sign, words in signs.items() if sign in text), otherwise)
 
@@ -373,5 +376,5 @@ def _seconds(name: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise SettingError(f"{name} is {text!r}; it must be a number of seconds above 0.")
+        raise SettingError(f"{name} is {text!r}. Give a number of seconds above 0.")
     return seconds

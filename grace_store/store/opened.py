@@ -46,7 +46,7 @@ from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64
 """If a plan has more chunks of samples than this, opening it checks that they exist."""
-_REDO_ALL = "Without it the signal cannot be continued: `grace-store verify --repair` computes all of its units again."
+_REDO_ALL = "Without this file the signal cannot be continued. `grace-store verify --repair` computes all units again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,16 @@ class Store:
     def open(cls, location: str | Path | Backend) -> Store:
         backend = open_backend(location) if isinstance(location, (str, Path)) else location
         if (raw := backend.read("zarr.json")) is None:
-            found = "nothing is there" if not backend.names("") else "it has no plan (planning may have been cut short)"
+            found = (
+                "nothing is there"
+                if not backend.names("")
+                else "the folder has no plan, perhaps because planning was interrupted"
+            )
             if isinstance(backend, LocalBackend) and backend.root.is_file():
-                found = "it is a file"
-            raise NotAStore(f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes one.")
+                found = "this is a file"
+            raise NotAStore(
+                f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes a store."
+            )
         try:
             plan = _plan_document(raw, backend.location)
             num_chunks = -(-plan.num_samples // layout.SAMPLES_PER_CHUNK)
@@ -90,7 +96,7 @@ class Store:
             if num_chunks > CHUNKS_BELIEVED:
                 num_found = len(backend.names(f"{SAMPLES_GROUP}/sample_num_steps/c"))
                 if num_found < num_chunks // 2:
-                    what = f"the plan has {plan.num_samples} samples, and most of its arrays are missing"
+                    what = f"the plan has {plan.num_samples} samples, but most of its arrays are missing"
                     raise Corrupt(f"{backend.location}: {what}.")
             return cls(backend, plan)
         except (Corrupt, NotAStore) as error:
@@ -126,16 +132,16 @@ class Store:
         """Return a signal by name; without a name, the only signal of the store."""
         if name is None:
             if not (names := self.signal_names):
-                raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
+                raise UnknownName(f"{self.location} has no signal yet. `grace-store extract` writes a signal.")
             if len(names) > 1:
                 known = ", ".join(names)
-                raise UnknownName(f"{self.location}: say which signal is meant (there are: {known}) by --signal.")
+                raise UnknownName(f"{self.location} has several signals ({known}). Choose a signal with --signal.")
             name = names[0]
         elif (
             name not in self.backend.names(SIGNALS_GROUP) or self.backend.size(f"{signal_key(name)}/zarr.json") is None
         ):
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
-            raise UnknownName(f"{self.location} has no signal {name!r} (there are: {known}).")
+            raise UnknownName(f"{self.location} has no signal {name!r} (known signals: {known}).")
         return SignalView(self, name)
 
     def samples(self, start: int, stop: int) -> SampleRows:
@@ -169,8 +175,8 @@ class Store:
             if len(hits := np.flatnonzero(self.column(name, start, stop) == wanted)):
                 return start + int(hits[0])
         raise UnknownName(
-            f"{self.location} has no sample {sample!r}. Give an id as `score` lists them, or #ROW for a dataset row; "
-            "a record that was set aside is not a sample (see `grace-store status`)."
+            f"{self.location} has no sample {sample!r}. Give an id that `score` lists, or #ROW for a dataset row. "
+            "A record that was set aside is not a sample: `grace-store status` lists these records."
         )
 
     def records_set_aside(self) -> Iterator[tuple[int, str, str]]:
@@ -195,8 +201,8 @@ class SignalView:
         self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
         if self.signal.name != name:
             raise Corrupt(
-                f"{where} is the document of the signal {self.signal.name!r}. `grace-store verify --repair` restores "
-                "the right document if it has a copy."
+                f"{where} belongs to the signal {self.signal.name!r}. `grace-store verify --repair` restores "
+                "the right document if there is a copy."
             )
         self._group = ArrayGroup(store.backend, self.key, self.arrays)
 
@@ -375,8 +381,8 @@ class SignalView:
         """Raise Unfinished unless the unit of a sample is committed."""
         if not is_committed(self, unit := self.store.plan.unit_of(sample)):
             raise Unfinished(
-                f"{self.store.location}: sample {sample} is in unit {unit} of {self.name}, which is not done yet. "
-                "Run `grace-store extract` again to finish it."
+                f"{self.store.location}: sample {sample} is in unit {unit} of {self.name}. This unit is not done yet. "
+                "Run `grace-store extract` again to finish the signal."
             )
 
     @cached_property

@@ -240,14 +240,14 @@ def check_claimable(backend: Backend) -> None:
     if not (strangers := [name for name in backend.names("") if name not in GROUPS]):
         if backend.names(COMMITS):
             raise NotAStore(
-                f"{backend.location} holds units of a store whose plan (zarr.json) is gone. "
-                "`grace-store verify --repair` restores it from the copy in ledger/plan.json; or choose another place."
+                f"{backend.location} holds units of a store whose plan (zarr.json) is gone. `grace-store verify "
+                "--repair` restores the plan from its copy in ledger/plan.json. Or choose another place."
             )
         strangers = [key for key in backend.walk() if not ours.fullmatch(key)]
     if strangers:
         raise NotAStore(
             f"{backend.location} is not empty and not a grace-store store (it holds {', '.join(strangers[:3])}). "
-            "Choose another place for the store, or empty that folder."
+            "Choose another place for the store, or empty this folder."
         )
 
 

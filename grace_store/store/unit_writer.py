@@ -48,7 +48,7 @@ def keep_sharing(view: SignalView, found: Sharing) -> None:
         try:
             if view.sharing() is None:
                 where = f"{view.store.location}/{sharing_key(view.name)}"
-                raise Corrupt(f"{where} can neither be read nor written. Delete it and run again.")
+                raise Corrupt(f"{where} can neither be read nor written. Delete this file and run the command again.")
         except Corrupt:
             if time.monotonic() >= deadline:
                 raise
@@ -171,7 +171,7 @@ def complete_signal(view: SignalView) -> Completion:
     units = view.committed_units()
     if units != list(view.store.plan.units):
         wanted = counted(view.store.plan.num_units, "unit")
-        raise Corrupt(f"{view.name} has {len(units)} of {wanted}; it is not complete.")
+        raise Corrupt(f"{view.name} has {len(units)} of {wanted}, so the signal is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)
     view.store.backend.write(completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()

@@ -134,11 +134,11 @@ class AdapterTrainer:
                 if devices.is_lost(error):
                     raise
                 if not devices.is_out_of_memory(error):
-                    raise ModelError(f"The model fails on a pass of training: {in_words(error)}.") from error
+                    raise ModelError(f"The model fails in a training step: {in_words(error)}.") from error
                 size = " x ".join(map(str, micro.inputs["input_ids"].shape))
                 raise OutOfMemory(
-                    f"A pass of {size} tokens does not fit on {self.device}. Lower --batch-tokens and run again: the "
-                    "steps saved so far are kept."
+                    f"A pass of {size} tokens does not fit on {self.device}. Lower --batch-tokens and run the command "
+                    "again. The steps saved so far are kept."
                 ) from error
             loss_and_stop[0] += loss.detach()
         self._add_gradients(loss_and_stop)
@@ -182,7 +182,9 @@ class AdapterTrainer:
         except Exception as error:
             if isinstance(error, ModelError) or devices.is_lost(error) or devices.is_out_of_memory(error):
                 raise
-            raise ModelError(f"The model fails to answer: {in_words(error)}. Leave --generate out.") from error
+            raise ModelError(
+                f"The model fails when it generates an answer: {in_words(error)}. Leave --generate out."
+            ) from error
 
     def _passes(self, samples: Sequence[TrainingSample]) -> Iterator[tuple[MicroBatch, ImageInputs]]:
         """Yield this rank's share of samples pass by pass, while other threads open the images of the next pass."""
@@ -250,7 +252,9 @@ def _greedy_answers(
     last_learnt = {int(sample.ids[sample.learnt[-1]]) for sample in samples}
     ends = {token for token in {*last_learnt, tokenizer.eos_token_id} if token in tokenizer.all_special_ids}
     if not ends:
-        raise ModelError("No token that ends a turn follows a response, so answers have no end. Leave --generate out.")
+        raise ModelError(
+            "No end-of-turn token follows a response, so generated answers have no end. Leave --generate out."
+        )
     settings = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=sorted(ends), pad_token_id=min(ends)
     )
@@ -304,7 +308,9 @@ def target_names(model: Any) -> list[str]:
     output = model.get_output_embeddings()
     inside = {id(module) for module in decoder.modules() if isinstance(module, nn.Linear | Conv1D)}
     if not (names := [name for name, module in model.named_modules() if id(module) in inside and module is not output]):
-        raise ModelError(f"{type(model).__name__} has no linear layers for LoRA in its language part.")
+        raise ModelError(
+            f"{type(model).__name__} has no linear layers for LoRA in its language part. Give another model."
+        )
     return names
 
 

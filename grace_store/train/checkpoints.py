@@ -85,9 +85,9 @@ def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
             state = json.loads((stored.metadata() or {})["state"])
             found = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118 - it is no mapping
     except (SafetensorError, KeyError, ValueError) as error:
-        raise Corrupt(f"{path} is damaged ({error}). Delete it to start the warm-up again.") from error
+        raise Corrupt(f"{path} is damaged ({error}). Delete this file to start the warm-up again.") from error
     if state["recipe_sha256"] != recipe_sha256:
-        raise ResumeMismatch(f"{path} belongs to another recipe than the recipe in {out}. Choose a new --out.")
+        raise ResumeMismatch(f"{path} does not belong to the recipe in {out}. Choose a new --out.")
     groups: dict[str, dict[str, Tensor]] = {"adapter": {}, **{moment: {} for moment in MOMENTS}}
     for key, tensor in found.items():
         group, _, name = key.partition(".")

@@ -26,7 +26,7 @@ def as_one_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         raise SettingError(
             f"This is rank {ranks.rank} of {ranks.world_size}, but {' and '.join(missing)} are not set, so the ranks "
-            "cannot find each other. Start with torchrun, or set them as jobs/launch/slurm.sbatch does."
+            "cannot find each other. Start with torchrun, or set these variables as jobs/launch/slurm.sbatch does."
         )
     devices.make_current(device)
     dist.init_process_group(
@@ -63,6 +63,6 @@ def _reduce(tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
         if devices.is_lost(error) and not isinstance(error, dist.DistError):
             raise
         raise WorkerDied(
-            f"Another rank has ended, or cannot be reached ({devices.in_words(error)}). Its own output says why. The "
-            "steps saved so far are kept: run the same command again."
+            f"Another rank has ended, or cannot be reached ({devices.in_words(error)}). The output of that rank says "
+            "why. The steps saved so far are kept: run the same command again."
         ) from error

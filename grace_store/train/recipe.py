@@ -94,7 +94,7 @@ class WarmupDone(WarmupDocument):
     """The note that a warm-up is complete."""
 
     words: ClassVar[str] = "the end of a warm-up"
-    remedy: ClassVar[str] = "Delete it and run `grace-store {maker}` again. All finished steps are kept."
+    remedy: ClassVar[str] = "Delete this file and run `grace-store {maker}` again. All finished steps are kept."
 
     kind: Literal["warmup_done"] = "warmup_done"
     recipe_sha256: str
@@ -125,12 +125,12 @@ def check_recipe(frozen: Recipe, now: Recipe, out: Path) -> None:
     """Raise ResumeMismatch with the differences unless the warm-up would take the same steps."""
     lines = describe_differences(frozen.spec, now.spec, OPTION_NAMES)
     if frozen.plan_sha256 != now.plan_sha256:
-        lines.append("planned samples: other data, or planned with other settings")
+        lines.append("planned samples: the data or the settings of the plan differ")
     elif frozen.subset_sha256 != now.subset_sha256 and not lines:
-        lines.append("subset: other samples")
+        lines.append("subset: the samples differ")
     if lines:
         raise ResumeMismatch(
-            f"The warm-up in {out} was begun with other settings:\n  "
+            f"The warm-up in {out} began with other settings:\n  "
             + "\n  ".join(lines)
             + "\nLeave these options out to continue the warm-up, or choose a new --out. Nothing was written."
         )

@@ -72,7 +72,7 @@ def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescri
     tokenizer = SampleTokenizer(described.tokenizer, add_special_tokens=False, include_eos=True, **limits)
     has_end = tokenizer.has_marker(renderer.suffix)
     if wish and not has_end:
-        raise SettingError("--train-eos has no meaning: no token that ends a turn follows a response. Leave it out.")
+        raise SettingError("--train-eos has no effect: no end-of-turn token follows a response. Leave --train-eos out.")
     return has_end
 
 
@@ -224,7 +224,7 @@ class StepLoop:
                 self._saved_at = time.monotonic()
             if stopping:
                 at = f"step {step} of {self._num_steps}"
-                raise Interrupted(f"Stopped after {at}; run the same command again to continue from there.")
+                raise Interrupted(f"Stopped after {at}. Run the same command again to continue from this step.")
 
     def _begin(self) -> int:
         """Restore the saved adapter and log; return the number of steps taken before."""
@@ -310,8 +310,8 @@ def checkpoint_steps(spec: WarmupSpec, num_steps: int) -> dict[int, str]:
         step = math.ceil(Fraction(fraction) * num_steps)
         if step in steps:
             raise SettingError(
-                f"Checkpoints {steps[step]} and {fraction} both fall on step {step} of {num_steps}. Give fewer "
-                "--checkpoints, a smaller --batch-size or a larger --ratio."
+                f"Checkpoints {steps[step]} and {fraction} both fall on step {step} of {num_steps}. Give fewer values "
+                "of --checkpoints, a smaller --batch-size or a larger --ratio."
             )
         steps[step] = fraction
     return steps

@@ -21,7 +21,7 @@ from grace_store.model.inputs.vision import SampleImages
 from grace_store.model.load.weights import LoadedModel
 
 _SAMPLES_AT_ONCE = 64
-_TOO_LONG = "what it learns from them may be of little use. --max-length %d leaves them out"
+_TOO_LONG = "the model may learn little from such long samples. --max-length %d leaves these samples out"
 
 
 @dataclass(frozen=True, slots=True)

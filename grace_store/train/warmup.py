@@ -69,7 +69,7 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: Event | None = Non
     require_peft()
     begun = read_recipe(job.out)
     if (model := job.model or (begun.origin["model"] if begun else None)) is None:
-        raise SettingError(f"{job.out} has no warm-up yet; give the --model to train.")
+        raise SettingError(f"{job.out} has no warm-up yet. Give the model to train with --model.")
     store = _planned(job, begun, listener)
     recipe, chosen = _resolve(job, begun, store, model)
     if begun is not None:
@@ -77,7 +77,7 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: Event | None = Non
     done = read_document(job.out / DONE, WarmupDone) if (job.out / DONE).is_file() else None
     has_all = done is not None and all((job.out / name / TENSORS).is_file() for name in done.checkpoints)
     if done is not None and has_all and done.recipe_sha256 == recipe.fingerprint():
-        listener(Note(f"{job.out} is complete: {counted(done.num_steps, 'step')} taken before."))
+        listener(Note(f"{job.out} is already complete, with {counted(done.num_steps, 'step')}."))
         _warn_of_unlearnt(job, done, listener)
         return done
     with _held(job.out) if job.ranks.is_first else nullcontext():
@@ -95,11 +95,11 @@ def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
     own = str(job.out / PLAN)
     is_own = bool(job.data) or open_backend(own).read("zarr.json") is not None
     if (location := job.store or (own if is_own else begun.origin["store"] if begun else None)) is None:
-        raise SettingError("Give a planned STORE, or the dataset with --data.")
+        raise SettingError("No samples were given. Give a planned STORE, or the dataset with --data.")
     if (planned := open_planned(location, job.data_request, job.samples_per_unit)) is not None:
         return planned
     if not job.data:
-        raise SettingError(f"{location} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
+        raise SettingError(f"{location} has no plan yet. Give the dataset with --data, or run `grace-store plan`.")
     return plan(job.data, location, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
 
 
@@ -130,7 +130,7 @@ def _train(
         if left_out:
             counts = Counter(each.reason for each in left_out)
             reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-            listener(Warned(f"{counted(len(left_out), 'sample')} left out ({reasons}); see {job.out / SUBSET}."))
+            listener(Warned(f"{counted(len(left_out), 'sample')} left out ({reasons}). {job.out / SUBSET} lists them."))
     kept = checkpoint_steps(spec, len(data.steps))
     training.train(data, job.out, recipe.fingerprint(), listener, stop, seed=spec.seed, keep=kept)
     done = WarmupDone(
@@ -154,8 +154,8 @@ def _warn_of_unlearnt(job: WarmupJob, done: WarmupDone, listener: Listener) -> N
         listener(
             Warned(
                 f"{job.out / first} has learnt nothing yet: the learning rate rises from 0 and was 0 in all steps "
-                "before it. It is the base model. Use later checkpoints, or take more steps (--ratio, --epochs, "
-                "--batch-size)."
+                "before this checkpoint. So the checkpoint equals the base model. Use later checkpoints, or take more "
+                "steps (--ratio, --epochs, --batch-size)."
             )
         )
 
@@ -195,5 +195,5 @@ def _held(out: Path) -> Iterator[None]:
     """Hold the lock on a folder, so that only this process writes to it. The lock ends with the process."""
     with try_lock(out / ".lock") as is_mine:
         if not is_mine:
-            raise StoreBusy(f"Another warm-up is writing to {out}. Wait for it, or choose a new --out.")
+            raise StoreBusy(f"Another warm-up is writing to {out}. Wait until it ends, or choose a new --out.")
         yield

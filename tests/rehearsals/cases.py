@@ -13,7 +13,7 @@ from tests.rehearsals import checks
 from tests.rehearsals.checks import Check, Scene
 from tests.rehearsals.stage import WARMUP, Play, Stage
 
-HANGS = "it may hang"
+HANGS = "may hang"
 LOST = r"[Tt]he device pretend:0 is lost"
 NAMED = r"Worker 1 \(device 1\) died; units .*device pretend:0 is lost"
 """A worker counts its only device from 0; who hands out units knows it by the machine's number."""
@@ -150,7 +150,7 @@ def _memory() -> list[Rehearsal]:
         split = (checks.is_split, near, checks.says("does not fit on pretend:0"))
         made.append(Rehearsal(f"extract {kind} in too little memory", (scarce, again), split, _scarce(0.8)))
     nothing = replace(Play(extract("text")), memory="100000", code=1)
-    told = checks.says("does not fit into memory", "cannot be loaded|cannot be run|does not run")
+    told = checks.says("not enough memory", "cannot be loaded|cannot be run|does not run")
     return [*made, Rehearsal("extract in less memory than the model", (nothing,), (told,))]
 
 

@@ -41,7 +41,9 @@ class PendingSamples(UnitInFlight[SegmentMeans, SampleSignals]):
             for row, member in enumerate(batch.members):
                 vector, loss, norm = made.vector[row].numpy(), float(made.statistics[row, 0]), float(made.norm[row])
                 if not (np.isfinite(vector).all() and np.isfinite([loss, norm]).all()):
-                    signals.set_aside[member] = SetAside(Reason.NOT_FINITE, "its gradient or loss is not finite")
+                    signals.set_aside[member] = SetAside(
+                        Reason.NOT_FINITE, "the sample's gradient or loss is not finite"
+                    )
                     continue
                 signals.sample_vector[member] = vector
                 signals.sample_norm[member] = norm

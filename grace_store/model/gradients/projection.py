@@ -72,8 +72,12 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
         pickled = (adapter.folder.path / "optimizer.pt").is_file()
         raise SettingError(
             f"--preconditioner adam needs the optimiser's moments, but {adapter.folder.path} has no {OPTIMIZER}"
-            + (" (its optimizer.pt is a pickle, which could run any code and is not opened)" if pickled else "")
-            + ". A checkpoint of `grace-store warmup` has it; --preconditioner none does not need it."
+            + (
+                ". Its optimizer.pt is a pickle. A pickle can run any code, so grace-store does not open it"
+                if pickled
+                else ""
+            )
+            + ". Give a checkpoint of `grace-store warmup`, or use --preconditioner none."
         )
     try:
         with safe_open(path, framework="pt") as stored:
@@ -81,7 +85,9 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
             tensors = {key: stored.get_tensor(key).float() for key in stored.keys()}  # noqa: SIM118 - it is no mapping
         (beta1, beta2), epsilon, step = adamw["betas"], adamw["eps"], adamw["step"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ModelError(f"{path} is no optimiser state of a warm-up ({error}). Run `grace-store warmup`.") from error
+        raise ModelError(
+            f"{path} is not the optimiser state of a warm-up ({error}). Run `grace-store warmup`."
+        ) from error
     moments = []
     for moment in MOMENTS:
         prefix = f"{moment}."
@@ -89,7 +95,9 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
         found = {name: own[key] for key, name in tensor_names(own).items()}
         wrong = [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]
         if wrong:
-            raise ModelError(f"{path} has no {moment} of {wrong[0]} in its shape: it belongs to another adapter.")
+            raise ModelError(
+                f"{path} has no {moment} of the right shape for {wrong[0]}. The file belongs to another adapter."
+            )
         moments.append({each.name: found[each.name] for each in coordinates})
     return Moments(moments[0], moments[1], float(beta1), float(beta2), float(epsilon), int(step))
 

@@ -66,7 +66,7 @@ class _Budget(threading.local):
         """Count one iteration of a loop."""
         self.turns -= 1
         if self.turns < 0:
-            raise TemplateRuntimeError(f"its loops have more than {MAX_TURNS} iterations")
+            raise TemplateRuntimeError(f"the template's loops have more than {MAX_TURNS} iterations")
         return ""
 
     def measure(self, value: Any) -> Any:
@@ -83,7 +83,7 @@ class _Budget(threading.local):
 
     def check(self, size: int) -> None:
         if size > self.chars:
-            raise TemplateRuntimeError(f"it makes more than {MAX_CHARS} characters")
+            raise TemplateRuntimeError(f"the template makes more than {MAX_CHARS} characters")
 
 
 class _Counted(NodeTransformer):
@@ -124,7 +124,7 @@ def _bounded_operators(operate: Callable[..., Any], budget: _Budget) -> Callable
             _check_product(budget, right, left)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             if right * left.bit_length() > _MAX_BITS:
-                raise TemplateRuntimeError("it computes too large a power")
+                raise TemplateRuntimeError("the template computes too large a power")
         elif operator == "%" and isinstance(left, str):
             _check_format(left)
         return budget.measure(operate(context, operator, left, right))
@@ -139,7 +139,7 @@ def _check_product(budget: _Budget, value: Any, times: Any) -> None:
 
 def _check_format(text: str) -> None:
     if re.search(r"[0-9]{7,}|\*", text):  # a large number, or a number from an argument
-        raise TemplateRuntimeError("it formats with too large a width")
+        raise TemplateRuntimeError("the template formats with too large a width")
 
 
 def _bounded_calls(call: Callable[..., Any], budget: _Budget) -> Callable[..., Any]:

@@ -37,7 +37,9 @@ from grace_store.model.load.weights import LoadedModel, describe_model
 
 _LOG = logging.getLogger(__name__)
 
-TOO_LONG = "their vectors may mean little. A new --signal with --max-length %d sets them aside"
+TOO_LONG = (
+    "the vectors of such long samples may mean little. A new --signal with --max-length %d sets these samples aside"
+)
 """The end of the warning about samples beyond the model's context, for a signal."""
 UNIT_IMAGE_BYTES = 2**30
 """Largest size of the pixels of a waiting unit. Pixels beyond it are made again just before their use."""
@@ -92,7 +94,7 @@ class SampleReader:
         )
         if spec.include_eos and not self._tokenizer.has_marker(self._renderer.suffix):
             raise SettingError(
-                "--include-eos has no meaning here: no token that ends a turn is written after a response."
+                "--include-eos has no effect: no end-of-turn token follows a response. Leave --include-eos out."
             )
         self._vision: VisionReader | None = None
         if loaded.processor is not None:
@@ -150,7 +152,7 @@ class SampleReader:
             if devices.is_out_of_memory(error):
                 raise
             if len(rendered) == 1:
-                return [Unusable(Reason.BAD_TEXT, f"the tokenizer fails on it: {in_words(error)}")]
+                return [Unusable(Reason.BAD_TEXT, f"the tokenizer fails on the text: {in_words(error)}")]
         return [made for each in rendered for made in self._tokenize([each])]
 
     def _read_images(
@@ -177,7 +179,9 @@ def _set_aside(unit: PreparedUnit, position: int) -> Iterator[None]:
     except Exception as error:
         if devices.is_out_of_memory(error) or devices.is_lost(error):
             raise
-        unit.set_aside[position] = SetAside(Reason.BAD_TEXT, f"it cannot be read for this model: {in_words(error)}")
+        unit.set_aside[position] = SetAside(
+            Reason.BAD_TEXT, f"the sample cannot be encoded for this model: {in_words(error)}"
+        )
 
 
 class ImageQueue:

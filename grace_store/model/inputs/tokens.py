@@ -40,7 +40,9 @@ def resolve_rendering(requested: Rendering | None, tokenizer: Any) -> Rendering:
     if requested is None:
         return "template" if tokenizer.chat_template else "plain"
     if requested != "plain" and not tokenizer.chat_template:
-        raise SettingError(f"--rendering {requested} needs a chat template, but this tokenizer has none. Use plain.")
+        raise SettingError(
+            f"--rendering {requested} needs a chat template, but this tokenizer has none. Use --rendering plain."
+        )
     return requested
 
 
@@ -95,7 +97,9 @@ class Renderer:
     def render(self, sample: Sample) -> RenderedSample:
         """Return the sample's text; raise Unusable if the template changes the response."""
         if sample.images and not self._text_only and self._image_mark is None:
-            raise Unusable(Reason.NEEDS_VISION, f"{len(sample.images)} images, but the model reads only text")
+            raise Unusable(
+                Reason.NEEDS_VISION, f"the sample has {len(sample.images)} images, but the model reads only text"
+            )
         messages = [self._message(turn.role, turn.parts) for turn in sample.turns]
         if self._system is not None and not any(turn.role == "system" for turn in sample.turns):
             messages.insert(0, self._message("system", [self._system]))
@@ -251,13 +255,17 @@ class SampleTokenizer:
 
     def _finish(self, sample: RenderedSample, encoding: Any) -> TokenizedSample | Unusable:
         if not _is_unicode(sample.text):
-            return Unusable(Reason.BAD_TEXT, "the text holds half of a surrogate pair")
+            return Unusable(Reason.BAD_TEXT, "the text has half of a surrogate pair, which is not valid Unicode")
         ids = np.asarray(encoding.ids, dtype=np.int64)
         if len(ids) > self._max_length:
-            return Unusable(Reason.TOO_LONG, f"{len(ids)} tokens, at most {self._max_length}")
+            return Unusable(
+                Reason.TOO_LONG, f"the sample has {len(ids)} tokens, at most {self._max_length} are allowed"
+            )
         largest = int(ids.max(initial=0))
         if largest >= self._vocab_size:
-            return Unusable(Reason.BAD_TEXT, f"token {largest} is not among the model's {self._vocab_size}")
+            return Unusable(
+                Reason.BAD_TEXT, f"token {largest} is not in the model's vocabulary of {self._vocab_size} tokens"
+            )
         span = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         place = place_of_tokens(sample.text, span[:, 0], span[:, 1])
         segment = segment_of_places(place, sample.bounds)

@@ -42,8 +42,8 @@ def as_trainer(images_as: ImagesAs, processor: Any, min_pixels: Limit, max_pixel
     kind = type(processor).__name__
     if images_as != "processor" and kind not in _MEASURED:
         raise SettingError(
-            f"--images-as {images_as} has no meaning for this model: it is not known how {images_as} prepares images "
-            f"for {kind}. Leave it out."
+            f"--images-as {images_as} cannot be used with this model: grace-store does not know how {images_as} "
+            f"prepares images for {kind}. Leave --images-as out."
         )
     return TRAINERS[images_as](processor, min_pixels, max_pixels)
 

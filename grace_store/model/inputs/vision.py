@@ -101,7 +101,7 @@ class VisionReader:
         texts = [part for turn in sample.turns for part in turn.parts if isinstance(part, str)]
         for word in self._reserved:
             if any(word in text for text in (*texts, sample.response)):
-                raise Unusable(Reason.BAD_TEXT, f"the text has {word}, which the model would take for an image")
+                raise Unusable(Reason.BAD_TEXT, f"the text has {word}, and the model would read {word} as an image")
         refs = sample.images if self._images is not None else []
         num_marks = rendered.text.count(self._processor.image_token)
         if num_marks != len(refs):
@@ -111,7 +111,10 @@ class VisionReader:
         pictures = self._open(refs)
         ids, token_inputs, image_inputs = self._process(rendered.text, pictures)
         if len(ids) > self._max_length:
-            raise Unusable(Reason.TOO_LONG, f"{len(ids)} tokens with its images, at most {self._max_length}")
+            raise Unusable(
+                Reason.TOO_LONG,
+                f"the sample has {len(ids)} tokens with its images, at most {self._max_length} are allowed",
+            )
         expanded = TokenizedSample(ids, _counted_from_the_end(tokens, ids), tokens.num_segments, token_inputs)
         digests = tuple(sha256 for _, sha256 in pictures)
         again = partial(self._again, refs, rendered.text, digests)
@@ -128,9 +131,9 @@ class VisionReader:
         try:
             pictures = self._open(refs)
         except Unusable as error:
-            raise DatasetChanged(f"An image cannot be read any more: {error.detail}.") from error
+            raise DatasetChanged(f"An image can no longer be read: {error.detail}.") from error
         if tuple(sha256 for _, sha256 in pictures) != digests:
-            raise DatasetChanged("An image was changed while its unit was running. Run the same command again.")
+            raise DatasetChanged("An image changed while its unit was running. Run the same command again.")
         return self._process(text, pictures)[2]
 
     def _process(
@@ -151,7 +154,7 @@ class VisionReader:
                 raise
             sizes = ", ".join(f"{image.width} x {image.height}" for image, _ in pictures)
             raise Unusable(
-                Reason.IMAGE_UNREADABLE, f"the image processor refuses it ({sizes} pixels): {in_words(error)}"
+                Reason.IMAGE_UNREADABLE, f"the image processor refuses the images ({sizes} pixels): {in_words(error)}"
             ) from None
         ids = made.pop("input_ids")[0].numpy()
         of_images = {*self._processor.image_processor.model_input_names}
@@ -164,8 +167,8 @@ class VisionReader:
                 token_inputs[name] = values[0].numpy().astype(np.int64)
             else:
                 raise ModelError(
-                    f"{type(self._processor).__name__} returns {name} of shape {tuple(values.shape)}, which fits "
-                    f"neither the {len(ids)} tokens nor the images. The model cannot be used."
+                    f"{type(self._processor).__name__} returns {name} of shape {tuple(values.shape)}. This shape "
+                    f"fits neither the {len(ids)} tokens nor the images. Give another model."
                 )
         return ids, token_inputs, image_inputs
 

@@ -25,8 +25,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 CONVERTED = Path("converted", "default")
 """The folder in a checkpoint where ms-swift writes a plain LoRA copy of an adapter that changed its base model."""
 MERGING = (
-    "Merge it with its own tool and give the merged folder as --model. If the model ties its head to its embeddings, "
-    "untie them first: otherwise the merge changes both"
+    "Merge the adapter with its own tool and give the merged folder as --model. If the model ties its head to its "
+    "embeddings, untie the two first: otherwise the merge changes both"
 )
 INITIALISATIONS = ("gaussian", "orthogonal", "eva", "mica")
 """Values of init_lora_weights, beside true and false, that do not change the base model's weights."""
@@ -101,15 +101,18 @@ def open_adapter(path: str | Path) -> AdapterFolder:
         raise ModelError(f"There is no adapter at {folder}: expected a folder with {CONFIG} and {TENSORS}.")
     if (config := read_object(folder / CONFIG)) is None:
         if (folder / "config.json").is_file():
-            raise ModelError(f"{folder} is a whole model, not an adapter. Give it with --model, without --adapter.")
-        raise ModelError(f"{folder} has no {CONFIG}: it is not an adapter in peft's layout.")
+            raise ModelError(
+                f"{folder} is a whole model, not an adapter. Give this folder as --model, and leave --adapter out."
+            )
+        raise ModelError(f"{folder} has no {CONFIG}, so the folder is not an adapter in peft's layout.")
     if not (folder / TENSORS).is_file():
         if (folder / "adapter_model.bin").is_file():
             raise UnsafeModel(
-                f"{folder} holds its adapter as a pickle (adapter_model.bin), which can run code when opened. "
-                "Load it once where you trust it, and save it as safetensors with peft's save_pretrained."
+                f"{folder} holds its adapter as a pickle (adapter_model.bin). A pickle can run code when opened. Load "
+                "the adapter once on a machine where that is safe, and save it as safetensors with peft's "
+                "save_pretrained."
             )
-        raise ModelError(f"{folder} has {CONFIG} but no {TENSORS}.")
+        raise ModelError(f"{folder} has {CONFIG} but no {TENSORS}. Copy the adapter again.")
     _refuse_unfit(folder, config)
     return AdapterFolder(folder, config, read_state(folder))
 
@@ -124,7 +127,7 @@ def read_state(folder: Path) -> CheckpointState | None:
 def require_peft() -> None:
     """Raise MissingExtra if peft is not installed."""
     if importlib.util.find_spec("peft") is None:
-        raise MissingExtra(f"Adapters and warm-up need peft, which is not installed. {how_to_install('warmup')}")
+        raise MissingExtra(f"Adapters and warm-up need peft, and peft is not installed. {how_to_install('warmup')}")
 
 
 def find_adapters(path: str | Path) -> list[Path]:
@@ -140,7 +143,10 @@ def find_adapters(path: str | Path) -> list[Path]:
     below = sorted(entry for entry in folder.iterdir() if entry.is_dir())
     runs = {entry.name: found for entry in below if (found := _checkpoints(entry))}
     if len(runs) > 1:
-        raise SettingError(f"{folder} holds the checkpoints of several runs: {', '.join(runs)}. Give one as --adapter.")
+        raise SettingError(
+            f"{folder} holds the checkpoints of several runs: {', '.join(runs)}. Give the folder of one run as "
+            "--adapter."
+        )
     return next(iter(runs.values()), [folder])
 
 
@@ -155,13 +161,15 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
     if kind != "LORA":
         raise ModelError(f"{folder} is an adapter of type {kind}; only LORA is supported. {MERGING}.")
     if config.get("bias", "none") != "none":
-        raise ModelError(f"{folder} also trained biases (bias={config['bias']}), which is not supported. {MERGING}.")
+        raise ModelError(f"{folder} also trained biases (bias={config['bias']}). Biases are not supported. {MERGING}.")
     _refuse_changed_base(folder, config.get("init_lora_weights", True))
     known = {*UNDERSTOOD, *IMMATERIAL, *CHECKED}
     # A group of settings counts as set even if it is empty, and so leaves them all at their defaults.
     asked = {key for key, value in config.items() if value or (value == {} and key.endswith(("_config", "_bdlora")))}
     if strange := sorted(asked - known):
-        raise ModelError(f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly. {MERGING}.")
+        raise ModelError(
+            f"{folder / CONFIG} uses {', '.join(strange)}. Such an adapter cannot be merged exactly. {MERGING}."
+        )
     _check_types(folder, config)
 
 
@@ -170,16 +178,16 @@ def _refuse_changed_base(folder: Path, initialisation: Any) -> None:
     if initialisation in (True, False, None) or str(initialisation).lower() in INITIALISATIONS:
         return
     if (folder / CONVERTED / CONFIG).is_file():
-        remedy = f"Give {folder / CONVERTED} as --adapter: ms-swift wrote it there as plain LoRA"
+        remedy = f"Give {folder / CONVERTED} as --adapter: ms-swift wrote the adapter there as plain LoRA"
     else:
         remedy = (
-            f"Give it as plain LoRA (ms-swift writes this to {CONVERTED} of the checkpoint, peft with "
-            "save_pretrained's path_initial_model_for_weight_conversion), or merge it where it was trained and give "
-            "the merged folder as --model"
+            f"Give the adapter as plain LoRA: ms-swift writes plain LoRA to {CONVERTED} of the checkpoint, and peft "
+            "writes it with save_pretrained's path_initial_model_for_weight_conversion. Or merge the adapter where it "
+            "was trained and give the merged folder as --model"
         )
     raise ModelError(
-        f"{folder} was begun with init_lora_weights={initialisation} ({CONFIG}), which may have changed the base "
-        f"model's weights: with the given weights, the result would be another model. {remedy}."
+        f"{folder / CONFIG} has init_lora_weights={initialisation}. Training may have changed the weights of the base "
+        f"model, so the adapter with the given weights would be another model. {remedy}."
     )
 
 

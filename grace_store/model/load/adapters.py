@@ -66,7 +66,7 @@ def read_adapter(path: str | Path) -> Adapter:
     try:
         tensors = {_bare(name): tensor for name, tensor in load_file(folder.tensors).items()}
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{folder.tensors} cannot be read: {error}.") from error
+        raise ModelError(f"{folder.tensors} cannot be read: {error}. Copy the adapter again.") from error
     lora: dict[str, dict[str, Tensor]] = {}
     saved: dict[str, Tensor] = {}
     carried: dict[str, Tensor] = {}
@@ -75,7 +75,7 @@ def read_adapter(path: str | Path) -> Adapter:
         if found := _LORA_KEY.fullmatch(name):
             lora.setdefault(found["module"], {})[found["part"]] = tensor
         elif "lora_" in name:
-            raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. {MERGING}.")
+            raise ModelError(f"{folder.tensors} holds {name}. This tensor is not LoRA on a linear layer. {MERGING}.")
         else:
             (saved if name.rpartition(".")[0].endswith(trained_whole) else carried)[name] = tensor
     _check_whole(folder, lora, {**saved, **carried})
@@ -97,7 +97,7 @@ def check_base(adapter: Adapter, base: ModelIdentity) -> None:
     if differing := [part for part in parts if getattr(state.base, part) != getattr(base, part)]:
         raise ModelError(
             f"{adapter.folder.path} was trained on another model than --model ({', '.join(differing)} differ). "
-            f"Its base model was at {adapter.folder.base_name}; give that as --model."
+            f"Its base model was at {adapter.folder.base_name}. Give that model as --model."
         )
 
 
@@ -116,7 +116,7 @@ def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
         found = (parts["lora_B"].shape[0], parts["lora_A"].shape[1])
         if shape != found:
             size = f"{shape[0]} x {shape[1]}" if shape else "no linear layer"
-            wrong.append(f"{names[name]} is {size}, the adapter's {found[0]} x {found[1]}")
+            wrong.append(f"{names[name]} is {size}, the adapter's layer is {found[0]} x {found[1]}")
     if wrong:
         have = "has" if len(wrong) == 1 else "have"
         raise _misfit(adapter, model, f"{counted(len(wrong), 'layer')} {have} another shape", wrong)
@@ -196,20 +196,20 @@ def _bare(name: str) -> str:
 
 def _check_whole(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], saved: dict[str, Tensor]) -> None:
     if not lora:
-        raise ModelError(f"{folder.tensors} holds no LoRA tensors.")
+        raise ModelError(f"{folder.tensors} holds no LoRA tensors. Copy the adapter again.")
     needed = {"lora_A", "lora_B"} | ({"lora_magnitude_vector"} if folder.config.get("use_dora") else set())
     if halves := [name for name, parts in lora.items() if set(parts) != needed]:
         raise ModelError(f"{folder.tensors} lacks {' or '.join(sorted(needed))} of {halves[0]}.")
     for name, parts in lora.items():
         if any(parts[part].dim() != 2 for part in ("lora_A", "lora_B")):
-            raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. {MERGING}.")
+            raise ModelError(f"{folder.tensors} holds {name}. This tensor is not LoRA on a linear layer. {MERGING}.")
         rank = _setting(folder.config, "rank_pattern", "r", name)
         if not parts["lora_A"].shape[0] == parts["lora_B"].shape[1] == rank:
             found = parts["lora_A"].shape[0]
-            raise ModelError(f"{folder.path}: {name} has rank {found}, its configuration says {rank}.")
+            raise ModelError(f"{folder.path}: {name} has rank {found}, but the adapter's configuration says {rank}.")
     for tensor in (*saved.values(), *(part for parts in lora.values() for part in parts.values())):
         if not bool(torch.isfinite(tensor.float()).all()):
-            raise ModelError(f"{folder.tensors} holds values that are not finite: its training failed.")
+            raise ModelError(f"{folder.tensors} holds values that are not finite: the adapter's training failed.")
 
 
 def _setting(config: dict[str, Any], pattern_key: str, key: str, module: str) -> float:
@@ -231,7 +231,9 @@ def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str]
         if not (absent := [name for name in adapter.lora if rename(name) not in modules]):
             return rename
         missing = missing or absent
-    raise ModelError(f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. {_its_base(adapter)}")
+    raise ModelError(
+        f"{adapter.folder.path} does not fit this model: the model has no {_some(missing)}. {_its_base(adapter)}"
+    )
 
 
 def _check_saved(
@@ -247,7 +249,7 @@ def _check_saved(
         raise _misfit(adapter, model, "the model has no tensors of this shape for fully trained modules", wrong)
     ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
     if unnamed := [name for name in adapter.carried if modules[rename(name).rpartition(".")[0]] not in ends]:
-        raise ModelError(f"{adapter.folder.tensors} holds {_some(unnamed)}, which modules_to_save does not name.")
+        raise ModelError(f"{adapter.folder.tensors} holds {_some(unnamed)}, but modules_to_save does not name them.")
 
 
 def _untie(adapter: Adapter, model: nn.Module, targets: list[nn.Module]) -> None:
@@ -260,8 +262,8 @@ def _untie(adapter: Adapter, model: nn.Module, targets: list[nn.Module]) -> None
         sharing = owners[id(target.weight)]
         if sharing.count(target) > 1:
             raise ModelError(
-                f"{adapter.folder.path} changes a layer that {type(model).__name__} uses in several places, which is "
-                "not supported."
+                f"{adapter.folder.path} changes a layer that {type(model).__name__} uses in several places. Such "
+                "adapters are not supported."
             )
         if len(sharing) > 1:
             target.weight = nn.Parameter(cast(Tensor, target.weight).detach().clone(), requires_grad=False)
@@ -296,7 +298,11 @@ def _misfit(adapter: Adapter, model: nn.Module, what: str, names: list[str]) -> 
 
 def _its_base(adapter: Adapter) -> str:
     name = adapter.folder.base_name
-    return f"It was made for {name}: give that as --model." if name else "Give its base model as --model."
+    return (
+        f"The adapter was made for {name}. Give that model as --model."
+        if name
+        else "Give the adapter's base model as --model."
+    )
 
 
 def _some(names: list[str]) -> str:

@@ -53,7 +53,7 @@ def open_folder(path: str | Path) -> ModelFolder:
         )
     if path.is_file():
         if path.suffix.lower() != ".gguf":
-            raise ModelError(f"{path} is a file but not a .gguf. Give the folder that holds config.json.")
+            raise ModelError(f"{path} is a file, but not a .gguf file. Give the folder that holds config.json.")
         return ModelFolder(path.parent, path.name, (path,), {})
     if any((path / name).is_file() for name in ADAPTER_FILES):
         # transformers would apply the adapter silently, and the digest of the weights would not cover it.
@@ -72,7 +72,9 @@ def open_folder(path: str | Path) -> ModelFolder:
         )
     weight_files = _weight_files(path)
     if not any((path / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(f"{path} has no tokenizer. Copy its tokenizer.json and tokenizer_config.json there.")
+        raise ModelError(
+            f"{path} has no tokenizer. Copy the model's tokenizer.json and tokenizer_config.json into the folder."
+        )
     return ModelFolder(path, None, weight_files, config)
 
 
@@ -80,7 +82,8 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     names = sorted(entry.name for entry in folder.iterdir())
     if any(_RANK_SHARD.fullmatch(name) for name in names):
         raise ModelError(
-            f"{folder} holds one checkpoint file per rank. Save it whole: model.save_pretrained(folder) on one rank."
+            f"{folder} holds one checkpoint file per rank. Save the whole model on one rank: "
+            "model.save_pretrained(folder)."
         )
     if "model.safetensors" in names:
         return (folder / "model.safetensors",)
@@ -88,8 +91,8 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
         return _shards(folder)
     if pickles := [name for name in names if name.endswith(_PICKLE_SUFFIXES)]:
         raise UnsafeModel(
-            f"{folder} holds its weights as pickles ({', '.join(pickles[:3])}), which can run code when opened. "
-            "Load the model once where you trust it, and save it as safetensors with save_pretrained(folder)."
+            f"{folder} holds its weights as pickles ({', '.join(pickles[:3])}). A pickle can run code when opened. "
+            "Load the model once on a machine where that is safe, and save it as safetensors: save_pretrained(folder)."
         )
     raise ModelError(f"{folder} has a config.json but no weights: expected model.safetensors or its index with shards.")
 
@@ -98,13 +101,15 @@ def _shards(folder: Path) -> tuple[Path, ...]:
     index = folder / "model.safetensors.index.json"
     weight_map = (read_object(index) or {}).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{index} has no weight_map; copy the file again.")
+        raise ModelError(f"{index} has no weight_map. Copy the file again.")
     shards = sorted({str(name) for name in weight_map.values()})
     if outside := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
         raise UnsafeModel(f"The index in {folder} names a file that is not a safetensors file there: {outside[0]}.")
     here = {entry.name for entry in folder.iterdir() if entry.is_file()}
     if missing := [name for name in shards if name not in here]:
-        raise ModelError(f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:5])}.")
+        raise ModelError(
+            f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:5])}. Copy them again."
+        )
     return tuple(folder / name for name in shards)
 
 
@@ -139,7 +144,7 @@ def read_shapes(folder: ModelFolder) -> Shapes | None:
             raise ModelError(f"{path} is damaged or cut off ({error}). Copy it again.") from error
         if twice := sorted(shapes.keys() & found.keys()):
             raise ModelError(
-                f"{path} holds {twice[0]}, which another weight file in {folder.path} holds too. "
+                f"{path} holds the tensor {twice[0]}, and another weight file in {folder.path} also holds this tensor. "
                 "Save the model again with save_pretrained, into an empty folder."
             )
         shapes |= found
@@ -155,7 +160,7 @@ def check_plausible(folder: ModelFolder, config: dict[str, Any], shapes: Shapes 
         limit = _MOST_EXPERTS if "expert" in key else most if _LAYERS.search(key) else None
         if (limit is not None and value > limit) or (key in _DEPTHS and value < 1):
             raise ModelError(
-                f"The configuration in {folder.path} says that {key} is {value}, which its weights cannot have"
+                f"The configuration in {folder.path} says that {key} is {value}, but the weights do not fit this value"
                 + (f": they have only {len(shapes)} tensors" if shapes else "")
                 + ". The configuration or the weights are damaged, or belong to another model."
             )
@@ -165,7 +170,7 @@ def differing_shapes(shapes: Shapes | None, model: Any) -> list[str]:
     """Describe the tensors with another shape than the model's tensor of the same name."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     other = {name: shape for name, shape in (shapes or {}).items() if wanted.get(name, shape) != shape}
-    return [f"{name} is {_by(shape)}, by config.json {_by(wanted[name])}" for name, shape in other.items()]
+    return [f"{name} is {_by(shape)}, config.json says {_by(wanted[name])}" for name, shape in other.items()]
 
 
 def _by(shape: tuple[int, ...]) -> str:

@@ -43,17 +43,17 @@ def read_processor(folder: Path, named: Iterable[Any], config: Any, tokenizer: A
         processor = _without_videos(family).from_args_and_dict(parts, settings)
     except ImportError as error:
         if "torchvision" not in str(error).lower():
-            raise ModelError(f"The processor in {folder} cannot be used: {_first_line(error)}.") from error
+            raise ModelError(f"The processor in {folder} needs a package: {_first_line(error)}.") from error
         raise ModelError(
-            f"{_first_line(error).partition(' ')[0]}, the processor that {folder} names, cannot be imported without "
-            "torchvision, even though images are made with PIL. Install torchvision in the version that fits torch."
+            f"{folder} names the processor {_first_line(error).partition(' ')[0]}. Its import needs torchvision, "
+            "although grace-store prepares images with PIL. Install the version of torchvision that fits torch."
         ) from error
     except _UNREADABLE as error:
         raise _unreadable(folder, error) from error
     if not hasattr(processor, "image_token"):
         raise ModelError(
-            f"{type(processor).__name__}, the processor of {folder}, has no token for an image in a conversation. The "
-            "model cannot be used."
+            f"The processor of {folder} ({type(processor).__name__}) has no token for an image in a conversation. Give "
+            "another model."
         )
     tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
     return processor
@@ -70,8 +70,8 @@ def _read_images(folder: Path) -> Any:
         images, kind = None, named[0]
     if getattr(images, "backend", None) != BACKEND:
         raise ModelError(
-            f"{kind}, the image processor in {folder}, cannot run on PIL: it needs torchvision, which is never used "
-            "here, even if it is installed. The model cannot be used."
+            f"The image processor in {folder} ({kind}) needs torchvision and cannot run with PIL. grace-store never "
+            "uses torchvision for images, even if torchvision is installed. Give another model."
         )
     return images
 
@@ -79,7 +79,7 @@ def _read_images(folder: Path) -> Any:
 def _unreadable(folder: Path, error: Exception) -> ModelError:
     return ModelError(
         f"The image processor in {folder} cannot be used: {_first_line(error)}. Expected preprocessor_config.json or "
-        "processor_config.json beside the model, as save_pretrained of its processor writes them."
+        "processor_config.json in the model folder. save_pretrained of the processor writes these files."
     )
 
 
@@ -97,8 +97,8 @@ def with_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | 
     size = dict(images.size or {})
     if "max_pixels" not in known or not {"shortest_edge", "longest_edge"} <= size.keys():
         raise SettingError(
-            f"--min-pixels and --max-pixels have no meaning for this model: {type(images).__name__} resizes all images "
-            "to its own sizes."
+            f"--min-pixels and --max-pixels cannot be used with this model: {type(images).__name__} resizes all images "
+            "to its own sizes. Leave both options out."
         )
     low, high = check_limits(min_pixels or size["shortest_edge"], max_pixels or size["longest_edge"])
     limits = {"shortest_edge": low, "longest_edge": high}
@@ -108,7 +108,10 @@ def with_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | 
 def check_limits(low: int, high: int) -> tuple[int, int]:
     """Return the limits on the number of pixels of an image; raise SettingError if they exclude each other."""
     if low > high:
-        raise SettingError(f"--min-pixels {low} is more than --max-pixels {high} (given, or the model's own).")
+        raise SettingError(
+            f"The smallest image size ({low} pixels) is above the largest ({high} pixels). An option that was not "
+            "given has the model's own value. Lower --min-pixels or raise --max-pixels."
+        )
     return low, high
 
 

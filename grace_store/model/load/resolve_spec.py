@@ -33,7 +33,7 @@ def resolve_spec(model: str, request: ExtractSpec, options: RunOptions, *, adapt
     if described.processor is not None:
         as_trainer(request.images_as, described.processor, *limits)
     elif limits != (None, None):
-        raise SettingError(f"--min-pixels, --max-pixels have no meaning: {architecture} reads only text.")
+        raise SettingError(f"--min-pixels and --max-pixels cannot be used: {architecture} reads only text.")
     attention: Attention = given.get("attention") or ("sdpa" if described.supports_sdpa else "eager")
     chosen = {
         "gradient": gradient,
@@ -56,10 +56,10 @@ def load_planned(
     described = describe_model(model)
     found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
     if differing := [name for name in planned if planned[name] != found[name]]:
-        details = ", ".join(f"{name} {short(found[name])} against {short(planned[name])}" for name in differing)
+        details = ", ".join(f"{name} is {short(found[name])}, planned was {short(planned[name])}" for name in differing)
         raise ModelError(
             f"{model} is not the model that this signal was planned with: {details}. "
-            "Give the planned model, or a new --signal name."
+            "Give the planned model, or choose a new --signal name."
         )
     loaded = weights.load(described, spec.dtype, spec.attention, options.device, options.threads)
     if spec.gradient is not None:
@@ -69,7 +69,7 @@ def load_planned(
         if differing := [name for name in names if getattr(own, name) != getattr(spec.gradient, name)]:
             raise ModelError(
                 f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned "
-                "with. Give the planned checkpoint, or a new --signal name."
+                "with. Give the planned checkpoint, or choose a new --signal name."
             )
     elif adapter is not None:
         from grace_store.model.load.adapters import merge, read_adapter
@@ -85,12 +85,12 @@ def _resolve_gradient(request: ExtractSpec, adapter: str | None) -> GradientSpec
     if request.kind != "gradient":
         if given := wanted.given():
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise SettingError(f"{names} has no meaning for the proxy. Add --kind gradient.")
+            raise SettingError(f"{names} cannot be used with --kind proxy. Add --kind gradient.")
         return None
     if adapter is None:
         raise SettingError(
-            "--kind gradient takes gradients of a LoRA adapter's parameters: give --adapter, a checkpoint that "
-            "`grace-store warmup` wrote."
+            "--kind gradient computes gradients of the parameters of a LoRA adapter. Give --adapter with a checkpoint "
+            "that `grace-store warmup` wrote."
         )
     require_peft()
     from grace_store.model.gradients.projection import coordinates_of, coordinates_sha256, read_moments
@@ -100,9 +100,11 @@ def _resolve_gradient(request: ExtractSpec, adapter: str | None) -> GradientSpec
     coordinates = coordinates_of(read)
     moments = read_moments(read, coordinates).digest() if wanted.preconditioner == "adam" else None
     if wanted.bias_correction and moments is None:
-        raise SettingError("--bias-correction has no meaning without --preconditioner adam.")
+        raise SettingError(
+            "--bias-correction works only with --preconditioner adam. Add it, or leave --bias-correction out."
+        )
     if wanted.projection == "sparse" and wanted.dimension % SPARSE_ENTRIES:
-        raise SettingError(f"--projection sparse takes a --dimension that is a multiple of {SPARSE_ENTRIES}.")
+        raise SettingError(f"--projection sparse needs a --dimension that is a multiple of {SPARSE_ENTRIES}.")
     found = {
         "moments": moments,
         "parameters": coordinates_sha256(coordinates),
@@ -127,8 +129,8 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
 def _resolve_sharing(request: ExtractSpec) -> bool:
     """Return whether samples share prompts: by default yes, but never for gradients or packed batches."""
     if request.share_prompts and request.kind == "gradient":
-        raise SettingError("--share-prompts has no meaning for gradients. Leave it out.")
+        raise SettingError("--share-prompts cannot be used with --kind gradient. Leave --share-prompts out.")
     if request.share_prompts and request.packing:
-        raise SettingError("--share-prompts and --packing exclude each other. Leave one of them out.")
+        raise SettingError("--share-prompts and --packing cannot be used together. Leave one of the two out.")
     can_share = request.kind != "gradient" and not request.packing
     return can_share and bool(request.given().get("share_prompts", True))

@@ -119,7 +119,7 @@ def load(
     with devices.watching(target):
         devices.make_current(target)
         if target.type == "cpu" and dtype == "bfloat16" and not _bfloat16_products_work():
-            _LOG.warning("this machine's matrix unit cannot be used; bfloat16 runs without it, slowly")
+            _LOG.warning("this machine's matrix unit cannot be used, so bfloat16 runs slowly")
             torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
         with _quiet():
             loaded = _read_weights(described, dtype, attention, target)
@@ -145,7 +145,9 @@ def _bfloat16_products_work() -> bool:
 
 def _read_config(folder: ModelFolder) -> Any:
     if folder.gguf_file and not (importlib.util.find_spec("gguf") and importlib.util.find_spec("accelerate")):
-        raise ModelError(f"{folder.gguf_file} is a GGUF: reading it needs the packages gguf and accelerate.")
+        raise ModelError(
+            f"{folder.gguf_file} is a GGUF file. Install the packages gguf and accelerate to read this file."
+        )
     try:
         return AutoConfig.from_pretrained(folder.path, gguf_file=folder.gguf_file, **_LOCAL)
     except Exception as error:
@@ -168,14 +170,18 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
     if type(config) not in known:
         if folder.config.get("auto_map"):
             raise _foreign_code(folder)
-        raise ModelError(f"{folder.path} is a {kind}, which has no causal language model in transformers.")
+        raise ModelError(
+            f"{folder.path} is a {kind}. transformers has no causal language model of this kind. Give another model."
+        )
     if encoder:
-        raise ModelError(f"{folder.path} is an encoder ({kind}): it sees the tokens to predict. Give a causal model.")
+        raise ModelError(
+            f"{folder.path} is an encoder ({kind}) and sees the tokens to predict. Give a causal language model."
+        )
     if quantization := folder.config.get("quantization_config"):
         method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else "?"
         raise ModelError(
-            f"{folder.path} holds quantised weights ({method}), which would not run in the requested dtype. "
-            "Give the unquantised model, or a GGUF, which is dequantised."
+            f"{folder.path} holds quantised weights ({method}). They would not run in the requested dtype. "
+            "Give the unquantised model, or a GGUF file: grace-store dequantises GGUF."
         )
 
 
@@ -190,8 +196,8 @@ def _models(config: Any) -> Any:
 
 def _foreign_code(folder: ModelFolder) -> UnsafeModel:
     return UnsafeModel(
-        f"{folder.path} needs its own code ({folder.config.get('model_type')}, auto_map in config.json), which is "
-        "never run. Give a model with an architecture that is part of transformers."
+        f"{folder.path} needs its own code ({folder.config.get('model_type')}, auto_map in config.json). grace-store "
+        "never runs code of a model. Give a model with an architecture that is part of transformers."
     )
 
 
@@ -204,13 +210,14 @@ def _read_tokenizer(folder: ModelFolder) -> Any:
         # The tokenizers library raises Exception for files that it cannot parse.
         if "trust_remote_code" in str(error):
             raise UnsafeModel(
-                f"The tokenizer in {folder.path} needs its own code, which is never run. Give it a tokenizer.json."
+                f"The tokenizer in {folder.path} needs its own code. grace-store never runs such code. Add a "
+                "tokenizer.json to the folder."
             ) from error
         raise ModelError(f"The tokenizer in {folder.path} cannot be read: {in_words(error)}.") from error
     if not tokenizer.is_fast:
         raise ModelError(
-            f"The tokenizer in {folder.path} ({type(tokenizer).__name__}) gives no character offsets, which are needed "
-            "to find steps. Give a tokenizer with tokenizer.json."
+            f"The tokenizer in {folder.path} ({type(tokenizer).__name__}) gives no character offsets. grace-store "
+            "needs them to find steps. Give a tokenizer with tokenizer.json."
         )
     return tokenizer
 
@@ -278,7 +285,9 @@ def _check_causal(model: Any) -> None:
     is_finite = bool(torch.isfinite(alone).all() & torch.isfinite(batched).all())
     # Values that are not finite do not count: in half precision, these tokens may overflow.
     if is_finite and not bool((batched - alone).norm() <= tolerance * alone.norm()):
-        raise ModelError(f"{type(model).__name__} lets tokens see later tokens. Give a causal language model.")
+        raise ModelError(
+            f"{type(model).__name__} is not causal: its tokens see later tokens. Give a causal language model."
+        )
 
 
 @contextmanager

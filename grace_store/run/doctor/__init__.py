@@ -51,7 +51,7 @@ def doctor(job: ExtractJob, listener: Listener = ignore) -> list[CheckResult]:
                 findings.append(CheckResult(name, "fail", str(error), "The later checks were skipped."))
                 break
             except GraceStoreError as error:
-                found = CheckResult(name, "fail", str(error), "Fix this and run doctor again.")
+                found = CheckResult(name, "fail", str(error), "Fix this problem and run `grace-store doctor` again.")
             if found is not None:
                 findings.append(found)
     return findings

@@ -62,9 +62,9 @@ def is_go(findings: Sequence[CheckResult]) -> bool:
 def conclusion(findings: Sequence[CheckResult]) -> str:
     """Return in one sentence whether the run may start, with every warning."""
     if failed := [finding.check for finding in findings if finding.verdict == "fail"]:
-        return f"Not yet: {', '.join(failed)} must be fixed first."
+        return f"Not ready: fix {', '.join(failed)} first."
     warned = [finding.brief or finding.text for finding in findings if finding.verdict == "warn"]
-    return f"Go, but: {'; '.join(warned)}." if warned else "Go."
+    return f"Ready, with warnings: {'; '.join(warned)}." if warned else "Ready."
 
 
 def finding_lines(findings: Sequence[CheckResult]) -> Iterator[str]:
@@ -184,5 +184,5 @@ def examine_images(job: ExtractJob, seen: Seen) -> CheckResult | None:
     figures = {"num_images": len(refs), "num_unusable": num_bad}
     if not num_bad:
         return CheckResult("images", "ok", text, "", figures)
-    remedy = f"The first: {bad[0].detail}. Give the folder that image paths start from with --images."
+    remedy = f"The first: {bad[0].detail}. Give --images with the folder that image paths start from."
     return CheckResult("images", "fail" if 2 * num_bad > len(refs) else "warn", text, remedy, figures)

@@ -31,7 +31,7 @@ from grace_store.store.unit_writer import UnitWriter, complete_signal, create_si
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 _OTHER_FOLDER = "Choose another place for the store."
-_OTHER_BUCKET = "Fix this, or choose another place for the store."
+_OTHER_BUCKET = "Fix this problem, or choose another place for the store."
 
 
 def existing_folder(place: Path) -> Path:
@@ -78,7 +78,7 @@ def _try_object(backend: Backend, key: str) -> CheckResult:
         text = f"{url} does not return an object right after it was written"
         return CheckResult("place", "fail", text, _OTHER_BUCKET)
     if is_new_again:
-        text = f"{url} overwrites objects although it must not, so runs may not notice each other"
+        text = f"{url} overwrites objects although a store forbids this, so runs may not notice each other"
         return CheckResult("place", "warn", text, alone)
     try:
         can_renew = backend.renew(key, found)
@@ -102,7 +102,7 @@ def try_place(place: Path) -> CheckResult:
             sync_file(path)
         os.replace(first, second)  # noqa: PTH105 - what the store calls
         if second.read_bytes() != b"1":
-            return CheckResult("place", "fail", f"{folder} does not replace a file by a rename", _OTHER_FOLDER)
+            return CheckResult("place", "fail", f"{folder} does not let a rename replace a file", _OTHER_FOLDER)
         if not sync_folder(folder):
             slight.append(f"{folder} cannot sync folders, so a power cut may delete the newest files")
         try:
@@ -121,7 +121,7 @@ def try_place(place: Path) -> CheckResult:
         first.unlink(missing_ok=True)
         second.unlink(missing_ok=True)
     if slight:
-        remedy = "A local disk or another network file system supports all of this."
+        remedy = "Use a local disk or another network file system."
         return CheckResult("place", "warn", "; ".join(slight), remedy)
     return CheckResult("place", "ok", f"{folder} supports files, links, renames and syncs")
 
@@ -191,9 +191,9 @@ def examine_vectors(job: ExtractJob, _: Seen) -> CheckResult:
         return CheckResult("vectors", "warn", text, "Set TMPDIR to a folder with free space.")
     by = ", ".join(f"{name} {version(name)}" for name in ("zarr", "numcodecs", "numpy"))
     if not faults:
-        return CheckResult("vectors", "ok", f"{', '.join(STORAGES)}: read as they were written, by {by}")
+        return CheckResult("vectors", "ok", f"{', '.join(STORAGES)}: {by} reads the same numbers that it wrote")
     text = "; ".join(f"{storage} cannot be read after it is written ({fault})" for storage, fault in faults.items())
-    remedy = f"Install other releases than {by}, and send what `grace-store support` collects."
+    remedy = f"Install other versions than {by}. Run `grace-store support` and send its output."
     return CheckResult("vectors", "fail", text, remedy)
 
 
@@ -204,7 +204,9 @@ SEGMENT_BYTES, SAMPLE_BYTES = 32, 128
 def examine_place(job: ExtractJob, _: Seen) -> CheckResult:
     """Check that the file system or bucket at the store's place supports what a store needs."""
     if not job.store:
-        return CheckResult("place", "warn", "no STORE was given, so its place was not checked", "Give STORE.")
+        return CheckResult(
+            "place", "warn", "no STORE was given, so its place was not checked", "Give a STORE to check its place."
+        )
     return try_storage(job.store) if is_url(job.store) else try_place(Path(job.store).expanduser().absolute())
 
 
@@ -218,13 +220,13 @@ def examine_disk(job: ExtractJob, seen: Seen) -> CheckResult | None:
     expected = int(per_sample * seen.num_expected)
     place = Path(job.store).expanduser().absolute()
     free = shutil.disk_usage(place if place.exists() else existing_folder(place)).free
-    text = f"about {size(expected)} to write as {seen.spec.storage}, {size(free)} free"
+    text = f"vectors as {seen.spec.storage} need about {size(expected)}; {size(free)} are free"
     figures = {"expected_bytes": expected, "free_bytes": free}
     if expected > free:
         remedy = "Free some space, or choose another place for the store or a smaller --storage (int4 is half of int8)."
         return CheckResult("disk", "fail", text, remedy, figures)
     if expected > 0.8 * free:
-        return CheckResult("disk", "warn", text, "The space may not suffice if other files grow meanwhile.", figures)
+        return CheckResult("disk", "warn", text, "The space may become too small if other files grow.", figures)
     return CheckResult("disk", "ok", text, "", figures)
 
 

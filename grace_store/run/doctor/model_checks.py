@@ -32,7 +32,7 @@ STORAGE_WARNING = 2e-2
 def examine_model(job: ExtractJob, seen: Seen) -> CheckResult:
     """Load the model, with the probes that every loading makes."""
     if job.model is None:
-        raise SettingError("Say which --model to check.")
+        raise SettingError("No model was given. Give the model to check with --model.")
     door = model_door(job.door)
     spec = door.resolve_spec(job.model, job.request, job.options, adapter=job.adapter)
     images = job.images or default_image_folder(job.data)
@@ -86,7 +86,7 @@ def examine_trainer(job: ExtractJob, seen: Seen) -> CheckResult | None:
     figures = {f"differ_from_{name}": differ for name, (differ, _) in found.items()}
     if "images_as" in job.request.model_fields_set or not any(figures.values()):
         return CheckResult("trainer", "ok", text, "", figures)
-    remedy = "Name the trainer that you will use with --images-as; for TRL, that is processor."
+    remedy = "Give --images-as with the trainer that you will use. For TRL, use --images-as processor."
     return CheckResult("trainer", "warn", text, remedy, figures)
 
 
@@ -134,7 +134,9 @@ def examine_batches(job: ExtractJob, seen: Seen) -> CheckResult | None:
         remedy = "Use --dtype float32, --attention eager or --no-packing, or --batch-tokens 1 (one sample at a time)."
         return CheckResult("batches", "fail", text, remedy, figures)
     verdict: Verdict = "warn" if worst > warn_at else "ok"
-    return CheckResult("batches", verdict, text, "" if verdict == "ok" else "--dtype float32 is exact.", figures)
+    return CheckResult(
+        "batches", verdict, text, "" if verdict == "ok" else "Use --dtype float32 for exact vectors.", figures
+    )
 
 
 def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> tuple[Vectors, list[Int32Array]]:
@@ -167,7 +169,7 @@ def examine_storage(job: ExtractJob, seen: Seen) -> CheckResult | None:
     )
     figures = {"mean": float(difference.mean()), "largest": float(difference.max())}
     if difference.max() > STORAGE_WARNING:
-        remedy = "For duplicates and diversity, --storage int8 or float16 is finer."
+        remedy = "For duplicates and diversity, --storage int8 or float16 is more exact."
         return CheckResult("storage", "warn", text, remedy, figures)
     return CheckResult("storage", "ok", text, "", figures)
 

@@ -120,7 +120,7 @@ class Dispatch:
         self._suspect(units)
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > 2 * num_workers + 2 * DEATHS_PER_UNIT:
-            raise WorkerDied(f"Workers die one after the other, and no unit gets done. {self._last_failure}")
+            raise WorkerDied(f"Workers die one after the other, and no unit is finished. {self._last_failure}")
         has_others = num_workers - len(self.left_out) > 1
         is_device_bad = worker.has_lost_device and self.is_place_a_device and has_others
         self._failed_starts[worker.place] += worker.rate is None or is_device_bad
@@ -128,7 +128,7 @@ class Dispatch:
             self.left_out.add(worker.place)
         is_left_out = worker.place in self.left_out
         what = "died" if worker.rate else "does not start"
-        what += " and is left out" if is_left_out else ""
+        what += " and is not started again" if is_left_out else ""
         redone = f"; units {units} will be redone" if units else ""
         self.listener(Warned(f"{worker.name} {what}{redone}. {self._last_failure}"))
         return bool(self.waiting) and not is_left_out and not self.stop.is_set()
@@ -163,9 +163,9 @@ class Dispatch:
         if self._given_up:
             raise WorkerDied(
                 f"Workers died every time they ran units {sorted(self._given_up)}; all other units are committed. "
-                f"{self._last_failure} Run the same command to try those units again."
+                f"{self._last_failure} Run the same command to try these units again."
             )
         if self.waiting and not self.stop.is_set():
             raise WorkerDied(
-                f"No worker is left, with {counted(len(self.waiting), 'unit')} still to do. {self._last_failure}"
+                f"No worker is left, and {counted(len(self.waiting), 'unit')} must still be done. {self._last_failure}"
             )

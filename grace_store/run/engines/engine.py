@@ -41,7 +41,7 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         if self.name not in ENGINES:
-            raise SettingError(f"There is no engine {self.name!r}; choose one of {', '.join(ENGINES)}.")
+            raise SettingError(f"unknown value {self.name!r} of --engine: use one of {', '.join(ENGINES)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +144,15 @@ def choose_engine(
     if elsewhere is not None:
         if is_rank:
             raise SettingError(
-                f"--engine {elsewhere.name} under torchrun or srun: one process hands out all units, start it once."
+                f"--engine {elsewhere.name} cannot run under torchrun or srun, because one process hands out all "
+                "units. Start the command once, without torchrun or srun."
             )
         return options, shard or (0, 1), elsewhere
     if is_rank:
         if workers is not None:
-            raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")
+            raise SettingError(
+                "--workers cannot be used under torchrun or srun: each rank is one worker. Leave --workers out."
+            )
         from grace_store.model import devices
 
         device = devices.of_rank(options.device, ranks.local_rank)
@@ -166,14 +169,17 @@ def _devices(options: RunOptions, workers: int | None, environment: Mapping[str,
     devices.kind_of(options.device)  # raises if there is no such device
     if options.device not in ("auto", devices.ANY_ACCELERATOR, devices.accelerator()):
         if workers is not None and workers > 1 and options.device != "cpu":
-            raise SettingError(f"--workers {workers} with --device {options.device}: one device takes one worker.")
+            raise SettingError(
+                f"--workers {workers} cannot be used with --device {options.device}: one device runs one worker. Leave "
+                "--workers out."
+            )
         return ("cpu",) * (workers or 0) if options.device == "cpu" else ()
     visible = devices.visible_devices(environment)
     if workers is None:
         return tuple(visible) if len(visible) > 1 else ()
     if visible and workers > len(visible):
         seen = f"the number of visible accelerators is {len(visible)}"
-        raise SettingError(f"--workers {workers}, but {seen}; give at most one worker for each device.")
+        raise SettingError(f"--workers is {workers}, but {seen}. Give at most one worker for each device.")
     return tuple(visible[:workers]) if visible else ("cpu",) * workers
 
 

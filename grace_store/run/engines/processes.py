@@ -95,7 +95,7 @@ class _Run:
         self._workers.remove(worker)
         self._close(worker)
         code = worker.process.returncode
-        words = f"{worker.name} ended with exit code {code}; its log is above."
+        words = f"{worker.name} ended with exit code {code}. Its log is above."
         if self._dispatch.lost(worker, words=words, in_order=code == 0, num_workers=len(self._devices)):
             # Do not time samples again: they may have killed the worker.
             self._start(worker.number, replace(self._job, probe_unit=None))
@@ -124,7 +124,7 @@ class _Run:
 class _Processes(Engine):
     def run(self, work: Work) -> None:
         if not (devices := work.job.engine.devices):
-            raise SettingError("The engine `processes` needs devices: it starts one process for each.")
+            raise SettingError("The engine `processes` needs devices, because it starts one process for each device.")
         work.listener(Note(f"Starting {counted(len(devices), 'worker')} on {', '.join(devices)}."))
         _Run(work).finish()
 

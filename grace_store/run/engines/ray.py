@@ -129,7 +129,9 @@ class _Run:
             f"{name} {place[name]} instead of {mine}" for name, mine in ours.items() if place[name] != mine
         ]:
             self._dispatch.left_out.add(actor.place)
-            self._lose(actor, f"It has {' and '.join(different)}: different code must not write into one store.")
+            self._lose(
+                actor, f"This worker has {' and '.join(different)}. Different code must not write into one store."
+            )
             return
         self._work.listener(Note(f"A worker starts on {place['host']}."))
         # Later actors do not time samples: the timed samples may have killed an earlier actor.
@@ -210,8 +212,8 @@ class _Run:
             for message in answer:
                 if message["event"] == ENDED:
                     if actor.rate is None and actor.failure:
-                        actor.failure += " (Every node must see store, data and model, all under the same paths.)"
-                    self._lose(actor, f"{actor.name} ended before its work did.", in_order=message["in_order"])
+                        actor.failure += " Every node must see the store, the data and the model under the same paths."
+                    self._lose(actor, f"{actor.name} ended before its work was done.", in_order=message["in_order"])
                     return
                 self._has_begun = True
                 self._dispatch.heard(actor, message, [each for each in self._actors if each.place != NOWHERE])
@@ -232,20 +234,25 @@ class _Run:
         what = "GPU" if "GPU" in self._amounts else "CPU"
         num_units = counted(len(self._dispatch.waiting), "unit")
         if limit is not None and lasted > limit:
-            waited = f"No node with a free {what} was there for {limit / 60:g} minutes"
-            raise WorkerDied(f"{waited}, with {num_units} still to do. Run the same command when there is one.")
+            waited = f"No node had a free {what} for {limit / 60:g} minutes"
+            raise WorkerDied(f"{waited}, and {num_units} must still be done. Run the same command when a node is free.")
         has_nodes = bool(self._nodes())
         if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
             self._has_told_alone = True
-            hint = "" if what == "CPU" or has_nodes else " (--device cpu does without)"
-            text = f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} still to do."
+            hint = "" if what == "CPU" or has_nodes else " (--device cpu needs none)"
+            text = (
+                f"No node of the cluster has a free {what}{hint}. Waiting for a node: {num_units} must still be done."
+            )
             self._work.listener(Note(text))
 
 
 def needed_resources(options: RunOptions, *, has_gpus: bool) -> dict[str, float]:
     """Return the resources of a node that a worker takes: a GPU, or one CPU for each of its threads."""
     if ":" in options.device:
-        raise SettingError(f"--device {options.device}: Ray hands out the devices itself; leave the number out.")
+        raise SettingError(
+            f"--device {options.device} cannot be used with Ray, because Ray hands out the devices. Leave the number "
+            "out."
+        )
     if options.device not in ("auto", "cpu") or (options.device == "auto" and has_gpus):
         return {"GPU": 1.0}
     return {"CPU": float(options.threads or 1)}
@@ -299,7 +306,7 @@ def _actor_class() -> type:
 class _Ray(Engine):
     def run(self, work: Work) -> None:
         address = work.job.engine.address
-        where = f"the Ray cluster at {address}" if address else "a Ray cluster of this machine"
+        where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
         work.listener(Note(f"Starting workers on {where}."))
         _Run(work).finish()
 

@@ -80,7 +80,7 @@ def _connect(ray: Any, address: str | None, num_devices: int | None) -> None:
         ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise SettingError(
-            f"No Ray cluster can be joined at --address {address}: {_in_one_line(error)} Start one with "
+            f"No Ray cluster can be joined at --address {address}: {_in_one_line(error)} Start a cluster with "
             "`ray start --head`, and give `auto` on one of its nodes, or the host and port that it prints."
         ) from None
 
@@ -95,11 +95,13 @@ def _check_address(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
-        raise SettingError(f"--address {address} is neither auto nor HOST:PORT, such as 10.0.0.1:6379")
+        raise SettingError(f"unknown value {address} of --address: use auto or HOST:PORT, such as 10.0.0.1:6379.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise SettingError(f"Nothing answers at --address {address} ({error}): is it the cluster's head?") from None
+        raise SettingError(
+            f"Nothing answers at --address {address} ({error}). Give the address of the cluster's head."
+        ) from None
 
 
 class _WithoutRay:
@@ -163,14 +165,14 @@ class RayTasks:
         try:
             while not self._ray.wait([ref], timeout=NO_CPU_SECONDS)[0]:
                 if not self._ray.cluster_resources().get("CPU"):
-                    self._listener(Note("No node of the cluster has a CPU. Waiting for one."))
+                    self._listener(Note("No node of the cluster has a free CPU. Waiting for a node."))
             return self._ray.get(ref)
         except errors.RayTaskError as error:
             if isinstance(error.cause, (GraceStoreError, OSError)):
                 raise error.cause from None
             raise
         except errors.RayError as error:
-            raise WorkerDied(f"A task on the cluster could not be done: {_in_one_line(error)}") from None
+            raise WorkerDied(f"A task on the cluster failed: {_in_one_line(error)}") from None
 
 
 def _shared_value(ref: Any) -> Any:
@@ -185,7 +187,10 @@ def run_task(version: str, key: str, sent: list[Any], item: Any) -> Any:
     """Apply a map's function to one item on a node; refuse if the node has another version of this package."""
     global _opened
     if version != __version__:
-        raise SettingError(f"The node {socket.gethostname()} has grace-store {__version__}, here it is {version}.")
+        raise SettingError(
+            f"The node {socket.gethostname()} has grace-store {__version__}, but this machine has {version}. Install "
+            "the same version on all nodes."
+        )
     if _opened[0] != key:
         _opened = (key, _shared_value(sent[0]))
     return _opened[1](item)

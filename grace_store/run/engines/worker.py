@@ -120,8 +120,8 @@ def _check_same_store(store: Store, key: str, content: str) -> None:
     while store.backend.read(key) != content.encode():
         if time.monotonic() > deadline:
             raise NotAStore(
-                f"{store.location} on {socket.gethostname()} is not the store of this run: its lock ({key}) is "
-                "not there. Put the store on a shared disk or an object store, where every node sees it."
+                f"{store.location} on {socket.gethostname()} is not the store of this run: the lock ({key}) of "
+                "this run is missing there. Put the store on a shared disk or an object store that every node sees."
             )
         time.sleep(1.0)
 
