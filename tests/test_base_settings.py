@@ -204,7 +204,7 @@ def test_a_trial_begun_with_another_training_is_refused_by_its_name(spec, name):
     training = TrainingSpec(**{name: OTHER[TrainingSpec][name]}).over(begun).model_copy(update={"model": begun.model})
     now = TRIAL_PLAN.model_copy(update={"spec": TRIAL_PLAN.spec.model_copy(update={"training": training})})
     check_same_trial(TRIAL_PLAN, TRIAL_PLAN, Path("out"))
-    with pytest.raises(ResumeMismatch, match="began with other settings") as error:
+    with pytest.raises(ResumeMismatch, match="was begun with other settings") as error:
         check_same_trial(TRIAL_PLAN, now, Path("out"))
     assert [line.partition(":")[0] for line in differing_lines(error)] == [name.replace("_", "-")]
 

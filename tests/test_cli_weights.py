@@ -14,7 +14,7 @@ def test_a_conclusion_comes_first_and_the_table_says_what_made_it(scored, tmp_pa
     result = run("weights", scored / "store.zarr", "--out", tmp_path / "w.parquet")
     assert result.output.startswith("Weights ")
     assert f"{tmp_path / 'w.parquet'}: weights of 24 samples, the largest " in result.output
-    tried = f"grace-store trial SUBSET --weighted SUBSET {tmp_path / 'w.parquet'} --out trial"
+    tried = f"grace-store trial STORE SUBSET --weighted SUBSET {tmp_path / 'w.parquet'} --out trial"
     assert result.output.splitlines()[-1] == f"Do they train better models? {tried}"
     said = json.loads(run("weights", scored / "store.zarr", "--out", tmp_path / "w.parquet", "--json").output)
     assert (said["kind"], said["study"]) == ("finding", "weights")

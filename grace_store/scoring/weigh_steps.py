@@ -167,7 +167,7 @@ class WeightSummary:
         notes += [f"{count} flagged {name}." for name, count in self.flags.items() if count]
         flagged: dict[str, Cell] = {f"num_{name}": count for name, count in self.flags.items() if count}
         if self.counts["num_weighed"]:
-            trial = f"grace-store trial SUBSET --weighted SUBSET {shlex.quote(str(out))} --out trial"
+            trial = f"grace-store trial STORE SUBSET --weighted SUBSET {shlex.quote(str(out))} --out trial"
             notes.append(f"Do they train better models? {trial}")
         return Finding(
             study="weights",
