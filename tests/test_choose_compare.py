@@ -119,7 +119,6 @@ def test_another_trace_of_its_question_is_no_matter_of_rank(tmp_path):
     assert min(change["rank_b"] for change in found.tables["left"].rows) <= len(best)
     assert {change["why"] for change in found.tables["left"].rows} == {"at most 1 of the traces of a question"}
     assert "Reason for 4: at most 1 of the traces of a question" in found.conclusion
-    assert f"at most 1 of the traces of a question ({len(found.tables['left'].rows)})" in found.conclusion
     pairs = select(tmp_path / "scores.parquet", Selection(margin=0.0))
     export(pairs, tmp_path / "pairs.jsonl", as_format="trl-pairs")
     left = compare(tmp_path / "best.txt", tmp_path / "pairs.jsonl").tables["left"]
