@@ -106,7 +106,7 @@ def test_a_table_that_was_changed_is_refused(tmp_path, change, words):
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "d.parquet"
-    with pytest.raises(DataError, match=r"does not exist. `grace-store contamination` makes this file"):
+    with pytest.raises(DataError, match=r"does not exist; `grace-store contamination` makes it"):
         read_against(path)
     note = DUPLICATES.to_json()
     pq.write_table(pa.table({"row": [1]}).replace_schema_metadata({METADATA_KEY: str(note).encode()}), path)

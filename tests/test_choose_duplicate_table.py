@@ -59,7 +59,7 @@ def test_how_many_could_go_is_told_with_the_tables_numbers(store, found):
 
 
 def test_a_file_that_is_no_table_of_duplicates_is_refused(store, found, tmp_path):
-    with pytest.raises(DataError, match=r"does not exist\. `grace-store duplicates` makes"):
+    with pytest.raises(DataError, match=r"does not exist; `grace-store duplicates` makes"):
         read_duplicates(tmp_path / "no.parquet")
     (tmp_path / "text.parquet").write_text("text")
     with pytest.raises(DataError, match="is not a Parquet file"):

@@ -317,7 +317,7 @@ def test_text_that_says_image_without_one_is_reported(tmp_path):
 
 def test_heuristics_have_no_steps_to_join(scored, tmp_path):
     score(scored / "store.zarr", HeuristicSpec(method="longest"), out=tmp_path / "longest.parquet")
-    with pytest.raises(DataError, match="Scores by longest have no step scores"):
+    with pytest.raises(DataError, match="Scores by method longest have no step scores"):
         export(select(tmp_path / "longest.parquet"), tmp_path / "a.jsonl", as_format="steps")
 
 

@@ -109,7 +109,7 @@ def test_strata_of_one_sample_each_are_warned_of():
     ranking = rank_samples(table, Selection(by="num_steps"), listener=told.append)
     (warned,) = told
     assert isinstance(warned, Warned)
-    assert "num_steps of its own" in warned.text
+    assert "a different num_steps" in warned.text
     assert "--by changes nothing" in warned.text
     assert ranking.ranked.tolist() == rank_samples(table).ranked.tolist()
 

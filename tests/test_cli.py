@@ -170,7 +170,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown signal": (
         ["inspect", "{store}", "case-1", "--signal", "x"],
         1,
-        "has no signal 'x' (known signals",
+        "has no signal 'x' (there are",
     ),
     "other min-steps": (["extract", "{store}", "--min-steps", "5"], 1, "min-steps: planned 2, now 5"),
     "bad name": (["extract", "{store}", "--signal", "../x", "--model", "m"], 1, "cannot be the name"),

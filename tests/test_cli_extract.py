@@ -118,6 +118,6 @@ def test_ctrl_c_stops_at_a_unit_and_says_how_to_go_on(tmp_path: Path, text_model
     assert process.returncode == 130
     said = " ".join(err.split())
     assert "Stopping after the units under way" in said
-    assert "run the same command again to go on" in said
+    assert "Run the same command again to continue" in said
     run(*words)
     assert run_json("status", tmp_path / "store.zarr")["num_done"] == NUM_USABLE

@@ -172,7 +172,7 @@ def test_scoring_imports_no_pandas(tmp_path):
     [
         ("score {nothing} --out {out}", 1, "is not a grace-store store: nothing is there"),
         ("score {folder} --out {out}", 1, "is not a grace-store store"),
-        ("score {store} --out {out} --signal late", 1, "has no signal 'late' (known signals: base)"),
+        ("score {store} --out {out} --signal late", 1, "has no signal 'late' (there are: base)"),
         ("score {store} --out {out} --alpha 1.5", 1, "alpha 1.5 is not between 0 (history alone) and 1"),
         ("score {store} --out {out} --alpha nan", 1, "alpha nan is not between"),
         ("score {store} --out {out} --alpha much", 2, "'much' is not a valid float"),

@@ -65,7 +65,7 @@ def test_a_store_that_moved_is_asked_for(tmp_path):
         ("select {scores} --out {out} --ratio 0.1 --ratio 0.1", 1, "given twice"),
         ("select {scores} --out {out} --ratio 0.1 --count 3", 1, "give one of --ratio, --count and --threshold"),
         ("select {scores} --out {out} --count 99", 1, "count 99 is not between 1 and 24"),
-        ("select {nothing} --out {out}", 1, "does not exist. `grace-store score` makes this file"),
+        ("select {nothing} --out {out}", 1, "does not exist; `grace-store score` makes it"),
         ("select {scores} --out {out} --control width", 2, "'width' is not one of"),
         ("select {scores} --out {out} --threshold 99", 1, "no sample reaches threshold 99: the largest value is"),
     ],

@@ -158,7 +158,7 @@ def test_a_link_to_nothing_is_no_place_for_a_store(tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"prompt": "a", "steps": ["b"], "answer": "c"}\n')
     (tmp_path / "store.zarr").symlink_to(tmp_path / "unmounted" / "store.zarr")
-    with pytest.raises(SettingError, match=r"is a link to .*unmounted/store.zarr, which does not exist"):
+    with pytest.raises(SettingError, match=r"is a link to .*unmounted/store.zarr, but that folder does not exist"):
         plan([data], tmp_path / "store.zarr")
     with pytest.raises(GraceStoreError, match="nothing is there"):
         Store.open(tmp_path / "store.zarr")

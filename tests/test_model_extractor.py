@@ -299,7 +299,7 @@ def test_tables_of_positions_are_never_overrun(tmp_path):
     path = str(tiny_text_model("gpt2", tmp_path / "gpt2", n_positions=60))
     signals = extract(make(path), [SAMPLES[0], sample(2, prompt="word " * 40)])
     assert signals.set_aside[1].reason == Reason.TOO_LONG
-    assert signals.set_aside[1].detail.endswith("at most 60")
+    assert signals.set_aside[1].detail.endswith("at most 60 are allowed")
     assert 0 not in signals.set_aside
 
 

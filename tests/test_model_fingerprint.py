@@ -74,7 +74,7 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path):
     one, other = load_file(first), load_file(second)
     name = next(iter(one))
     save_file(other | {name: one[name] + 1}, second, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=f"holds {re.escape(name)}, and another weight file"):
+    with pytest.raises(ModelError, match=f"holds the tensor {re.escape(name)}, and another weight file"):
         identity(folder)
 
 

@@ -105,7 +105,7 @@ def test_signals_are_compared_and_one_must_be_meant(tmp_path: Path, known: Store
     assert boxes["y"] == ["first", "second"]
     for name, median in zip(boxes["y"], boxes["median"], strict=True):
         assert median == pytest.approx(np.median(score(known, ScoreRequest(signals=name)).value), rel=1e-4)
-    with pytest.raises(LookupError, match="which signal"):
+    with pytest.raises(LookupError, match="Choose a signal"):
         report(known, out, ReportRequest())
 
 

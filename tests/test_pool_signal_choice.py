@@ -17,7 +17,7 @@ def known(tmp_path_factory):
 @pytest.mark.parametrize(
     ("signals", "error", "message"),
     [
-        ("middle", UnknownName, r"has no signal 'middle' \(known signals: early, late\)"),
+        ("middle", UnknownName, r"has no signal 'middle' \(there are: early, late\)"),
         (["early", "early=2"], SettingError, "Signal 'early' is given twice"),
         (["early=0"], SettingError, "Signal 'early' has weight 0: a weight is a number above 0"),
         (["early=nan"], SettingError, "Signal 'early' has weight nan"),

@@ -219,7 +219,7 @@ def test_a_stopped_run_finishes_the_unit_under_way_and_can_be_resumed(nodes, pla
     run.wait_until(lambda: held_on(nodes.gate, nodes.workers[0].node_id) == {0})
     run.stop.set()
     nodes.gate.let_go()
-    with pytest.raises(Interrupted, match="run the same command again"):
+    with pytest.raises(Interrupted, match="Run the same command again"):
         run.finish()
     left = len(missing_units(Store.open(tmp_path / "store.zarr").signal("base")))
     assert 0 < left < NUM_UNITS

@@ -133,7 +133,7 @@ def test_stopped_then_resumed_is_byte_identical(tmp_path: Path, finished: dict[s
             stop.set()
 
     job = make_job(tmp_path)
-    with pytest.raises(Interrupted, match="run the same command again"):
+    with pytest.raises(Interrupted, match="Run the same command again"):
         extract(job, stop_at_second, stop)
     counts = status(Store.open(job.store))
     assert 0 < counts.num_planned < NUM_USABLE
@@ -205,7 +205,7 @@ def test_other_settings_are_refused_with_a_difference(tmp_path: Path, name: str)
     change, message = REFUSALS[name]
     with pytest.raises(ResumeMismatch, match=message) as caught:
         extract(change(job))
-    assert "Leave those options out" in str(caught.value)
+    assert "Leave these options out" in str(caught.value)
     assert content(job.store) == before
 
 

@@ -113,7 +113,7 @@ def test_where_the_probe_now_finds_a_fault_nothing_is_mixed(tmp_path, model, mon
         ResumeMismatch, match=r"began with shared prompts, but a probe .*: hidden states of responses differ"
     ):
         extract(job(tmp_path, model))
-    with pytest.raises(ResumeMismatch, match="begun with shared prompts"):
+    with pytest.raises(ResumeMismatch, match="began with shared prompts"):
         list(verify_against_model(view, ExtractJob(view.store.location, model, options=OPTIONS)))
     assert content(view.store.location) == before
     monkeypatch.undo()

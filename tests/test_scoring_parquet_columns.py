@@ -62,5 +62,5 @@ def test_files_that_are_damaged_or_none_are_told_on_one_line(table, tmp_path):
     for read in (lambda: read_header(path, "make"), lambda: read_columns(path, KINDS, "make")):
         with pytest.raises(DataError, match=r"t\.parquet is not a Parquet file"):
             read()
-    with pytest.raises(DataError, match=r"none\.parquet does not exist. `grace-store make` makes this file"):
+    with pytest.raises(DataError, match=r"none\.parquet does not exist; `grace-store make` makes it"):
         read_header(tmp_path / "none.parquet", "make")

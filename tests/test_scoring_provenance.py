@@ -52,6 +52,6 @@ def test_a_store_that_moved_is_asked_for(tmp_path):
     store = known_store(tmp_path).store
     note = score(store).note
     moved = shutil.move(store.location, tmp_path / "moved.zarr")
-    with pytest.raises(NotAStore, match=r"The thing was made from .*known\.zarr, .*new place with --store"):
+    with pytest.raises(NotAStore, match=r"The thing was made from .*known\.zarr, .*new path with --store"):
         open_made_from(note, None, "thing", "--store")
     assert open_made_from(note, moved, "thing", "--store").plan.digest() == note.plan_sha256

@@ -231,7 +231,7 @@ def test_two_signals_may_be_unfinished_in_different_places(tmp_path):
 @pytest.mark.parametrize(
     ("signals", "error", "message"),
     [
-        ("middle", UnknownName, r"has no signal 'middle' \(known signals: early, late\)"),
+        ("middle", UnknownName, r"has no signal 'middle' \(there are: early, late\)"),
         (["early", "early=2"], SettingError, "Signal 'early' is given twice"),
         (["early=0"], SettingError, "Signal 'early' has weight 0: a weight is a number above 0"),
         (["early=nan"], SettingError, "Signal 'early' has weight nan"),

@@ -205,7 +205,10 @@ def test_its_documents_are_as_their_schemas_have_them(finished):
 def test_a_document_that_is_not_ours_is_refused(home, finished, tmp_path, change, told):
     out = tmp_path / "out"
     shutil.copytree(finished, out)
-    for path, remedy in ((out / "done.json", "Delete it and run"), (out / "checkpoint-2" / "training_state.json", "")):
+    for path, remedy in (
+        (out / "done.json", "Delete this file and run"),
+        (out / "checkpoint-2" / "training_state.json", ""),
+    ):
         whole = path.read_text()
         path.write_text(json.dumps(said_in(path) | change))
         with pytest.raises(DataError, match=f"{path.name}.*{told}.*{remedy}"):
@@ -226,7 +229,7 @@ def test_the_same_call_again_does_nothing(home, finished, monkeypatch):
     warmup(make_job(home, "finished"), notes.append)
     done = warmup(replace(make_job(home, "finished"), model=None, data=(), request=WarmupSpec()))
     assert content(finished) == before
-    assert any(isinstance(note, Note) and "is complete" in note.text for note in notes)
+    assert any(isinstance(note, Note) and "is already complete" in note.text for note in notes)
     assert done.checkpoints == tuple(f"checkpoint-{step}" for step in STEPS)
 
 
@@ -489,7 +492,7 @@ def test_a_log_with_half_a_line_is_cut(tmp_path):
 
 def test_an_adapter_knows_its_base(home, finished, tmp_path):
     other = tiny_text_model("qwen3", tmp_path / "other", seed=1)
-    with pytest.raises(ModelError, match=r"trained on another model than --model \(weights differ\).*give that"):
+    with pytest.raises(ModelError, match=r"trained on another model than --model \(weights differ\).*Give that"):
         check_base(read_adapter(finished / "checkpoint-6"), describe_model(other).identity)
 
 
