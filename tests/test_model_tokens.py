@@ -119,7 +119,7 @@ def test_end_of_turn_counts_as_answer_only_when_asked(include_eos, extra):
 def test_too_long_says_how_long():
     (made,) = make("bytes", max_length=4).tokenize([RenderedSample("?" + "xyz" * 5, (1, 3, 16))])
     assert isinstance(made, Unusable)
-    assert (made.reason, made.detail) == (Reason.TOO_LONG, "16 tokens, at most 4 are allowed")
+    assert (made.reason, made.detail) == (Reason.TOO_LONG, "the sample has 16 tokens, at most 4 are allowed")
 
 
 @pytest.mark.parametrize(("text", "changes"), [("?a\ud800b", {}), ("?abc", {"vocab_size": 5})])

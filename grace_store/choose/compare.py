@@ -209,7 +209,7 @@ def _teller(
             by_rank = now < was and (bool(other.order) or now <= len(other.subset))
         if ranks and by_rank and parts and in_a is not None and _moved_itself(ranks, moved.rank_unmoved(in_a)):
             part = mover(parts, rose=entered)
-        why = _moved_in_rank(ranks, parts, part) if ranks and by_rank else _why(side, other, there)
+        why = _moved_in_rank(ranks, parts, part) if ranks and by_rank else _why(side, place, other, there)
         found |= {"value_a": a[0], "rank_a": a[1], "value_b": b[0], "rank_b": b[1], "why": why}
         found |= {"by_rank": by_rank, "moved_by": part}
         return found | {f"moved_{name}": parts[name] for name in PARTS if name in parts}
@@ -246,7 +246,7 @@ def _moved_in_rank(ranks: tuple[int, int], parts: Mapping[Part, float], part: Pa
     return f"{told} by {part} ({shown[part]}; {others})"
 
 
-def _why(side: _Side, other: _Side, place: int | None) -> str:
+def _why(side: _Side, here: int, other: _Side, place: int | None) -> str:
     """Return the reason why a sample without a better rank is in one subset and not in the other."""
     if place is None:
         return "not among the other table's samples"
@@ -255,7 +255,9 @@ def _why(side: _Side, other: _Side, place: int | None) -> str:
         if excluded := [name for name in flags if name in other.subset.spec.exclude_flagged]:
             return f"left out of the other for its flags ({', '.join(excluded)})"
         return f"no value in the other table ({', '.join(flags) or 'not finite'})"
-    return other.order or side.order or f"the other keeps {len(other.subset)}"
+    if side.order and not other.order and side.rank[here] > len(side.subset):
+        return side.order  # by value alone, the sample would be in neither subset
+    return other.order or f"the other keeps {len(other.subset)}"
 
 
 def _both_by_chance(first: _Side, second: _Side, num_common: int) -> tuple[float, float]:
