@@ -84,7 +84,6 @@ from grace_store.train.warmup import warmup as warmup
 from grace_store.values.diverse_orders import DiversitySpec as DiversitySpec
 from grace_store.values.grid import Grid as Grid
 from grace_store.values.grid import SweepSpec as SweepSpec
-from grace_store.values.methods.method import HeuristicSpec as HeuristicSpec
 from grace_store.values.methods.method import InfluenceSpec as InfluenceSpec
 from grace_store.values.methods.method import ScoreSpec as ScoreSpec
 from grace_store.values.weightings import WeightsSpec as WeightsSpec

@@ -14,7 +14,7 @@ from grace_store.base.errors import (
 from grace_store.scoring.score import ScoreRequest, replay, score
 from grace_store.store.opened import Store
 from grace_store.values.methods.method import HeuristicSpec
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from tests.gradient_stores import (
     add_gradients,
     record,

@@ -17,7 +17,7 @@ from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.store.opened import Store
 from grace_store.values.alignment import history_weights
 from grace_store.values.methods.method import HeuristicSpec, ScoreSpec
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from tests.brute_force import HISTORIES, TARGETS, brute_force
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
 

@@ -25,7 +25,7 @@ from grace_store.study.trial import prepare_trial
 from grace_store.study.trial_documents import TrialRequest
 from grace_store.study.trial_samples import gather_samples
 from grace_store.values.methods.method import HeuristicSpec
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from tests.benchmark_stores import extracted, planned, write_records
 from tests.test_study_trial_samples import RECORDS, SEED, SPEC, trace
 

@@ -23,7 +23,7 @@ from grace_store.study.trial_documents import TrialSamples, TrialSpec
 from grace_store.study.trial_samples import DrawSource, _Draws, gather_samples
 from grace_store.values.diverse_orders import METHODS
 from grace_store.values.methods.method import HeuristicSpec
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from tests.benchmark_stores import extracted, planned, write_records
 from tests.example_notes import TRAINING
 from tests.influence_stores import cadc_scores

@@ -57,7 +57,7 @@ from grace_store.train.recipe import (
     order_updates,
 )
 from grace_store.train.warmup import _held, warmup
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from jobs.schemas import note_schema
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import picture, tiny_vision_model

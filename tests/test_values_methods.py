@@ -22,7 +22,7 @@ from grace_store.values.methods.method import (
     parse_spec,
 )
 from grace_store.values.methods.perplexity import perplexity_values
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 
 NUM_STEPS = np.array([2, 1, 3])
 NUM_TOKENS = np.array([4, 1, 5, 7, 3, 2, 2, 2, 4], dtype=np.int32)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 
 
 def test_random_is_splitmix64():

@@ -82,7 +82,7 @@ class _Side:
     def notes(self) -> list[str]:
         """Return sentences about rules of the selection that the ranks do not show."""
         spec, notes = self.subset.spec, []
-        if self.scores.note.method.is_reconstruction:
+        if self.scores.note.spec.is_reconstruction:
             notes.append(f"{self.name} was scored by {self.scores.method}")
         notes += [f"{self.name} {tell(value)}" for field, tell in IN_RANKS.items() if (value := getattr(spec, field))]
         if self.scores.capability is not None:

@@ -135,7 +135,7 @@ def _keep_sources(
 def _notes(subset: Subset) -> list[str]:
     """Return the notes of the subset, and what users should know about its scores."""
     notes = list(subset.notes)
-    if subset.scores.note.method.is_reconstruction:
+    if subset.scores.note.spec.is_reconstruction:
         notes.append(f"the scores are by {subset.scores.method}")
     if subset.scores.note.partial:
         notes.append("the scores are of an unfinished store; what is not extracted yet could not be chosen")

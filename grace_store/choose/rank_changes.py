@@ -97,8 +97,8 @@ def _parts_of(side: RankedValues, places: IntArray) -> FloatArray | str:
     table, ranked_by = side
     name = table.path.name if table.path else "a table"
     spec = table.note.spec
-    if not isinstance(spec, ScoreSpec):
-        return f"values by {spec.method} in {name} are not made of alignments with answer and history"
+    if not (isinstance(spec, ScoreSpec) and spec.is_grace):
+        return f"values by {spec.title} in {name} are not made of alignments with answer and history"
     table = table.with_steps()
     tokens = None if table.table["step_num_tokens"].null_count else table.flat("step_num_tokens")
     columns = (table.flat(column) for column in ("answer_alignment", "history_alignment"))

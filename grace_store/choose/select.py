@@ -27,7 +27,7 @@ from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.provenance import filter_scores, groups_of, open_store_of
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.values.length_bias import LENGTHS, residuals
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from grace_store.values.ranking import Ratio, at_least, budget, rank, stratified_rank
 
 

@@ -13,8 +13,8 @@ from grace_store.cli.console import escape_controls, print_result, where_line
 from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.grouped_scoring import groups_in_words
-from grace_store.values.methods import METHODS
-from grace_store.values.methods.method import InfluenceSpec, parse_spec
+from grace_store.values.measures import MEASURES
+from grace_store.values.methods.method import METHODS, InfluenceSpec, parse_spec
 from grace_store.values.within_groups import Within
 
 NAMED_AT_MOST = 10
@@ -22,8 +22,13 @@ NAMED_AT_MOST = 10
 BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "data", "threads", "engine", "address", "as_json")
 """Parameters that can be given together with --replay. All other settings come from the table."""
 
-METHOD_LIST = "\n".join(
-    ["\b\nMethods, each with its preference:", *(f"  {name}: {each.about}" for name, each in METHODS.items())]
+LISTS = "\n".join(
+    [
+        "\b\nMeasures, each with the numbers that are better:",
+        *(f"  {name}:{each.better}  {each.about}" for name, each in MEASURES.items()),
+        "\n\b\nMethods with --targets, each with its preference:",
+        *(f"  {name}: {each.about}" for name, each in METHODS.items()),
+    ]
 )
 
 GROUP = "group"
@@ -35,7 +40,9 @@ GROUP = "group"
     "grace-store score traces.zarr --out scores.parquet --alpha 1                  # without history",
     "grace-store score traces.zarr --out scores.parquet --without-answer",
     "grace-store score traces.zarr --out scores.parquet --signal early=1 --signal late=3",
-    "grace-store score traces.zarr --out scores.parquet --method longest",
+    "grace-store score traces.zarr --out scores.parquet --measure loss:lowest --within group",
+    "grace-store score traces.zarr --out scores.parquet --measure grace=0.5 --measure loss:lowest=0.5",
+    "grace-store score traces.zarr --out scores.parquet --measure tokens                # the baseline Longest",
     "grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2",
     "grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject",
     "grace-store score traces.zarr --out scores.parquet --where \"is_correct and source in ('a', 'b')\"",
@@ -44,7 +51,7 @@ GROUP = "group"
     "grace-store score traces.zarr --out scores.parquet --target group                 # the other traces' answers",
     "grace-store score --replay scores.parquet --out again.parquet",
     "grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster",
-    about=METHOD_LIST + "\n\n",
+    about=LISTS + "\n\n",
 )
 @shared.optional_store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
@@ -52,11 +59,10 @@ GROUP = "group"
 @option(
     "--method",
     click.Choice(list(METHODS)),
-    "Scoring method; see the list below. The methods less, icons and cadc score by the influence on --targets.",
-    default="grace",
+    "Score by the influence on --targets instead of measures; see the list below. [default: none]",
 )
 @shared.grace
-@options_of(InfluenceSpec, but=["method"])
+@options_of(InfluenceSpec, but=["method", "seed"])
 @option(
     "--targets",
     PLACE,
@@ -182,7 +188,7 @@ def _print_influence(note: gs.ScoresNote) -> None:
     total = sum(each.weight for each in note.signals.values())
     shares = ", ".join(f"{name} {note.signals[name].weight / total:.3g}" for name in note.checkpoints or ())
     source = {"given": "as given", "learning_rate": "by learning rate", "equal": "equal"}[note.weights_from or "equal"]
-    click.echo(f"  method: {note.method.title}")
+    click.echo(f"  method: {note.spec.title}")
     click.echo(f"  checkpoints: {shares} (weights {source})")
     sizes = [f"{one_line(each.name)} ({each.num_samples})" for each in note.targets.subtasks]
     click.echo(escape_controls(f"  subtasks: {first_few(sizes, NAMED_AT_MOST)}"))

@@ -20,6 +20,7 @@ from grace_store.scoring.sweep_settings import sweep_of
 @shared.store
 @option("--out", OUT_FOLDER, "Folder to write. An earlier sweep in this folder is replaced.", "folder", required=True)
 @option("--grid", FILE, "TOML file with the settings of the sweep. [default: the given options]")
+@option("--measure", TEXT, "List of measures, such as grace,loss:lowest,hit_rate. [default: grace]")
 @option("--alpha", TEXT, "Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
 @option("--history", TEXT, "List of histories, such as uniform,window:3,ema:0.8. [default: uniform]")
 @option("--target", TEXT, "List of targets, such as answer,trace,suffix. [default: answer]")
@@ -49,7 +50,7 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     a column for each combination), samples.parquet, summary.parquet and overlap.parquet to the folder. `report --sweep`
     draws overlap and rank correlation.
     """
-    axes = {name: settings[name] for name in ("alpha", "history", "target", "aggregation")}
+    axes = {name: settings[name] for name in ("measure", "alpha", "history", "target", "aggregation")}
     spec = sweep_of(only_given(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
     with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:

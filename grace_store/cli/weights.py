@@ -13,7 +13,7 @@ from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
 
-SCORE_SETTINGS = ("alpha", "history", "target")
+SCORE_SETTINGS = ("measure", "alpha", "history", "target")
 METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])
 
 
@@ -22,6 +22,7 @@ METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, e
     "grace-store weights traces.zarr --out weights.parquet --signal early=1 --signal late=3",
     "grace-store weights traces.zarr --out weights.parquet --method scores --alpha 0.5",
     "grace-store weights traces.zarr --out weights.parquet --method drop --drop-share 0.25",
+    "grace-store weights traces.zarr --out weights.parquet --method drop --measure loss:lowest",
     "grace-store select scores.parquet --weights weights.parquet --as ms-swift --out train.jsonl",
     about=METHOD_LIST + "\n\n",
 )
@@ -46,8 +47,8 @@ def weights(store: str, out: Path, *, as_json: bool, **settings: Any) -> None:
     A step weight multiplies the loss of each token of the step. The mean weight over the tokens of a sample's steps is
     1. The answer's weight is 1, or --answer-weight. The method drop gives only 0 and 1, so that trainers can use masks.
 
-    `select --weights` writes the chosen samples with their weights, for trainers that read weights. --alpha, --history
-    and --target set how the methods scores and drop score steps.
+    `select --weights` writes the chosen samples with their weights, for trainers that read weights. --measure, --alpha,
+    --history and --target set how the methods scores and drop score steps.
     """
     given = {name: settings.pop(name) for name in ("where", "partial", "threads")}
     pool = gs.Pool.of(store, signals=settings.pop("signal") or None, data=settings.pop("data") or None, **given)

@@ -97,11 +97,11 @@ def _rank_correlations(tables: Sequence[ScoreTable]) -> FloatArray:
 
 
 def cost_of(note: ScoresNote, store: Store, signals: Mapping[str, SignalStatus]) -> dict[str, Cell]:
-    """Return the cost of the signals of a table, as cells of the page. A method without a model costs nothing."""
+    """Return the cost of the signals of a table, as cells of the page. A score that needs no model costs nothing."""
     num_forward = num_backward = num_bytes = 0
     seconds: float | None = 0.0
     spent = seconds_by_signal(store)
-    for name in note.signals if note.method.reads not in ("plan", "tokens") else ():
+    for name in note.signals if note.spec.reads_model else ():
         num_tried = signals[name].num_done + sum(signals[name].set_aside.values())
         num_forward += num_tried
         spec = store.signal(name).signal.spec

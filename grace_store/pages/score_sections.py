@@ -242,8 +242,9 @@ def settings_section(pool: Pool, table: ScoreTable, given: Sweep | None, ratio: 
     _boxes(section, "value-by-setting", "Values by setting", swept, "setting")
     if len(stepwise) > 1:
         grid: dict[str, Any] = {"signal": stepwise}
-        if isinstance(same := table.note.spec, ScoreSpec):
+        if isinstance(same := table.note.spec, ScoreSpec) and len(same.measure) == 1:
             grid |= {name: (getattr(same, name),) for name in ("alpha", "history", "target", "aggregation")}
+            grid["measure"] = same.measure
             grid["without_answer"] = same.without_answer
         spec = SweepSpec.parse(ratio=ratio, grid=[grid])
         signals = sweep(Pool.of(pool, partial=True), spec)

@@ -31,7 +31,7 @@ from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from grace_store.values.ranking import rank
 
 if TYPE_CHECKING:

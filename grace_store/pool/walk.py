@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, cast, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from grace_store.store.array_group import Digests
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.storages import num_packed
+from grace_store.values.measures import MEASURES, Responses
+from grace_store.values.methods.method import ScoreSpec
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -35,6 +37,12 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 Reads = Literal["gram", "loss", "entropy", "hit_rate", "responses", "vectors"]
 """Arrays of a signal that are read besides token counts. A signal with one vector per sample has no steps, and is
 refused unless responses or vectors are read."""
+
+
+def arrays_of(*specs: ScoreSpec) -> tuple[Reads, ...]:
+    """Return the arrays of a signal that the measures of some scores read."""
+    found = dict.fromkeys(each for spec in specs for name in spec.names for each in MEASURES[name].reads)
+    return cast(tuple[Reads, ...], tuple(each for each in found if each != "plan"))
 
 
 @runtime_checkable
@@ -94,6 +102,11 @@ class SignalSamples:
     """Packed Grams; empty unless Grams are read."""
     statistic: dict[Statistic, Float32Array]
     """Mean loss, entropy or hit rate of each part, for the statistics that are read."""
+
+    def responses(self, spec: ScoreSpec, row: IntArray, **outside: Any) -> Responses:
+        """Return the samples as measures take them; row has their rows of the dataset."""
+        arrays: dict[str, Any] = {"num_steps": self.num_steps, "num_tokens": self.num_tokens, "gram": self.gram}
+        return Responses(spec=spec, row=row, statistic=self.statistic, **arrays, **outside)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

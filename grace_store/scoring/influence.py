@@ -26,10 +26,9 @@ from grace_store.scoring.score_table import ScoreRows
 from grace_store.scoring.signal_pairs import pair_signals
 from grace_store.scoring.targets import Targets, TargetSet, find_subtasks, read_targets
 from grace_store.values.directions import products
-from grace_store.values.methods import METHODS
 from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
 from grace_store.values.methods.grace import combine_signals
-from grace_store.values.methods.method import InfluenceMethod, InfluenceSpec
+from grace_store.values.methods.method import METHODS, InfluenceMethod, InfluenceSpec
 
 InfluenceBlock = tuple[SampleBlock, Float32Array, FloatArray, FlagArray]
 """One block of samples: their influences (n, J), the slopes of their squared norms across checkpoints, their flags.
@@ -126,7 +125,6 @@ def _scoring_of_all(
 def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, listener: Listener = ignore) -> Scoring:
     """Read the targets and return the scoring; raise if pool and targets cannot be compared."""
     method = METHODS[spec.method]
-    assert isinstance(method, InfluenceMethod)
     if targets is None:
         raise SettingError(
             f"--method {spec.method} scores by the influence on a target set: give the store of the target set with "

@@ -11,8 +11,7 @@ from grace_store.base.finding import PoolNote, SignalNote, WhereNote
 from grace_store.base.settings import Frozen
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
-from grace_store.values.methods import METHODS
-from grace_store.values.methods.method import InfluenceMethod, Method, MethodSpec, parse_spec
+from grace_store.values.methods.method import InfluenceSpec, MethodSpec, parse_spec
 from grace_store.values.weightings import WeightsSpec
 from grace_store.values.within_groups import Within
 
@@ -114,6 +113,8 @@ class ScoresNote(StoreNote):
     ]
     signals: dict[str, ScoredSignal] = Field(min_length=1)
     custom_history: CustomHistory | None = None
+    scales: tuple[tuple[Number, Number], ...] | None = None
+    """Mean and standard deviation of each measure over the pool, if several measures were standardised."""
     checkpoints: tuple[str, ...] | None = None
     """For an influence method, the signals in the order of training."""
     weights_from: WeightsFrom | None = None
@@ -129,13 +130,9 @@ class ScoresNote(StoreNote):
     subtask_cosine: tuple[tuple[float, ...], ...] | None = None
     thresholds: tuple[Number, ...] | None = None
 
-    @property
-    def method(self) -> Method:
-        return METHODS[self.spec.method]
-
     @model_validator(mode="after")
     def _influence_is_whole(self) -> Self:
-        if not isinstance(self.method, InfluenceMethod):
+        if not isinstance(self.spec, InfluenceSpec):
             return self
         wanted = ("checkpoints", "weights_from", "targets", "influence_of")
         if missing := [name for name in wanted if getattr(self, name) is None]:

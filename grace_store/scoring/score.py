@@ -1,4 +1,4 @@
-"""Score a store: a table out, block by block, without a model. GRACE and heuristics read no vector."""
+"""Score a store: a table out, block by block, without a model. Measures read no vector."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import cast, overload
 
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
+from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
-from grace_store.base.states import ABOUT, Flag, flag_counts
+from grace_store.base.states import ABOUT, flag_counts
 from grace_store.pool.pool import Pool, Signals, SignalWeights
-from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads
+from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
 from grace_store.scoring.grouped_scoring import GroupAlignment, Scoring, align_with_groups, score_in_groups
 from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
 from grace_store.scoring.parquet_columns import numpy_numbers
@@ -42,16 +43,9 @@ from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
-from grace_store.values.methods import METHODS
-from grace_store.values.methods.grace import RaggedScores, combine_scores, combine_signals, placed, score_ragged
-from grace_store.values.methods.method import (
-    Heuristic,
-    InfluenceMethod,
-    InfluenceSpec,
-    MethodSpec,
-    Responses,
-    ScoreSpec,
-)
+from grace_store.values.measures import MEASURES, Spread, combine_measures, scores_by
+from grace_store.values.methods.grace import RaggedScores, combine_scores
+from grace_store.values.methods.method import METHODS, InfluenceSpec, MethodSpec, ScoreSpec
 from grace_store.values.within_groups import Within
 
 
@@ -165,20 +159,20 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
 
 def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, listener: Listener) -> Scoring:
     """Return the scoring by the method of a request; raise SettingError if the request is impossible."""
-    spec, method = request.spec, METHODS[request.spec.method]
-    if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
+    spec = request.spec
+    uses_history = isinstance(spec, ScoreSpec) and "history" in spec.used and spec.history == "uniform"
+    if request.custom_history is not None and not uses_history:
         raise SettingError(
-            "custom_history replaces the history of method grace: use method grace, and leave history out of the spec"
+            "custom_history replaces the history of measure grace: use this measure, and leave history out of the spec"
         )
-    if isinstance(method, InfluenceMethod):
+    if isinstance(spec, InfluenceSpec):
         from grace_store.scoring.influence import prepare_influence  # no other method reads targets
 
         pool.kept  # noqa: B018  a filter that keeps no sample is refused before the targets are read
-        return prepare_influence(pool, cast(InfluenceSpec, spec), request.targets, listener)
+        return prepare_influence(pool, spec, request.targets, listener)
     if request.targets is not None:
-        takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
-        raise SettingError(f"only methods {', '.join(takers)} use a target set: leave the target set out")
-    return _score_blocks(pool, spec, request.custom_history, group, listener)
+        raise SettingError(f"only methods {', '.join(METHODS)} use a target set: leave the target set out")
+    return _score_blocks(pool, cast(ScoreSpec, spec), request.custom_history, group, listener)
 
 
 def replay(
@@ -237,17 +231,15 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
     )
 
 
-READS: dict[str, tuple[Reads, ...]] = {"grams": ("gram",), "losses": ("loss", "responses")}
-"""Arrays that methods on Grams and methods on losses read; all other methods read token counts alone."""
-
-
 def _score_blocks(
-    pool: Pool, spec: MethodSpec, history: History | None, group: IntArray | None, listener: Listener
+    pool: Pool, spec: ScoreSpec, history: History | None, group: IntArray | None, listener: Listener
 ) -> Scoring:
-    """Return a scoring from Grams, or from the token counts and losses of segments or of whole responses."""
+    """Return a scoring by measures of segments or of whole responses."""
     weights = pool.weights
-    reads = READS.get(METHODS[spec.method].reads, ("responses",))
-    whole = [name for name in weights.names if pool.store.signal(name).per_sample] if "responses" in reads else []
+    # Some measures also work on whole responses, of signals with one vector per sample.
+    of_responses = all(set(MEASURES[name].reads) <= {"loss", "plan"} for name in spec.names)
+    reads = (*arrays_of(spec), *(("responses",) if of_responses else ()))
+    whole = [name for name in weights.names if pool.store.signal(name).per_sample] if of_responses else []
     if whole and len(whole) < len(weights.names):
         others = ", ".join(name for name in weights.names if name not in whole)
         raise SettingError(
@@ -263,76 +255,65 @@ def _score_blocks(
         given = np.asarray(history, dtype=np.float64)
         digest = hashlib.sha256(given.tobytes()).hexdigest()
         described = CustomHistory(sha256=digest, weights=tuple(map(tuple, given.tolist())))
-    note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept))
     alignments = None
-    if group is not None and isinstance(spec, ScoreSpec) and spec.target == "group":
+    if group is not None and spec.target == "group":
         vectors = SignalReader(pool.store, weights.names, reads=("vectors",))
         alignments = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
 
+    def scores(block: SampleBlock) -> list[RaggedScores]:
+        return measure_block(block, spec, weights, history, alignments)
+
+    scales = None
+    if len(spec.measure) > 1:
+        found = reader.map(lambda block: [Spread.of(each.value) for each in scores(block)], pool.threads, listener)
+        scales = tuple(reduce(Spread.joined, each).scale for each in zip(*found, strict=True))
+    note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept), scales=scales)
+
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
-        rows = _block_rows(reader, block, note, weights, history, alignments)
+        rows = _block_rows(reader, block, note, scores(block))
         return rows.to_table(note), rows.all_flags
 
     return Scoring(note, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
 
 
 def _block_rows(
-    reader: SignalReader,
-    block: SampleBlock,
-    note: ScoresNote,
-    weights: SignalWeights,
-    history: History | None,
-    others: Sequence[GroupAlignment] | None,
+    reader: SignalReader, block: SampleBlock, note: ScoresNote, measured: Sequence[RaggedScores]
 ) -> ScoreRows:
-    """Return the rows of a block; others has, for each signal, the cosines of steps with other traces' answers."""
-    steps, method = None, note.method
-    if isinstance(method, Heuristic):
-        value, flags = _heuristic(block, method, note.spec, weights)
-    else:
-        scores = score_signals(block, cast(ScoreSpec, note.spec), weights, history, others)
-        steps = (scores.step_score, scores.answer_alignment, scores.history_alignment)
-        value, flags = scores.value, scores.flags
+    """Return the rows of a block, from its scores by each measure."""
+    spec = cast(ScoreSpec, note.spec)
+    first, *others = measured
+    value, flags, steps = first.value, first.flags, None
+    if note.scales is not None:
+        value = combine_measures([each.value for each in measured], note.scales, spec)
+        flags = reduce(np.bitwise_or, (each.flags for each in others), flags)
+    elif spec.has_steps:
+        columns = (first.step_score, first.answer_alignment, first.history_alignment)
+        steps = columns if spec.reads_grams else columns[:1]
     is_whole = reader.views[0].per_sample
     step_tokens = None if is_whole else block.segment_tokens[is_step(block.num_steps)]
     return ScoreRows.of(reader, block, value, flags, steps=steps, step_tokens=step_tokens)
 
 
-def score_signals(
+def measure_block(
     block: SampleBlock,
     spec: ScoreSpec,
     weights: SignalWeights,
     history: History | None = None,
     others: Sequence[GroupAlignment] | None = None,
-) -> RaggedScores:
-    """Return the scores of a block's samples, combined over all signals of the block."""
-    parts = []
+) -> list[RaggedScores]:
+    """Return the scores of a block's samples by each measure, combined over all signals of the block.
+
+    others has, for each signal, the cosines of steps with other traces' answers.
+    """
+    parts: list[list[RaggedScores]] = []
     alignments: Sequence[GroupAlignment | None] = others or [None] * len(block.signals)
-    for found, other in zip(block.signals, alignments, strict=True):
+    for found, place, other in zip(block.signals, block.places, alignments, strict=True):
         cosine = None if other is None else other.of(found.sample)
-        arrays = found.num_steps, found.gram, found.num_tokens
-        parts.append(score_ragged(*arrays, spec, custom_history=history, target_cosine=cosine))
-        if other is not None:
-            parts[-1].flags[:] |= other.flags[found.sample]
-    return combine_scores(block.num_steps, parts, block.places, list(weights.weights.values()))
-
-
-def _heuristic(
-    block: SampleBlock, method: Heuristic, spec: MethodSpec, weights: SignalWeights
-) -> tuple[FloatArray, FlagArray]:
-    values = []
-    missing = np.zeros(len(block), dtype=np.bool_)
-    for found, place in zip(block.signals, block.places, strict=True):
         row = block.row if place is None else block.row[place]
-        # Only methods on losses read losses.
-        loss = found.statistic.get("loss", np.zeros(len(found.num_tokens), np.float32))
-        is_whole = len(found.num_tokens) == len(found.num_steps)
-        num_parts = np.ones_like(found.num_steps) if is_whole else found.num_steps + 1
-        steps, tokens = found.num_steps, found.num_tokens
-        samples = Responses(row=row, num_steps=steps, num_parts=num_parts, num_tokens=tokens, loss=loss)
-        each = method.values(spec, samples)
-        values.append(placed(each, place, len(block)))
-        if place is not None:
-            missing |= ~np.isin(np.arange(len(block)), place)
-    value = combine_signals(np.stack(values), list(weights.weights.values()))
-    flags = missing * np.uint8(Flag.MISSING_SIGNAL) | (~missing & np.isnan(value)) * np.uint8(Flag.NO_VALUE)
-    return value, flags.astype(np.uint8)
+        samples = found.responses(spec, row, history=history, target_cosine=cosine)
+        parts.append([scores_by(measure, samples) for measure in spec.measures])
+        if other is not None:
+            for each in parts[-1]:
+                each.flags[:] |= other.flags[found.sample]
+    share = list(weights.weights.values())
+    return [combine_scores(block.num_steps, each, block.places, share) for each in zip(*parts, strict=True)]

@@ -132,7 +132,7 @@ class ScoreTable(NotedTable[ScoresNote]):
     @property
     def known_flags(self) -> tuple[str, ...]:
         """The flags that scoring looked for: same_direction only if the method reads Grams, and all others."""
-        return tuple(name for name in ABOUT if name != "same_direction" or self.note.method.reads == "grams")
+        return tuple(name for name in ABOUT if name != "same_direction" or self.note.spec.reads_grams)
 
     @property
     def known_trace_flags(self) -> list[str]:
@@ -166,7 +166,7 @@ class ScoreTable(NotedTable[ScoresNote]):
     @property
     def method(self) -> str:
         """The name of the method, marked if the method is a reconstruction."""
-        return self.note.method.title
+        return self.note.spec.title
 
     @property
     def plan_sha256(self) -> str:
@@ -174,8 +174,13 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     @property
     def has_step_scores(self) -> bool:
-        """Whether steps have scores; a heuristic gives none."""
+        """Whether steps have scores; a measure of whole traces and several measures together give none."""
         return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
+
+    @property
+    def step_columns(self) -> tuple[str, ...]:
+        """The columns with scores of steps: alignments only if the measure reads Grams."""
+        return STEP_SCORES if self.note.spec.reads_grams else STEP_SCORES[:1]
 
     @property
     def offsets(self) -> IntArray:
@@ -291,8 +296,8 @@ class ScoreRows:
     """Flags that scoring found."""
     text_flags: Array
     """Flags of the texts, as bits of Flag."""
-    steps: tuple[FloatArray, FloatArray, FloatArray] | None = None
-    """step_score, answer_alignment and history_alignment, flat; None for a method without step scores."""
+    steps: tuple[FloatArray, ...] | None = None
+    """step_score, answer_alignment and history_alignment, flat; alignments only from Grams. None without scores."""
     step_tokens: Int32Array | None = None
     """Tokens of steps, flat; None if only the tokens of whole responses are known."""
     more: Mapping[str, Array] = field(default_factory=dict)
@@ -334,7 +339,7 @@ class ScoreRows:
             columns[name] = arrow_lists(offsets, arrow_floats(values, pa.float64()))
         if self.step_tokens is not None:
             columns["step_num_tokens"] = arrow_lists(offsets, arrow_numbers(self.step_tokens, pa.int32()))
-        for name, kind in note.method.columns.items():
+        for name, kind in note.spec.columns.items():
             columns[name] = self._method_column(self.more[name], METHOD_TYPES[kind])
         schema = scores_schema(note)
         return pa.table(
@@ -357,7 +362,7 @@ def scores_schema(note: ScoresNote) -> pa.Schema:
 
 
 def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
-    more = {name: METHOD_TYPES[kind] for name, kind in note.method.columns.items()}
+    more = {name: METHOD_TYPES[kind] for name, kind in note.spec.columns.items()}
     return COLUMNS | more | ({} if note.groups is None else GROUP_COLUMNS)
 
 

@@ -18,7 +18,7 @@ from grace_store.base.files import whole_folder
 from grace_store.base.finding import Column, Finding, PoolNote, Table
 from grace_store.base.text import counted
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.pool.walk import Mapper, SampleBlock, SignalReader, Threads, map_ordered
+from grace_store.pool.walk import Mapper, SampleBlock, SignalReader, Threads, arrays_of, map_ordered
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.parquet_columns import arrow_numbers, arrow_texts
 from grace_store.scoring.provenance import noted_pool
@@ -163,7 +163,8 @@ def sweep(pool: PoolLike, spec: SweepSpec, *, out: str | Path | None = None, lis
     for ratio in spec.ratio:
         budget(ratio, 0)
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
-    reader = SignalReader(pool.store, names, wanted=pool.wanted)
+    reads = arrays_of(ScoreSpec(), *(setting.spec for setting in settings))
+    reader = SignalReader(pool.store, names, pool.wanted, reads)
     reader.check_complete(partial=pool.partial)
     made_from = pool.note(reader)
     note = SweepNote(
@@ -325,10 +326,11 @@ def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], 
     q05, median, q95 = map(values.order.quantile, (0.05, 0.5, 0.95))
     return {
         "setting": setting.name,
-        "alpha": math.nan if setting.spec.without_answer else setting.spec.alpha,
-        "history": setting.spec.history,
-        "target": setting.words["target"],
-        "aggregation": setting.spec.aggregation,
+        "measure": setting.spec.title,
+        "alpha": setting.spec.alpha if "alpha" in setting.words else math.nan,
+        "history": setting.words.get("history"),
+        "target": setting.words.get("target"),
+        "aggregation": setting.words.get("aggregation"),
         "signals": str(setting.weights),
         "num_samples": len(values.every),
         "num_with_value": len(value),

@@ -24,7 +24,8 @@ from grace_store.values.agreement import jaccard_by_chance
 from grace_store.values.alignment import Target
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import share_interval
-from grace_store.values.methods.grace import alignment_means, combine_signals, placed, score_ragged
+from grace_store.values.measures import trace_values
+from grace_store.values.methods.grace import alignment_means, combine_signals, placed
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget
 
@@ -42,17 +43,16 @@ class Setting:
     def words(self) -> dict[str, str]:
         """The setting part by part, for labels."""
         spec = self.spec
-        return ({} if spec.without_answer else {"alpha": f"{spec.alpha:g}"}) | {
-            "history": spec.history,
-            "target": "none" if spec.without_answer else spec.target,
-            "aggregation": spec.aggregation,
-            "signals": str(self.weights),
-        }
+        words = {"measure": spec.title, "alpha": f"{spec.alpha:g}", "history": spec.history}
+        words |= {"target": "none" if spec.without_answer else spec.target, "aggregation": spec.aggregation}
+        left_out = {"alpha"} if spec.without_answer else set()
+        used = (spec.used | {"measure"}) - left_out
+        return {name: text for name, text in words.items() if name in used} | {"signals": str(self.weights)}
 
     @property
     def name(self) -> str:
         """The setting in full, on one line."""
-        shown = [each for each in self.words.items() if each != ("aggregation", "mean")]
+        shown = [each for each in self.words.items() if each not in (("aggregation", "mean"), ("measure", "grace"))]
         return " ".join(f"{key}={text}" for key, text in shown)
 
     def command(self, store: str, where: str | None = None) -> str:
@@ -60,13 +60,11 @@ class Setting:
         spec, words = self.spec, ["grace-store", "score", store]
         for name, weight in self.weights.weights.items():
             words += ["--signal", name if len(self.weights.weights) == 1 else f"{name}={weight:g}"]
+        shown = {name: text for name, text in self.words.items() if name != "signals" and text not in ("mean", "grace")}
         if spec.without_answer:
             words.append("--without-answer")
-        else:
-            words += ["--alpha", f"{spec.alpha:g}", "--target", spec.target]
-        words += ["--history", spec.history]
-        if spec.aggregation != "mean":
-            words += ["--aggregation", spec.aggregation]
+            del shown["target"]
+        words += [word for name, text in shown.items() for word in (f"--{name}", text)]
         if where is not None:
             words += ["--where", where]
         return shlex.join([*words, "--out", "scores.parquet"])
@@ -74,7 +72,7 @@ class Setting:
     @property
     def is_affine(self) -> bool:
         """Whether its values follow from mean alignments, which other settings share."""
-        return self.spec.aggregation == "mean" and not self.spec.without_answer
+        return self.spec.is_grace and self.spec.aggregation == "mean" and not self.spec.without_answer
 
 
 def short_labels(settings: Sequence[Setting]) -> list[str]:
@@ -193,7 +191,8 @@ class SettingValues:
                     history = self._histories[key].index(setting.spec.history)
                     value = means[key].value(history, setting.spec.alpha)
                 else:
-                    value = score_ragged(found.num_steps, found.gram, found.num_tokens, setting.spec).value
+                    row = block.row if block.places[place] is None else block.row[block.places[place]]
+                    value = trace_values(setting.spec.measures[0], found.responses(setting.spec, row))
                 parts.append(placed(value, block.places[place], len(block)))
             weights = list(setting.weights.weights.values())
             out[index] = parts[0] if len(parts) == 1 else combine_signals(np.stack(parts), weights)
@@ -203,7 +202,7 @@ class SettingValues:
 # ---------------------------------------------------------------- the conclusion of a sweep
 
 
-AXES = ("alpha", "history", "target", "aggregation", "signals")
+AXES = ("measure", "alpha", "history", "target", "aggregation", "signals")
 WITH_DEFAULT = "overlap_with_default"
 VAGUE = 0.2
 """Half-width above which an overlap is too uncertain for a conclusion."""
@@ -220,7 +219,7 @@ Changed = tuple[str, tuple[str, ...], Estimate]
 def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], ratio: str) -> str:
     """Return which settings change the best samples most and least, and which parts of settings matter."""
     spec = ScoreSpec()
-    default: dict[str, Any] = {"alpha": spec.alpha, "history": spec.history, "target": spec.target}
+    default: dict[str, Any] = {"measure": "grace", "alpha": spec.alpha, "history": spec.history, "target": spec.target}
     default |= {"aggregation": spec.aggregation, "signals": summary[0]["signals"]}
     is_there = not all(_differing(row, default) for row in summary)
     changed = [
@@ -249,6 +248,9 @@ def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], 
 
 
 def _differing(row: Mapping[str, Any], default: Mapping[str, Any]) -> tuple[str, ...]:
+    # A measure may use none of the other settings, so it counts as differing in the measure alone.
+    if row["measure"] != default["measure"]:
+        return ("measure",)
     return tuple(name for name in AXES if row[name] != default[name])
 
 

@@ -32,6 +32,7 @@ SAMPLES_SCHEMA = pa.schema(
 SUMMARY_SCHEMA = pa.schema(
     [
         ("setting", pa.string()),
+        ("measure", pa.string()),
         ("alpha", pa.float64()),
         *((name, pa.string()) for name in ("history", "target", "aggregation", "signals")),
         *((name, pa.int64()) for name in ("num_samples", "num_with_value")),

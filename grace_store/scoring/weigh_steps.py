@@ -17,14 +17,15 @@ from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, 
 from grace_store.base.states import Flag, flag_counts
 from grace_store.base.text import counted, percent
 from grace_store.pool.pool import Pool, PoolLike, SignalWeights
-from grace_store.pool.walk import SampleBlock, SignalReader
+from grace_store.pool.walk import SampleBlock, SignalReader, arrays_of
 from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals, where_note
-from grace_store.scoring.score import score_signals
+from grace_store.scoring.score import measure_block
 from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
 from grace_store.values.length_bias import z_for
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
 from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
 
@@ -49,10 +50,11 @@ def weights(
     Several signals of the pool count as one signal.
     """
     pool = Pool.of(pool)
-    reader = SignalReader(pool.store, pool.weights.names, wanted=pool.wanted)
+    spec = spec or WeightsSpec()
+    reader = SignalReader(pool.store, pool.weights.names, pool.wanted, arrays_of(ScoreSpec(), spec.scores))
     reader.check_complete(partial=pool.partial)
     signals, where = weighted_signals(reader, pool.weights), where_note(pool.kept)
-    note = WeightsNote(spec=spec or WeightsSpec(), signals=signals, **store_note(reader), where=where)
+    note = WeightsNote(spec=spec, signals=signals, **store_note(reader), where=where)
     summary = WeightSummary()
 
     def weigh(block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:
@@ -91,7 +93,7 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
         signals.append(SignalGrams(gram, tokens, share / total))
     score = None
     if "scores" in WEIGHTINGS[spec.method].settings:
-        score = score_signals(block, spec.scores, weights).step_score[np.repeat(in_all, block.num_steps)]
+        score = measure_block(block, spec.scores, weights)[0].step_score[np.repeat(in_all, block.num_steps)]
     part = weigh_ragged(block.num_steps[in_all], signals, spec, score)
     if in_all.all():
         return part

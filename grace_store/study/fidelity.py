@@ -23,7 +23,7 @@ from grace_store.study import Study
 from grace_store.values.agreement import agreement, jaccard_by_chance, survival
 from grace_store.values.methods.grace import RaggedScores, score_grams
 from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from grace_store.values.ranking import budget, rank
 
 MIN_SAMPLES = 8
@@ -80,6 +80,8 @@ def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listen
         raise SettingError(
             f"signal {view.name!r} holds gradients: fidelity is measured only for proxy signals. Give a proxy signal"
         )
+    if not settings.score.is_grace:
+        raise SettingError(f"fidelity compares step scores of grace: leave --measure {settings.score.title} out")
     budget(settings.ratio, 0)  # raises SettingError if this is not a ratio
     reader = SignalReader(pool.store, (view.name,), pool.wanted, reads=())
     positions, true = _gradients(pool, _choose(reader, settings.samples, settings.seed), settings, listener)

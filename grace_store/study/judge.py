@@ -1,7 +1,7 @@
 """Judge: do stored signals agree with labels? Compare every measure of a store with labels of traces or steps."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -22,10 +22,9 @@ from grace_store.store.opened import SignalView
 from grace_store.study import Study
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
 from grace_store.values.gram import is_step
-from grace_store.values.methods.grace import score_ragged
-from grace_store.values.methods.loss import loss_values
-from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.methods.random import random_values
+from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
+from grace_store.values.methods.method import ScoreSpec, parse_measure
+from grace_store.values.random_values import random_values
 from grace_store.values.ranking import rank
 from grace_store.values.roc import (
     CHANCE,
@@ -113,8 +112,11 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     columns = {view.name: _read(view, labels.position, pool.threads, listener) for view in reader.views}
     sizes = next(iter(columns.values()))  # steps and tokens, which all signals share
     row = pool.store.column("sample_row")[labels.position].astype(np.int64)
-    measured = [each for name, found in columns.items() for each in _of_signal(name, found, settings.score)]
-    measured += _without_model(sizes, row, settings.seed)
+    measured: list[Measured] = []
+    for view in reader.views:
+        samples = columns[view.name].responses(settings.score, row)
+        measured += _of_signal(view.name, samples, ("gram", *STATISTICS), settings.score)
+    measured += _without_model(sizes, sizes.responses(settings.score, row), settings.seed)
     judged = [_judged(bench, measured, listener) for bench in _benches(labels, sizes, note, settings)]
     numbers = {"num_samples": len(labels.position), "num_left_out": labels.num_left_out, "label": note.field}
     tables: dict[str, Table] = {}
@@ -225,44 +227,36 @@ def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Lis
     return SignalSamples.joined(list(reader.map(lambda block: block.signals[0], threads, listener)))
 
 
-def _of_signal(name: str, columns: SignalSamples, spec: ScoreSpec) -> Iterator[Measured]:
-    """Yield all measures of a signal."""
-    scores = score_ragged(columns.num_steps, columns.gram, columns.num_tokens, spec)
-    starts, of_steps = scores.offsets[:-1], is_step(columns.num_steps)
-    answer, history = scores.answer_alignment, scores.history_alignment
-    yield Measured("grace", "higher", name, scores.step_score, scores.value)
-    yield Measured("grace, worst step", "higher", name, None, np.fmin.reduceat(scores.step_score, starts))
-    yield Measured("answer alignment", "higher", name, answer, _means(answer, starts))
-    yield Measured("history alignment", "higher", name, history, _means(history, starts))
-    for statistic in STATISTICS:
-        each = columns.statistic[statistic].astype(np.float64)
-        mean = loss_values(columns.num_steps + 1, columns.num_tokens, each)
-        sign = 1 if statistic == "hit_rate" else -1
-        yield Measured(
-            statistic.replace("_", " "), "higher" if sign > 0 else "lower", name, sign * each[of_steps], sign * mean
-        )
+def _of_signal(name: str, samples: Responses, arrays: Collection[str], given: ScoreSpec) -> Iterator[Measured]:
+    """Yield the measures of a signal: the given ones, or all that its arrays allow."""
+    asked = given.measure if given.measure != ScoreSpec().measure else (*MEASURES, *WORST_STEPS)
+    for text in asked:
+        measure = parse_measure(text)
+        if needs_model(measure.name) and set(MEASURES[measure.name].reads) <= {*arrays}:
+            better = "higher" if measure.way == "highest" else "lower"
+            trace = trace_values(measure, samples)
+            steps = step_numbers(measure, samples) if measure.aggregation is None else None
+            yield Measured(measure.bare, better, name, steps, trace)
 
 
-def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[Measured]:
+WORST_STEPS = ("grace:min", "loss:lowest:min")
+"""Values of traces by their worst step, which are judged beside all measures."""
+
+
+def needs_model(name: str) -> bool:
+    """Return whether a measure needs numbers that a model made; all signals share the others."""
+    return not set(MEASURES[name].reads) <= {"plan"}
+
+
+def _without_model(sizes: SignalSamples, samples: Responses, seed: int) -> Iterator[Measured]:
     """Yield measures that need no model: length, number of steps, position, and random numbers."""
     position = _step_positions(sizes).astype(np.float64)
-    generator = np.random.Generator(np.random.Philox(seed))
-    drawn = generator.random(len(position))
-    yield Measured(
-        "longest", "more", None, sizes.num_tokens[is_step(sizes.num_steps)].astype(np.float64), _response_tokens(sizes)
-    )
-    yield Measured("stepmax", "more", None, None, sizes.num_steps.astype(np.float64))
+    drawn = np.random.Generator(np.random.Philox(seed)).random(len(position))
+    for name in ("tokens", "steps"):
+        measure = parse_measure(name)
+        yield Measured(measure.bare, "more", None, step_numbers(measure, samples), trace_values(measure, samples))
     yield Measured("earliest", "earlier", None, -position, None)
-    yield Measured("random", "-", None, drawn, random_values(seed, row))
-
-
-def _means(values: FloatArray, starts: IntArray) -> FloatArray:
-    """Return the mean over the steps of each sample, without steps that have no value."""
-    known = np.isfinite(values)
-    totals = np.add.reduceat(np.where(known, values, 0.0), starts)
-    count = np.add.reduceat(known.astype(np.float64), starts)
-    means: FloatArray = np.divide(totals, count, out=np.full(len(starts), np.nan), where=count > 0)
-    return means
+    yield Measured("random", "-", None, drawn, random_values(seed, samples.row))
 
 
 # ---------------------------------------------------------------- measures against labels

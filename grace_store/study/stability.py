@@ -20,7 +20,7 @@ from grace_store.store.opened import SignalView
 from grace_store.store.storages import STORAGES, packed_grams, stored_form
 from grace_store.study import Study
 from grace_store.values.agreement import jaccard_by_chance, share_kept, step_survival, survival
-from grace_store.values.methods.grace import score_ragged
+from grace_store.values.measures import MEASURES, Responses, trace_values
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget
 
@@ -55,7 +55,9 @@ class StabilitySettings(Settings):
 def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, listener: Listener = ignore) -> Finding:
     """Choose by one signal, then again under each change, and compare the subsets."""
     settings, pool = settings or StabilitySettings(), Pool.of(pool)
-    view = pool.signal
+    view, spec = pool.signal, settings.score
+    if len(spec.measure) > 1:
+        raise SettingError(f"stability takes one measure: {len(spec.measure)} are given, {', '.join(spec.measure)}")
     budget(settings.ratio, 0)  # raises SettingError if this is not a ratio
     others, skipped = _others(pool, view, settings.against)
 
@@ -73,11 +75,11 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
     for name in others:
         other = scored(name)
         tried[f"signal {name}"] = _against(table, other.row, other.value, settings)
-    if settings.score.aggregation == "mean":
+    if spec.has_steps and spec.aggregation == "mean" and MEASURES[spec.names[0]].is_mean_of_steps:
         flat = table.flat("step_score")
         drawn = {"draws": settings.draws, "seed": settings.seed}
         tried[STEPS] = step_survival(table.value, flat, table.offsets, settings.ratio, **drawn)
-    by_storage = _by_storage(view, table, settings, pool.threads)
+    by_storage = _by_storage(view, table, settings, pool.threads) if spec.reads_grams else {}
     by_chance = jaccard_by_chance(num_samples, count)
     chosen = f"{count} chosen of {counted(num_samples, 'sample')}"
     notes = [f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."] if skipped else []
@@ -158,6 +160,7 @@ def _unit_values(
     assert found is not None  # only committed units are read
     start, stop = view.store.plan.unit_range(unit)
     num_steps = view.store.column("sample_num_steps", start, stop).astype(np.int64)
+    row = view.store.column("sample_row", start, stop).astype(np.int64)
     total = int((num_steps + 1).sum())
     vectors = found.decoded(slice(total))
     tokens = found.num_tokens[:total]
@@ -166,8 +169,9 @@ def _unit_values(
         # Stored vectors are used as they are: the same storage loses nothing.
         kept = vectors if storage == view.signal.spec.storage else stored_form(vectors, storage)
         gram = packed_grams(kept, num_steps + 1)
-        values.append(score_ragged(num_steps, gram, tokens, spec).value)
-    return view.store.column("sample_row", start, stop).astype(np.int64), np.stack(values)
+        samples = Responses(spec=spec, row=row, num_steps=num_steps, num_tokens=tokens, gram=gram)
+        values.append(trace_values(spec.measures[0], samples))
+    return row, np.stack(values)
 
 
 # ---------------------------------------------------------------- the conclusion

@@ -29,7 +29,7 @@ from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.weight_table import read_weights
 from grace_store.store.opened import Store
 from grace_store.study.trial_documents import Arm, SubsetFile, TrialSamples, TrialSpec, TrialSubset
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from grace_store.values.ranking import budget, rank
 from grace_store.values.subset_trial import FEWEST_ITEMS
 

@@ -21,7 +21,7 @@ from grace_store.run.open_signal import describe_differences, software
 from grace_store.store.backend import is_url
 from grace_store.store.digested_json import from_bytes, seal, sealed_body, to_bytes
 from grace_store.store.opened import Store
-from grace_store.values.methods.random import random_values
+from grace_store.values.random_values import random_values
 from grace_store.values.ranking import budget, rank
 
 RECIPE = "recipe.json"

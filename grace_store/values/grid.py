@@ -53,6 +53,8 @@ class Grid(Frozen):
     27
     """
 
+    measure: tuple[str, ...] = ("grace",)
+    """Measures, as `score --measure` takes them; other measures than grace and alignments use no other setting."""
     alpha: tuple[float, ...] = (0.7,)
     """Numbers, a list as text ("0.3,0.7") or a range ("0.1:0.9:0.1")."""
     history: tuple[str, ...] = ("uniform",)
@@ -62,7 +64,7 @@ class Grid(Frozen):
     signal: tuple[str, ...] = ()
     """Choices of signals: a name, several together ("a,b=2"), "each" signal of the store, or "all" together."""
 
-    @field_validator("alpha", "history", "target", "aggregation", "signal", mode="before")
+    @field_validator("measure", "alpha", "history", "target", "aggregation", "signal", mode="before")
     @classmethod
     def _several(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, str) and info.field_name != "signal":
@@ -89,9 +91,12 @@ class Grid(Frozen):
 
     def specs(self) -> Iterator[ScoreSpec]:
         """Yield the settings of the grid; alpha changes fastest."""
-        names = ("target", "aggregation", "history", "alpha")
-        for each in itertools.product(*(getattr(self, name) for name in names)):
-            yield ScoreSpec.parse(**dict(zip(names, each, strict=True)), without_answer=self.without_answer)
+        for measure in self.measure:
+            used = ScoreSpec(measure=(measure,)).used
+            names = [name for name in ("target", "aggregation", "history", "alpha") if name in used]
+            more = {"without_answer": self.without_answer} if "without_answer" in used else {}
+            for each in itertools.product(*(getattr(self, name) for name in names)):
+                yield ScoreSpec.parse(measure=(measure,), **dict(zip(names, each, strict=True)), **more)
 
 
 class SweepSpec(Settings):

@@ -132,8 +132,12 @@ class WeightsSpec(Settings):
             raise SettingError(f"--method {self.method} does not drop steps: leave --drop-share out")
         if "scores" not in used and self.scores != ScoreSpec():
             raise SettingError(
-                f"--method {self.method} does not use step scores: leave --alpha, --history and --target out"
+                f"--method {self.method} does not use step scores: leave --measure, --alpha, --history and --target out"
             )
+        if len(self.scores.measure) > 1 or not self.scores.has_steps:
+            raise SettingError(f"Weights of steps need one measure of steps, and {self.scores.title} is none")
+        if self.method == "scores" and not self.scores.is_grace:
+            raise SettingError(f"--method scores needs measure grace: use --method drop with {self.scores.title}")
         if self.scores.without_answer or self.scores.aggregation != "mean" or self.scores.target == "group":
             raise SettingError(
                 "Weights of steps need --target answer, trace or suffix, no aggregation, no without_answer"

@@ -9,14 +9,13 @@ import numpy as np
 from grace_store.base.errors import DataError
 from grace_store.base.files import write_records
 from grace_store.choose.exports.export_kind import ChosenRecords, Export
-from grace_store.scoring.score_table import STEP_SCORES
 
 
 def _with_scores(chosen: ChosenRecords) -> Iterator[bytes]:
     scores = chosen.subset.scores.with_steps()
     if not scores.has_step_scores:
-        raise DataError(f"Scores by method {scores.note.spec.method} have no step scores to join to records.")
-    flat = {name: scores.flat(name) for name in (*STEP_SCORES, "step_num_tokens")}
+        raise DataError(f"Scores by {scores.note.spec.title} have no step scores to join to records.")
+    flat = {name: scores.flat(name) for name in (*scores.step_columns, "step_num_tokens")}
     offsets, value = scores.offsets, scores.value
     for index, (raw, sample) in zip(chosen.subset.chosen.tolist(), chosen.samples(), strict=True):
         if b'"grace_store"' in raw and "grace_store" in json.loads(raw):
@@ -26,7 +25,7 @@ def _with_scores(chosen: ChosenRecords) -> Iterator[bytes]:
         mine = slice(offsets[index], offsets[index + 1])
         spans = [[start, stop] for start, stop in zip(sample.bounds, sample.bounds[1:], strict=False)]
         added: dict[str, Any] = {"sample_id": sample.sample_id, "value": _number(value[index])}
-        added |= {name: [_number(number) for number in flat[name][mine]] for name in STEP_SCORES}
+        added |= {name: [_number(number) for number in flat[name][mine]] for name in scores.step_columns}
         added |= {"step_num_tokens": flat["step_num_tokens"][mine].tolist()}
         yield with_step_scores(raw, added | {"step_span": spans[:-1], "answer_span": spans[-1]})
 

@@ -15,8 +15,8 @@ from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers, of
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.values.alignment import Cosines, History, Target, history_cosines, point_one_way, target_cosines
-from grace_store.values.gram import Block, GramColumns, pack
-from grace_store.values.methods.method import Aggregation, Method, ScoreSpec, check_alpha, parse_aggregation
+from grace_store.values.gram import Block, GramColumns, is_step, pack
+from grace_store.values.methods.method import Aggregation, ScoreSpec, check_alpha, parse_aggregation
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,8 @@ def score_ragged(
         step_score[1:] = past.value
         if not spec.without_answer:
             step_score[1:] = spec.alpha * later_answer + (1.0 - spec.alpha) * past.value
-        value = _values(gram, answer, past, step_score, spec)[1:]
-        scores.value[sample] = value
-        scores.flags[sample] = _flags(answer, past) | np.isnan(value) * np.uint8(Flag.NO_VALUE)
+        scores.value[sample] = _balance(*_answer_means(gram, answer), _history_mean(gram, past), spec.alpha)[1:]
+        scores.flags[sample] = _flags(answer, past)
         scores.flags[sample] |= point_one_way(gram)[1:] * np.uint8(Flag.SAME_DIRECTION)
 
         step, column = np.nonzero(gram.present[:, 1:])
@@ -139,6 +138,12 @@ def score_ragged(
     scores.history_alignment[scores.offsets[:-1]] = np.nan
     if spec.without_answer:
         scores.step_score[scores.offsets[:-1]] = np.nan
+    if spec.without_answer or spec.aggregation != "mean":
+        step_tokens = num_tokens[is_step(num_steps)].astype(np.float64)
+        scores.value[:] = aggregate(
+            scores.step_score, block.num_steps, step_tokens, parse_aggregation(spec.aggregation)
+        )
+    scores.flags[:] |= np.isnan(scores.value) * np.uint8(Flag.NO_VALUE)
     if (bad := block.not_finite).any():
         for found in (scores.step_score, scores.answer_alignment, scores.history_alignment):
             found[np.repeat(bad, np.diff(scores.offsets))] = np.nan
@@ -173,54 +178,41 @@ def _history_mean(gram: GramColumns, past: Cosines) -> FloatArray:
     return mean
 
 
-def _values(gram: GramColumns, answer: Cosines, past: Cosines, step_score: FloatArray, spec: ScoreSpec) -> FloatArray:
-    aggregation = parse_aggregation(spec.aggregation)
-    if aggregation.kind == "mean" and not spec.without_answer:
-        return _balance(*_answer_means(gram, answer), _history_mean(gram, past), spec.alpha)
-    first = 1 if spec.without_answer else 0
-    return aggregate(step_score[first:], gram.num_steps - first, gram.step_tokens[first:], aggregation)
-
-
 def aggregate(
     step_score: FloatArray, num_steps: IntArray, num_tokens: FloatArray, aggregation: Aggregation
 ) -> FloatArray:
-    """Return one value for each sample, (n,), from its step scores and the steps' token counts, both (steps, n).
+    """Return one value for each sample, (n,), from the scores and token counts of its steps, both flat.
 
-    A sample's first num_steps rows count, and the others must be 0. A quantile between two scores is interpolated.
-    A sample without steps, or without tokens if tokens are the weights, has no value: NaN.
+    Steps without a score (NaN) do not count. A quantile between two scores is interpolated. A sample without steps
+    that count, or without tokens if tokens are the weights, has no value: NaN.
 
     >>> by_length = parse_aggregation("length_weighted")
-    >>> aggregate(np.array([[1.0], [4.0]]), np.array([2]), np.array([[2.0], [1.0]]), by_length)
+    >>> aggregate(np.array([1.0, 4.0]), np.array([2]), np.array([2.0, 1.0]), by_length)
     array([2.])
     """
-    if len(step_score) == 0:
-        return np.full(len(num_steps), np.nan)
-    if aggregation.kind == "mean":
-        return _ratio(step_score.sum(axis=0), num_steps.astype(np.float64))
-    if aggregation.kind == "length_weighted":
-        return _ratio((step_score * num_tokens).sum(axis=0), num_tokens.sum(axis=0))
+    known = np.isfinite(step_score)
+    kept = step_score if known.all() else np.where(known, step_score, 0.0)
+    if aggregation.kind in ("mean", "length_weighted"):
+        weight = known * (num_tokens if aggregation.kind == "length_weighted" else 1.0)
+        return _ratio(sum_by_sample(num_steps, kept * weight), sum_by_sample(num_steps, weight))
+    offsets = offsets_of(num_steps)
     if aggregation.kind == "last":
-        value = _pick(step_score, num_steps - 1)
-    else:
-        # min is the quantile 0. Steps that a sample does not have are sorted to the end.
-        present = np.arange(len(step_score))[:, None] < np.maximum(num_steps, 1)
-        ordered = np.sort(np.where(present, step_score, np.inf), axis=0)
-        last = np.maximum(num_steps - 1, 0)
-        place = aggregation.quantile * last
-        below = place.astype(np.int64)
-        low, high = _pick(ordered, below), _pick(ordered, np.minimum(below + 1, last))
-        value = low + (place - below) * (high - low)
-    value[num_steps == 0] = np.nan
-    return value
+        # The last step that counts: no step after it does.
+        number = np.where(known, np.arange(len(known)), -1)
+        last = np.maximum.reduceat(number, offsets[:-1]) if len(num_steps) else number
+        return np.where(last >= offsets[:-1], step_score[last], np.nan)
+    # min is the quantile 0. Steps without a score are sorted to the end of their sample.
+    score = np.where(known, step_score, np.nan)
+    ordered = score[np.lexsort((score, np.repeat(np.arange(len(num_steps)), num_steps)))]
+    last = np.maximum(sum_by_sample(num_steps, known).astype(np.int64) - 1, 0)
+    place = aggregation.quantile * last
+    below = place.astype(np.int64)
+    low, high = ordered[offsets[:-1] + below], ordered[offsets[:-1] + np.minimum(below + 1, last)]
+    return np.asarray(low + (place - below) * (high - low))
 
 
 def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
     return np.divide(total, weight, out=np.full_like(total, np.nan), where=weight > 0)
-
-
-def _pick(rows: FloatArray, row: IntArray) -> FloatArray:
-    picked: FloatArray = np.take_along_axis(rows, np.maximum(row, 0)[None], axis=0)[0]
-    return picked
 
 
 # ---------------------------------------------------------------- values as sums of two parts
@@ -326,12 +318,3 @@ def combine_scores(
     values = [placed(part.value, place, num_samples) for part, place in zip(parts, places, strict=True)]
     scores.value[:] = combine_signals(np.stack(values), weights)
     return scores
-
-
-METHOD = Method(
-    name="grace",
-    about="steps that push the model the way the answer and the steps before them do",
-    spec=ScoreSpec,
-    settings=("alpha", "history", "target", "without_answer", "aggregation"),
-    reads="grams",
-)

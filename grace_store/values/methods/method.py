@@ -1,48 +1,56 @@
-"""Scoring methods: their settings, what they read of a store, and the columns that they add to a table. numpy only.
+"""Settings of scores by measures, and methods that score by the influence on a target set. numpy only.
 
-A new method is a module with one ``Method`` called METHOD, and its name in ``methods/__init__``. A method without
-vectors is a ``Heuristic``, a method with a target set is an ``InfluenceMethod``; both need only a function for values.
+A new method is a module with one ``InfluenceMethod`` called METHOD, and its name in METHODS.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
 from grace_store.base.arrays import Array, FloatArray, Numbers
 from grace_store.base.errors import SettingError
+from grace_store.base.registry import Registry
 from grace_store.base.settings import Settings
+
+MEASURED = "measures"
+"""Stands for the method of a score by measures."""
+
+
+ColumnType = Literal["int32", "float64", "list<float32>"]
 
 
 class MethodSpec(Settings):
-    """The settings of a method. A setting that the method does not use is refused, not ignored."""
+    """How samples are scored: by measures, or by a method with a target set."""
 
     method: str
 
-    @model_validator(mode="after")
-    def _nothing_ignored(self) -> Self:
-        from grace_store.values.methods import METHODS
+    @property
+    def title(self) -> str:
+        """The name of the measures or of the method, marked if the method is a reconstruction."""
+        return METHODS[self.method].title
 
-        kind = type(self)
-        known = [name for name, method in METHODS.items() if method.spec is kind]
-        if self.method not in known:
-            raise SettingError(f"unknown method {self.method!r}: use one of {', '.join(known)}")
-        for name, setting in kind.model_fields.items():
-            given = getattr(self, name)
-            if name not in ("method", *METHODS[self.method].settings) and given != setting.default:
-                option = name.replace("_", "-")
-                raise SettingError(f"method {self.method} does not use --{option}: leave --{option} {given:g} out")
-        return self
+    @property
+    def reads_grams(self) -> bool:
+        """Whether the scoring reads Grams, and so knows the directions of steps."""
+        return False
 
+    @property
+    def reads_model(self) -> bool:
+        """Whether the scoring needs numbers that a model made."""
+        return True
 
-class HeuristicSpec(MethodSpec):
-    """The settings of methods that need no vectors."""
+    @property
+    def columns(self) -> Mapping[str, ColumnType]:
+        """Columns that only tables of this method have."""
+        return METHODS[self.method].columns
 
-    seed: int = Field(default=0, ge=0, lt=2**64)
-    """Seed of the values of the method random."""
+    @property
+    def is_reconstruction(self) -> bool:
+        return METHODS[self.method].is_reconstruction
 
 
 def _percent(value: float) -> float:
@@ -66,7 +74,18 @@ class InfluenceSpec(MethodSpec):
     join_cosine: Annotated[float, AfterValidator(_cosine)] = 0.5
     """With the method cadc, join subtasks whose gradients' trajectories have at least this cosine."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seed of the values of the method random, and of the clustering of the method cadc."""
+    """Seed of the measure random, and of the clustering of the method cadc."""
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Self:
+        if self.method not in METHODS:
+            raise SettingError(f"unknown method {self.method[:40]!r}: use one of {', '.join(METHODS)}")
+        for name, setting in type(self).model_fields.items():
+            given = getattr(self, name)
+            if name not in ("method", *METHODS[self.method].settings) and given != setting.default:
+                option = name.replace("_", "-")
+                raise SettingError(f"method {self.method} does not use --{option}: leave --{option} {given:g} out")
+        return self
 
 
 # ---------------------------------------------------------------- the settings of GRACE
@@ -148,6 +167,70 @@ def parse_aggregation(text: str) -> Aggregation:
     return Aggregation("quantile", quantile)
 
 
+Way = Literal["highest", "lowest"]
+
+
+class NamedMeasure(NamedTuple):
+    """A parsed measure of a score."""
+
+    name: str
+    way: Way
+    """Which numbers are better."""
+    aggregation: Aggregation | None = None
+    """How the numbers of steps become a value; None for the measure's own way."""
+    weight: float = 1.0
+
+    @property
+    def sign(self) -> float:
+        return 1.0 if self.way == "highest" else -1.0
+
+    @property
+    def bare(self) -> str:
+        """The measure without its weight, as --measure takes it."""
+        way = "" if self.way == "highest" and self.name in ("grace", "random") else f":{self.way}"
+        return f"{self.name}{way}{'' if self.aggregation is None else f':{self.aggregation}'}"
+
+    def __str__(self) -> str:
+        return self.bare if self.weight == 1.0 else f"{self.bare}={self.weight!r}".removesuffix(".0")
+
+
+@lru_cache(maxsize=256)
+def parse_measure(text: str) -> NamedMeasure:
+    """Parse a measure; the way that is better is the measure's own way unless it is given.
+
+    >>> str(parse_measure("loss:lowest:min=2")), str(parse_measure("loss:highest"))
+    ('loss:lowest:min=2', 'loss:highest')
+    """
+    from grace_store.values.measures import MEASURES
+
+    named, equals, weight_text = text.strip().partition("=")
+    name, *parts = named.split(":")
+    if name not in MEASURES:
+        raise SettingError(f"unknown measure {name[:40]!r}: use one of {', '.join(MEASURES)}")
+    way = cast(Way, parts.pop(0)) if parts and parts[0] in get_args(Way) else MEASURES[name].better
+    aggregation = parse_aggregation(":".join(parts)) if parts else None
+    if aggregation is not None and MEASURES[name].steps is None:
+        raise SettingError(f"measure {text!r}: {name} has no numbers of steps, so leave {aggregation} out")
+    try:
+        weight = float(weight_text) if equals else 1.0
+    except ValueError:
+        weight = math.nan
+    if not (math.isfinite(weight) and weight > 0):
+        raise SettingError(f"measure {text!r}: a weight is a number above 0, as in {name}=0.5")
+    return NamedMeasure(name, way, aggregation, weight)
+
+
+def canonical_measures(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return measures in the form that notes have; raise SettingError if there is none, or one is given twice."""
+    found = [parse_measure(text) for text in texts]
+    if not found:
+        raise SettingError("there is no measure to score by: give at least one")
+    bare = [each.bare for each in found]
+    if repeated := sorted({each for each in bare if bare.count(each) > 1}):
+        raise SettingError(f"measure {', '.join(repeated)} is given twice: give each measure once, with its weight")
+    return (bare[0],) if len(found) == 1 else tuple(map(str, found))
+
+
 def check_alpha(alpha: float) -> float:
     """Return alpha; raise SettingError if it is not between 0 and 1."""
     if not (math.isfinite(alpha) and 0 <= alpha <= 1):
@@ -156,13 +239,16 @@ def check_alpha(alpha: float) -> float:
 
 
 class ScoreSpec(MethodSpec):
-    """Settings of method grace: how values are computed from Grams. alpha = 1 leaves the history out.
+    """How values are computed by measures. The measure grace is the paper's; alpha = 1 leaves the history out.
 
     >>> ScoreSpec(history="ema:.80").history
     'ema:0.8'
     """
 
-    method: Literal["grace"] = "grace"
+    method: Literal["measures"] = "measures"
+    measure: Annotated[tuple[str, ...], AfterValidator(canonical_measures)] = ("grace",)
+    """Measure to score by, as NAME[:highest|lowest][:AGGREGATION][=WEIGHT]. The names are below. Several measures are
+    standardised and added with their weights. [default: grace]"""
     alpha: Annotated[float, AfterValidator(check_alpha)] = 0.7
     """Weight of the alignment with the answer, from 0 to 1. The alignment with the history has the remaining weight."""
     history: Annotated[str, AfterValidator(lambda text: str(parse_history(text)))] = "uniform"
@@ -174,85 +260,98 @@ class ScoreSpec(MethodSpec):
     without_answer: bool = False
     """Score only by the alignment with the history. Samples with one step then have no value."""
     aggregation: Annotated[str, AfterValidator(lambda text: str(parse_aggregation(text)))] = "mean"
-    """How step scores become a value: mean, min, last, length_weighted (by tokens) or quantile:Q."""
+    """How step scores become a value: mean, min (the worst step), last, length_weighted (by tokens) or quantile:Q."""
+    seed: int = Field(default=0, ge=0, lt=2**64)
+    """Seed of the measure random, and of the clustering of the method cadc."""
 
     @model_validator(mode="after")
-    def _answer_left_out(self) -> Self:
+    def _nothing_ignored(self) -> Self:
         for name in ("alpha", "target") if self.without_answer else ():
-            given = getattr(self, name)
-            if given != type(self).model_fields[name].default:
+            if (given := getattr(self, name)) != type(self).model_fields[name].default:
                 raise SettingError(f"without_answer scores by history alone: leave {name} {given} out")
+        for name in ("alpha", "history", "target", "without_answer", "aggregation", "seed"):
+            if name not in self.used and (given := getattr(self, name)) != type(self).model_fields[name].default:
+                option = f"--{name.replace('_', '-')}"
+                text = option if given is True else f"{option} {given}"
+                raise SettingError(f"measure {self.title} does not use {option}: leave {text} out")
+        if self.aggregation != "mean" and any(each.aggregation and each.name == "grace" for each in self.measures):
+            raise SettingError(f"measure {self.title} names an aggregation: leave --aggregation out")
         return self
+
+    @property
+    def measures(self) -> tuple[NamedMeasure, ...]:
+        """The measures, parsed."""
+        return tuple(map(parse_measure, self.measure))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.measures)
+
+    @property
+    def used(self) -> set[str]:
+        """The settings that the measures use."""
+        from grace_store.values.measures import MEASURES
+
+        return {each for name in self.names for each in MEASURES[name].settings}
+
+    @property
+    def title(self) -> str:
+        return " + ".join(self.measure)
+
+    @property
+    def is_grace(self) -> bool:
+        """Whether values are the paper's: means of step scores that are made of alignments."""
+        return self.names == ("grace",) and self.measures[0].way == "highest"
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps have scores: one measure, and a measure of steps."""
+        from grace_store.values.measures import MEASURES
+
+        return len(self.names) == 1 and MEASURES[self.names[0]].steps is not None
+
+    @property
+    def reads_grams(self) -> bool:
+        from grace_store.values.measures import MEASURES
+
+        return any("gram" in MEASURES[name].reads for name in self.names)
+
+    @property
+    def reads_model(self) -> bool:
+        from grace_store.values.measures import MEASURES
+
+        return any(set(MEASURES[name].reads) - {"plan"} for name in self.names)
+
+    @property
+    def columns(self) -> Mapping[str, ColumnType]:
+        return {}
+
+    @property
+    def is_reconstruction(self) -> bool:
+        return False
 
 
 # ---------------------------------------------------------------- methods
 
 
 def parse_spec(settings: dict[str, Any]) -> MethodSpec:
-    """Return the spec of the method that settings name; raise SettingError for settings that it does not use."""
-    from grace_store.values.methods import METHODS
-
-    name = settings.get("method", "grace")
-    if name not in METHODS:
-        raise SettingError(f"unknown method {str(name)[:40]!r}: use one of {', '.join(METHODS)}")
-    kind = METHODS[name].spec
+    """Return the spec that settings describe; raise SettingError for settings that its method does not use."""
+    name = settings.get("method", MEASURED)
+    if name != MEASURED and name not in METHODS:
+        hint = f", or --measure {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise SettingError(f"unknown method {str(name)[:40]!r}: use one of {', '.join(METHODS)}{hint}")
+    kind: type[MethodSpec] = ScoreSpec if name == MEASURED else InfluenceSpec
     if foreign := [each for each in settings if each not in kind.model_fields]:
         options = ", ".join(f"--{each.replace('_', '-')}" for each in foreign)
         takers = [each for each, method in METHODS.items() if set(foreign) <= set(method.settings)]
         hint = f"; use --method {' or '.join(takers)}" if takers else ""
-        raise SettingError(f"--method {name} does not use {options}{hint}")
+        used = "a score by measures" if name == MEASURED else f"--method {name}"
+        raise SettingError(f"{used} does not use {options}{hint}")
     return kind.parse(**settings)
 
 
-Reads = Literal["plan", "tokens", "losses", "grams", "gradients"]
-"""The part of a store that a method reads. Plan and tokens need no model."""
-ColumnType = Literal["int32", "float64", "list<float32>"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """A scoring method."""
-
-    name: str
-    about: str
-    """Which samples the method prefers, in a line for --help."""
-    spec: type[MethodSpec]
-    settings: tuple[str, ...] = ()
-    """Settings of the spec that the method uses. A value for any other setting is refused."""
-    reads: Reads
-    columns: Mapping[str, ColumnType] = field(default_factory=dict)
-    """Columns that only tables of this method have."""
-    is_reconstruction: bool = False
-    """Whether the method was published without code, so that this code follows its text; shown with its results."""
-
-    @property
-    def title(self) -> str:
-        """The name, marked if the method is a reconstruction."""
-        return f"{self.name} (reconstruction)" if self.is_reconstruction else self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Responses:
-    """The input of heuristics for n samples. Token counts and losses are flat, num_parts for each sample.
-
-    A part is one of K + 1 segments, or the whole response.
-    """
-
-    row: Numbers
-    """Row of each sample's record in the dataset."""
-    num_steps: Numbers
-    num_parts: Numbers
-    num_tokens: Numbers
-    loss: Numbers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heuristic(Method):
-    """A method that needs no vectors."""
-
-    spec: type[MethodSpec] = HeuristicSpec
-    values: Callable[[Any, Responses], FloatArray]
-    """Function from the spec and samples to values, (n,)."""
+_INSTEAD = {"grace": "grace", "random": "random", "longest": "tokens", "stepmax": "steps", "loss": "loss:highest"}
+"""Names that baselines without a target set have in papers, and their measures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,11 +366,18 @@ class Valued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InfluenceMethod(Method):
+class InfluenceMethod:
     """A method that scores by the influence on a target set."""
 
-    spec: type[MethodSpec] = InfluenceSpec
-    reads: Reads = "gradients"
+    name: str
+    about: str
+    """Which samples the method prefers, in a line for --help."""
+    settings: tuple[str, ...] = ()
+    """Settings of the spec that the method uses. A value for any other setting is refused."""
+    columns: Mapping[str, ColumnType] = field(default_factory=dict)
+    """Columns that only tables of this method have."""
+    is_reconstruction: bool = False
+    """Whether the method was published without code, so that this code follows its text; shown with its results."""
     values: Callable[[Any, Numbers, FloatArray], Valued]
     """Function from the spec, the influences of n samples on J subtasks or capabilities, (n, J), NaN for a sample
     without a value, and the slope of each sample's squared gradient length across the checkpoints."""
@@ -284,3 +390,12 @@ class InfluenceMethod(Method):
     max_checkpoints: int | None = None
     takes_preconditioned: bool = True
     """Whether the pool's gradients may be Adam's steps."""
+
+    @property
+    def title(self) -> str:
+        """The name, marked if the method is a reconstruction."""
+        return f"{self.name} (reconstruction)" if self.is_reconstruction else self.name
+
+
+METHODS: Registry[InfluenceMethod] = Registry("grace_store.values.methods", "METHOD", ("less", "icons", "cadc"))
+"""Methods with a target set, in the order that help shows them."""

@@ -1,9 +1,8 @@
-"""Random: a seeded draw. The value of a sample does not depend on the other samples of the store."""
+"""Seeded random numbers of samples. The number of a sample does not depend on the other samples of the store."""
 
 import numpy as np
 
 from grace_store.base.arrays import BitArray, FloatArray, Numbers
-from grace_store.values.methods.method import Heuristic
 
 
 def random_values(seed: int, row: Numbers) -> FloatArray:
@@ -14,12 +13,3 @@ def random_values(seed: int, row: Numbers) -> FloatArray:
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     state = state ^ (state >> np.uint64(31))
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-METHOD = Heuristic(
-    name="random",
-    about="a seeded random draw",
-    settings=("seed",),
-    reads="plan",
-    values=lambda spec, samples: random_values(spec.seed, samples.row),
-)

@@ -1,0 +1,336 @@
+"""Measures: the numbers that a store has of each segment, which way is better, and how a trace gets its value.
+
+A new measure is one more entry of MEASURES. Knows arrays and settings, no files. numpy only.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, offsets_of, sum_by_sample
+from grace_store.base.states import Flag
+from grace_store.values.alignment import History
+from grace_store.values.gram import is_step
+from grace_store.values.methods.grace import RaggedScores, aggregate, combine_signals, score_ragged
+from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, Way
+from grace_store.values.random_values import random_values
+from grace_store.values.within_groups import LEAST_SPREAD
+
+MAX_RANK = 100
+"""Ranks of tokens above this count as this, as RSR defines them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Responses:
+    """n samples of one signal. Parts are flat: K + 1 segments per sample, or the whole response of each sample.
+
+    Arrays that no measure of a score reads may be empty.
+    """
+
+    spec: ScoreSpec
+    row: Numbers
+    """Row of each sample's record in the dataset."""
+    num_steps: IntArray
+    num_tokens: Numbers
+    """Tokens of each part."""
+    gram: Numbers = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Packed Grams."""
+    statistic: Mapping[Any, Numbers] = field(default_factory=dict)
+    """Loss, entropy and other statistics of each part, by name."""
+    num_characters: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Characters of each response."""
+    top_entropy: Numbers = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Summed entropies of the most uncertain tokens of each response."""
+    history: History | None = None
+    """Replaces the history of the spec."""
+    target_cosine: FloatArray | None = None
+    """Cosines of steps with a target outside the sample."""
+
+    @property
+    def num_parts(self) -> IntArray:
+        is_whole = len(self.num_tokens) == len(self.num_steps)
+        return np.ones_like(self.num_steps) if is_whole else self.num_steps + 1
+
+    @cached_property
+    def is_step(self) -> BoolArray:
+        """Whether each segment is a step."""
+        return is_step(self.num_steps)
+
+    @cached_property
+    def step_tokens(self) -> FloatArray:
+        return self.num_tokens[self.is_step].astype(np.float64)
+
+    def by_token(self, name: str) -> FloatArray:
+        """Return the mean of a statistic over the tokens of each response; NaN without tokens."""
+        return token_mean(self.num_parts, self.num_tokens, self.statistic[name])
+
+    def of_steps(self, name: str) -> FloatArray:
+        """Return a statistic of each step, flat."""
+        return np.asarray(self.statistic[name][self.is_step], dtype=np.float64)
+
+    @cached_property
+    def scores(self) -> RaggedScores:
+        """GRACE's scores."""
+        arrays, cosine = (self.num_steps, self.gram, self.num_tokens), self.target_cosine
+        return score_ragged(*arrays, self.spec, custom_history=self.history, target_cosine=cosine)
+
+
+def token_mean(num_parts: Numbers, num_tokens: Numbers, mean: Numbers) -> FloatArray:
+    """Return the mean over the tokens of each response, from the means of its parts; NaN without tokens.
+
+    >>> token_mean(np.array([2]), np.array([3, 1]), np.array([1.0, 5.0]))
+    array([2.])
+    """
+    return _ratio(sum_by_sample(num_parts, num_tokens * mean.astype(np.float64)), sum_by_sample(num_parts, num_tokens))
+
+
+def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
+    return np.divide(total, weight, out=np.full_like(total, np.nan), where=weight > 0)
+
+
+Function = Callable[[Responses], FloatArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A measure of segments or of traces."""
+
+    about: str
+    """What the measure is, in a line for --help."""
+    better: Way
+    """Which numbers are better, unless a score says otherwise."""
+    reads: tuple[str, ...] = ()
+    """Arrays of a signal besides token counts: gram, statistics of segments, top_entropy; plan: of the plan alone."""
+    settings: tuple[str, ...] = ()
+    """Settings of ScoreSpec that the measure uses."""
+    steps: Function | None = None
+    """Function to a number for each step, flat; None for a measure of whole traces."""
+    value: Function | None = None
+    """Function to a number for each trace; None for the mean over the steps."""
+    is_learned_from: bool = True
+    """Whether a learned value uses the measure."""
+
+    @property
+    def is_mean_of_steps(self) -> bool:
+        """Whether the value of a trace is by default the mean of its steps' numbers."""
+        return self.value is None or "aggregation" in self.settings
+
+
+ALIGNMENT = ("alpha", "history", "target", "without_answer", "aggregation")
+
+
+def _statistic(name: str, about: str, better: Way) -> Measure:
+    """Return the measure of a stored statistic; the value of a trace is the mean over all its tokens."""
+    return Measure(
+        about=about,
+        better=better,
+        reads=(name,),
+        steps=lambda samples: samples.of_steps(name),
+        value=lambda samples: samples.by_token(name),
+    )
+
+
+def _alignment(name: str, about: str) -> Measure:
+    return Measure(
+        about=about,
+        better="highest",
+        reads=("gram",),
+        settings=("history", "target"),
+        steps=lambda samples: getattr(samples.scores, name),
+    )
+
+
+def _norms(samples: Responses) -> FloatArray:
+    """Return the length of each step's vector, from the diagonals of Grams."""
+    segments = samples.num_steps + 1
+    first = offsets_of(segments * (segments + 1) // 2)[:-1]
+    number = np.arange(segments.sum()) - np.repeat(offsets_of(segments)[:-1], segments)
+    square = samples.gram[np.repeat(first, segments) + number * (number + 3) // 2]
+    return np.asarray(np.sqrt(square[samples.is_step].astype(np.float64)))
+
+
+def _later_loss(tokens: FloatArray, loss: FloatArray, first: FloatArray) -> FloatArray:
+    return _ratio(tokens * loss - first, tokens - 1)
+
+
+def _later_steps(samples: Responses) -> FloatArray:
+    return _later_loss(samples.step_tokens, samples.of_steps("loss"), samples.of_steps("first_loss"))
+
+
+def _later_value(samples: Responses) -> FloatArray:
+    parts = samples.num_parts
+    tokens, loss = (sum_by_sample(parts, each) for each in (samples.num_tokens, _totals(samples, "loss")))
+    return _ratio(loss - sum_by_sample(parts, samples.statistic["first_loss"]), tokens - parts)
+
+
+def _totals(samples: Responses, name: str) -> FloatArray:
+    """Return the sum of a statistic over the tokens of each part."""
+    return np.asarray(samples.num_tokens * samples.statistic[name].astype(np.float64))
+
+
+def _rsr(samples: Responses) -> FloatArray:
+    parts = samples.num_parts
+    return _ratio(*(sum_by_sample(parts, _totals(samples, name)) for name in ("rank", "loss")))
+
+
+MEASURES = {
+    "grace": Measure(
+        about="GRACE: steps that push the model the way the answer and the earlier steps do",
+        better="highest",
+        reads=("gram",),
+        settings=ALIGNMENT,
+        steps=lambda samples: samples.scores.step_score,
+        value=lambda samples: samples.scores.value,
+    ),
+    "answer_alignment": _alignment("answer_alignment", "cosine of a step's vector with the target"),
+    "history_alignment": _alignment("history_alignment", "cosine of a step's vector with the earlier steps"),
+    "loss": _statistic("loss", "mean loss of the tokens (naturalness is its negative)", "lowest"),
+    "later_loss": Measure(
+        about="the same without the first token of each segment (ASLEC-drop)",
+        better="lowest",
+        reads=("loss", "first_loss"),
+        steps=_later_steps,
+        value=_later_value,
+    ),
+    "first_loss": Measure(
+        about="loss of the first token of each step",
+        better="lowest",
+        reads=("first_loss",),
+        steps=lambda samples: samples.of_steps("first_loss"),
+    ),
+    "entropy": _statistic("entropy", "mean entropy of the model's predictions", "lowest"),
+    "hit_rate": _statistic("hit_rate", "share of tokens that are the model's first choice", "highest"),
+    "rank": _statistic("rank", f"mean rank of the tokens, at most {MAX_RANK} each", "lowest"),
+    "error": _statistic("error", "mean length of p - y, the error at the logits", "lowest"),
+    "rsr": Measure(
+        about="rank-surprisal ratio: summed ranks over summed losses",
+        better="lowest",
+        reads=("rank", "loss"),
+        steps=lambda samples: _ratio(samples.of_steps("rank"), samples.of_steps("loss")),
+        value=_rsr,
+    ),
+    "hes": Measure(
+        about="high-entropy sum: entropies of the trace's most uncertain 0.5 % of tokens",
+        better="highest",
+        reads=("top_entropy",),
+        value=lambda samples: samples.top_entropy.astype(np.float64),
+    ),
+    "norm": Measure(about="length of a step's vector", better="lowest", reads=("gram",), steps=_norms),
+    "tokens": Measure(
+        about="number of tokens (the baseline Longest)",
+        better="highest",
+        steps=lambda samples: samples.step_tokens,
+        value=lambda samples: sum_by_sample(samples.num_parts, samples.num_tokens),
+    ),
+    "steps": Measure(
+        about="number of steps (the baseline Stepmax)",
+        better="highest",
+        reads=("plan",),
+        value=lambda samples: samples.num_steps.astype(np.float64),
+    ),
+    "characters": Measure(
+        about="number of characters of the response",
+        better="highest",
+        reads=("plan",),
+        value=lambda samples: samples.num_characters.astype(np.float64),
+    ),
+    "random": Measure(
+        about="seeded random numbers",
+        better="highest",
+        reads=("plan",),
+        settings=("seed",),
+        value=lambda samples: random_values(samples.spec.seed, samples.row),
+        is_learned_from=False,
+    ),
+}
+"""All measures by name, in the order that help shows them."""
+
+
+def step_numbers(measure: NamedMeasure, samples: Responses) -> FloatArray | None:
+    """Return the number of each step, larger ones better; None for a measure of whole traces."""
+    steps = MEASURES[measure.name].steps
+    return None if steps is None else measure.sign * steps(samples)
+
+
+def trace_values(measure: NamedMeasure, samples: Responses) -> FloatArray:
+    """Return the value of each trace, larger ones better; NaN for a trace without a value."""
+    kind = MEASURES[measure.name]
+    if measure.aggregation is None and kind.value is not None:
+        return measure.sign * kind.value(samples)
+    steps = step_numbers(measure, samples)
+    assert steps is not None  # only a measure with steps takes an aggregation
+    return aggregate(steps, samples.num_steps, samples.step_tokens, measure.aggregation or Aggregation("mean"))
+
+
+def scores_by(measure: NamedMeasure, samples: Responses) -> RaggedScores:
+    """Return the scores of one signal by a measure; alignments are NaN unless the measure reads Grams."""
+    if measure == GRACE:
+        return samples.scores
+    scores = RaggedScores.empty(samples.num_steps)
+    for name in ("step_score", "answer_alignment", "history_alignment"):
+        getattr(scores, name)[:] = np.nan
+    if "gram" in MEASURES[measure.name].reads:
+        known = samples.scores
+        scores = replace(known, step_score=scores.step_score, value=scores.value, flags=known.flags & ~NO_VALUE)
+    else:
+        scores.flags[:] = 0
+    if (steps := step_numbers(measure, samples)) is not None:
+        scores.step_score[:] = steps
+    scores.value[:] = trace_values(measure, samples)
+    scores.flags[:] |= np.isnan(scores.value) * NO_VALUE
+    return scores
+
+
+GRACE = NamedMeasure("grace", "highest")
+NO_VALUE = np.uint8(Flag.NO_VALUE)
+
+
+# ---------------------------------------------------------------- several measures together
+
+
+class Spread(NamedTuple):
+    """Number, mean and summed squared deviations of values; spreads of parts of a pool can be joined."""
+
+    num: int
+    mean: float
+    squares: float
+
+    @classmethod
+    def of(cls, value: FloatArray) -> "Spread":
+        """Return the spread of the finite values."""
+        known = value[np.isfinite(value)]
+        mean = float(known.mean()) if len(known) else 0.0
+        return cls(len(known), mean, float(((known - mean) ** 2).sum()))
+
+    def joined(self, other: "Spread") -> "Spread":
+        num = self.num + other.num
+        share, apart = other.num / max(num, 1), other.mean - self.mean
+        squares = self.squares + other.squares + apart**2 * self.num * share
+        return Spread(num, self.mean + share * apart, squares)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Mean and standard deviation."""
+        return self.mean, math.sqrt(self.squares / max(self.num, 1))
+
+
+def combine_measures(
+    values: Sequence[FloatArray], scales: Sequence[tuple[float, float]], spec: ScoreSpec
+) -> FloatArray:
+    """Return the weighted mean of standardised values; a sample without a value by one measure has none.
+
+    A measure that does not vary over the pool counts as 0.
+
+    >>> spec = ScoreSpec(measure=("tokens=3", "steps"))
+    >>> combine_measures([np.array([5.0, 7.0]), np.array([2.0, 2.0])], [(6.0, 1.0), (2.0, 0.0)], spec)
+    array([-0.75,  0.75])
+    """
+    parts = []
+    for value, (mean, deviation) in zip(values, scales, strict=True):
+        is_flat = deviation <= LEAST_SPREAD * abs(mean)
+        parts.append((value - mean) * 0.0 if is_flat else (value - mean) / deviation)
+    return combine_signals(np.stack(parts), [each.weight for each in spec.measures])
