@@ -21,8 +21,7 @@ from grace_store.scoring.sweep_table import SweepNote
 from grace_store.store.digested_json import BODY, SEAL
 from grace_store.study.trial_documents import TrialPlan, TrialRun
 from grace_store.train.recipe import Recipe, WarmupDone, WarmupSubset
-from grace_store.values.methods import METHODS
-from grace_store.values.methods.method import MethodSpec
+from grace_store.values.methods.method import MEASURED, METHODS, InfluenceSpec, MethodSpec, ScoreSpec
 
 NOTES: tuple[type[Document], ...] = (
     ScoresNote, SweepNote, WeightsNote, SubsetNote, DuplicatesNote, AgainstNote, Finding,
@@ -119,9 +118,8 @@ def note_schema(model: type[Document]) -> str:
 def _method_specs() -> dict[str, Any]:
     """Return the definitions of all methods' settings, and of any one of them."""
     found: dict[str, Any] = {}
-    for spec in dict.fromkeys(method.spec for method in METHODS.values()):
+    for spec, names in ((ScoreSpec, [MEASURED]), (InfluenceSpec, list(METHODS))):
         schema = spec.model_json_schema(mode="serialization")
-        names = [name for name, method in METHODS.items() if method.spec is spec]
         schema["properties"]["method"] = {"description": "The method's name.", "enum": names, "type": "string"}
         found[spec.__name__] = schema
     choices = [{"$ref": f"#/$defs/{name}"} for name in found]

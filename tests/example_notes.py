@@ -38,7 +38,7 @@ from grace_store.study.trial_documents import (
 from grace_store.train.recipe import LeftOut, Recipe, WarmupDone, WarmupSubset
 from grace_store.values.diverse_orders import DiversitySpec
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, ScoreSpec
+from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
 from grace_store.values.weightings import WeightsSpec
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
@@ -231,7 +231,7 @@ TRIAL_RUN = TrialRun.sealed(
 )
 EXAMPLES: dict[str, Document] = {
     "scores": SCORES,
-    "scores by a heuristic": SCORES.model_copy(update={"spec": HeuristicSpec(method="random", seed=7)}),
+    "scores by a heuristic": SCORES.model_copy(update={"spec": ScoreSpec(measure=("random",), seed=7)}),
     "scores with all fields": INFLUENCE,
     "sweep": SweepNote(
         **MADE_FROM,

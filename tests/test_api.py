@@ -88,7 +88,7 @@ def test_the_whole_way_in_python(folder, tmp_path):
     assert subset.to_pandas().sample_id.tolist() == frame.sort_values("value", ascending=False).sample_id.tolist()[:5]
     gs.export(subset, tmp_path / "subset.jsonl", as_format="ms-swift")
     assert len((tmp_path / "subset.jsonl").read_text().splitlines()) == 5
-    run = gs.score(store, gs.HeuristicSpec(method="longest"), out=tmp_path / "longest.parquet")
+    run = gs.score(store, gs.ScoreSpec(measure=("tokens",)), out=tmp_path / "longest.parquet")
     assert len(gs.read_scores(run.out)) == 24
     gs.score(store, gs.ScoreSpec(), out=tmp_path / "scores.parquet")
     comparison = gs.compare(tmp_path / "scores.parquet", tmp_path / "longest.parquet")

@@ -28,7 +28,7 @@ from grace_store.scoring.score import score
 from grace_store.scoring.score_table import read_scores
 from grace_store.scoring.weigh_steps import weights
 from grace_store.scoring.weight_table import read_weights
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.weightings import WeightsSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
 from tests.grouped_stores import grouped_store
@@ -316,7 +316,7 @@ def test_text_that_says_image_without_one_is_reported(tmp_path):
 
 
 def test_heuristics_have_no_steps_to_join(scored, tmp_path):
-    score(scored / "store.zarr", HeuristicSpec(method="longest"), out=tmp_path / "longest.parquet")
+    score(scored / "store.zarr", ScoreSpec(measure=("tokens",)), out=tmp_path / "longest.parquet")
     with pytest.raises(DataError, match="Scores by method longest have no step scores"):
         export(select(tmp_path / "longest.parquet"), tmp_path / "a.jsonl", as_format="steps")
 

@@ -13,7 +13,7 @@ from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.scoring.score_table import ScoreRows, read_scores, write_scores
 from grace_store.values.methods.grace import score_grams, value_parts
-from grace_store.values.methods.method import HeuristicSpec, ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.score_tables import NOTE
 
 NUM, STEPS, KEPT = 60, 4, 12
@@ -142,7 +142,7 @@ def test_what_chance_gives_is_told_from_more_and_from_less(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        (HeuristicSpec(method="longest"), "values by longest in b.parquet are not made of alignments"),
+        (ScoreSpec(measure=("tokens",)), "values by tokens:highest in b.parquet are not made of alignments"),
         (ScoreSpec(aggregation="min"), "values by aggregation min in b.parquet are no sum"),
         (ScoreSpec(alpha=0.2), "the values in b.parquet are not those of its step scores"),
     ],

@@ -13,7 +13,7 @@ from grace_store.base.events import Warned
 from grace_store.choose.select import rank_samples, select
 from grace_store.choose.selection import Selection
 from grace_store.scoring.score_table import ScoreTable
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.exported import scored_store
 from tests.score_tables import table_of
 
@@ -139,7 +139,7 @@ def test_flags_that_are_none_or_not_known_are_refused():
     with pytest.raises(SettingError, match=r"unknown flag 'repeated'\. Flags of traces: repeated_steps"):
         select(flagged_table(), Selection(exclude_flagged=["repeated"]))
     table = flagged_table()
-    longest = replace(table, note=table.note.model_copy(update={"spec": HeuristicSpec(method="longest")}))
+    longest = replace(table, note=table.note.model_copy(update={"spec": ScoreSpec(measure=("tokens",))}))
     with pytest.raises(
         SettingError, match=r"flagged same_direction: .* method grace .* has the flags repeated_steps, "
     ):

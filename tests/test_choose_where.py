@@ -20,7 +20,7 @@ from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.scoring.sweep import sweep
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.commands import run, run_json
 from tests.field_stores import RECORDS, make_field_store
 
@@ -45,7 +45,7 @@ def scores(store: Store) -> Path:
 # ---------------------------------------------------------------- score, replay, sweep
 
 
-@pytest.mark.parametrize("spec", [gs.ScoreSpec(alpha=0.3), HeuristicSpec(method="longest")], ids=lambda s: s.method)
+@pytest.mark.parametrize("spec", [gs.ScoreSpec(alpha=0.3), ScoreSpec(measure=("tokens",))], ids=lambda s: s.method)
 def test_a_filtered_table_has_the_rows_that_are_kept_with_their_values(store: Store, spec) -> None:
     whole, found = gs.score(store, spec), gs.score(store, gs.ScoreRequest(spec=spec, where=WHERE))
     assert found.row.tolist() == ROWS

@@ -56,10 +56,10 @@ def test_several_signals_with_weights(tmp_path):
     np.testing.assert_allclose(read_scores(tmp_path / "s.parquet").value, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
-def test_heuristics_are_the_same_command(scored, tmp_path, method):
-    run("score", scored / "store.zarr", "--out", tmp_path / "s.parquet", "--method", method)
-    assert read_scores(tmp_path / "s.parquet").note.spec.method == method
+@pytest.mark.parametrize("measure", ["random", "tokens:highest", "steps:highest", "loss:highest", "loss:lowest:min"])
+def test_every_measure_is_the_same_command(scored, tmp_path, measure):
+    run("score", scored / "store.zarr", "--out", tmp_path / "s.parquet", "--measure", measure)
+    assert read_scores(tmp_path / "s.parquet").method == measure
     run("select", tmp_path / "s.parquet", "--out", tmp_path / "subset.jsonl")
     assert len((tmp_path / "subset.jsonl").read_text().splitlines()) == 5
 
@@ -118,7 +118,7 @@ def test_the_core_install_scores_sweeps_selects_compares_and_exports(scored, tmp
         score|{store}|--out|a.parquet
         score|{store}|--out|b.parquet|--alpha|0.2|--history|ema:0.8
         score|--replay|a.parquet|--out|c.parquet
-        score|{store}|--out|d.parquet|--method|perplexity
+        score|{store}|--out|d.parquet|--measure|entropy
         audit|a.parquet
         sweep|{store}|--out|sweep|--alpha|0.1:0.9:0.1|--history|uniform,window:3,ema:0.8
         select|a.parquet|--out|source.jsonl
@@ -182,9 +182,9 @@ def test_scoring_imports_no_pandas(tmp_path):
         ("score {store} --out {out} --target question", 2, "'question' is not one of"),
         ("score {store} --out {out} --without-answer --alpha 0.3", 1, "leave alpha 0.3 out"),
         ("score {store} --out {out} --aggregation median", 1, "unknown value 'median' of aggregation: use"),
-        ("score {store} --out {out} --method longest --alpha 0.3", 1, "--method longest does not use --alpha"),
+        ("score {store} --out {out} --measure tokens --alpha 0.3", 1, "tokens:highest does not use --alpha"),
         ("score {store} --out {out} --seed 3", 1, "does not use --seed"),
-        ("score {store} --out {out} --method loss --seed 3", 1, "does not use --seed"),
+        ("score {store} --out {out} --measure loss --seed 3", 1, "does not use --seed"),
         ("score --out {out}", 2, "Missing argument 'STORE'"),
         ("score {store} --out {folder}", 2, "is a directory"),
         ("score --replay {scores} --out {out} --alpha 0.3", 1, "leave the other settings out"),

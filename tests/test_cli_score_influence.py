@@ -137,7 +137,7 @@ def test_the_commands(tmp_path, cadc_table):
         assert ("the scores are by cadc (reconstruction)" in result.output) is (name == "cadc")
         run("audit", table)
     run("select", tmp_path / "cadc.parquet", "--as", "ms-swift", "--out", tmp_path / "swift.jsonl")
-    run("score", pool, "--method", "longest", "--signal", "ck1", "--out", tmp_path / "longest.parquet")
+    run("score", pool, "--measure", "tokens", "--signal", "ck1", "--out", tmp_path / "longest.parquet")
     run("audit", tmp_path / "longest.parquet")
     result = run("compare", tmp_path / "less.jsonl", tmp_path / "cadc.jsonl")
     assert "cadc.jsonl was scored by cadc (reconstruction)" in result.output
@@ -148,10 +148,10 @@ def test_the_commands(tmp_path, cadc_table):
     [
         ("--method less", "give the store of the target set with --targets"),
         ("--method less --targets {t} --alpha 0.5", "--method less does not use --alpha"),
-        ("--method longest --vote-percent 5", "--method longest does not use --vote-percent"),
-        ("--join-cosine 0.3", "--method grace does not use --join-cosine"),
+        ("--measure tokens --vote-percent 5", "a score by measures does not use --vote-percent"),
+        ("--join-cosine 0.3", "a score by measures does not use --join-cosine"),
         ("--method less --subtasks x", "--subtasks needs --targets"),
-        ("--method longest --targets {t}", "only methods less, icons, cadc use a target set"),
+        ("--measure tokens --targets {t}", "only methods less, icons, cadc use a target set"),
         ("--method less --targets {t} --signal ck1 --seed 4", "method less does not use --seed"),
         ("--signal ck1", "has one vector per sample"),
         ("--method less --targets nowhere.zarr", "is not a grace-store store"),

@@ -20,7 +20,7 @@ from grace_store.study.planted import ranked_records
 from grace_store.study.trial_documents import TrialSpec
 from grace_store.study.trial_samples import gather_samples
 from grace_store.train.recipe import choose_samples
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.example_notes import TRAINING
 from tests.grouped_stores import TRACES, grouped_job
 from tests.reports import read_page
@@ -67,11 +67,11 @@ def assert_alike(found: Any, expected: Any) -> None:
 
 
 TWO_ALPHAS = gs.Grid(alpha="0.1,0.9")
-LONGEST = HeuristicSpec(method="longest")  # which has many ties
+LONGEST = ScoreSpec(measure=("tokens",))  # which has many ties
 SCORES = {
     "default": gs.ScoreRequest(),
     "longest": gs.ScoreRequest(spec=LONGEST),
-    "random": gs.ScoreRequest(spec=HeuristicSpec(method="random")),
+    "random": gs.ScoreRequest(spec=ScoreSpec(measure=("random",))),
     "within": gs.ScoreRequest(within="standardised"),
     "group": gs.ScoreRequest(spec=gs.ScoreSpec(target="group"), group_by="problem.name"),
     "where": gs.ScoreRequest(where="half = 1 and row < 25"),

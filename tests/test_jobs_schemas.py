@@ -31,7 +31,7 @@ from grace_store.study.contamination import contamination
 from grace_store.study.diversity import diversity
 from grace_store.study.diversity_tables import curve_choices
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from jobs.schemas import NOTES, kind_of, note_schema
 from tests.benchmark_stores import extracted, item_records, pool_records
 from tests.example_notes import EXAMPLES
@@ -173,7 +173,7 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("results")
     store = planted_store(folder, num_clusters=3, per_cluster=5).store
     score(store, out=folder / "scores.parquet")
-    score(store, HeuristicSpec(method="random", seed=3), out=folder / "random.parquet")
+    score(store, ScoreSpec(measure=("random",), seed=3), out=folder / "random.parquet")
     pool, targets = make_pool(folder), make_targets(folder)
     fill(pool, targets)
     for spec in (LESS, ICONS, CADC):

@@ -19,7 +19,7 @@ from grace_store.scoring.score import score
 from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.reports import SCRIPT, make_store, read_page
 from tests.scored_stores import known_store
 
@@ -31,7 +31,7 @@ def test_costs_come_from_specs_and_run_logs(tmp_path: Path) -> None:
     state = status(store).signals
     grace, random, loss = (
         cost_of(score(store, spec).note, store, state)
-        for spec in (None, HeuristicSpec(method="random"), HeuristicSpec(method="loss"))
+        for spec in (None, ScoreSpec(measure=("random",)), ScoreSpec(measure=("loss:highest",)))
     )
     assert (grace["forward passes"], grace["backward passes"]) == (NUM_TRACES + 1, 0)
     assert random == {"forward passes": 0, "backward passes": 0, "stored": "0 B", "run time": "0 s"}
@@ -65,7 +65,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -> None:
     grace, longest, out = tmp_path / "grace.parquet", tmp_path / "longest.parquet", tmp_path / "report.html"
     score(store, out=grace)
-    score(store, HeuristicSpec(method="longest"), out=longest)
+    score(store, ScoreSpec(measure=("tokens",)), out=longest)
     report(store, out, ReportRequest(scores=(grace, longest), by=("kind", "about.number")))
     page = read_page(out)
     section = next(each for each in page.document("page")["sections"] if each["key"] == "groups")

@@ -30,7 +30,7 @@ from grace_store.study.diversity_tables import curve_choices
 from grace_store.study.judge import JudgeSettings, judge
 from grace_store.study.stability import STEPS, StabilitySettings, stability
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.example_notes import EXAMPLES
 from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, SCRIPT, chromium, make_store
 
@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     store = make_store(folder)
     scores, random = folder / "scores.parquet", folder / "random.parquet"
     score(store, out=scores)
-    score(store, HeuristicSpec(method="random"), out=random)
+    score(store, ScoreSpec(measure=("random",)), out=random)
     subset = folder / SUBSET
     export(select(scores, ratio="0.2"), subset, as_format="ids")
     out = folder / "report.html"
@@ -230,7 +230,7 @@ def test_methods_are_held_against_each_other(watched: Watched, made: Made) -> No
     page = watched.open(made.url("methods"))
     figure = json.loads(page.locator("#figure-method-rank-correlation").text_content() or "")
     scores = score(made.store)
-    random = score(made.store, HeuristicSpec(method="random"))
+    random = score(made.store, ScoreSpec(measure=("random",)))
     assert figure["data"][0]["z"][0][1] == pytest.approx(rank_correlation(scores.value, random.value), abs=1e-3)
     row = page.locator("#view-methods tbody tr", has_text="random")
     assert row.locator("td").all_inner_texts()[5:7] == ["0", "0"]  # forward and backward passes

@@ -14,7 +14,7 @@ from grace_store.pool.pool import Pool
 from grace_store.scoring.score import score
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.gradient_stores import NO_SPANS
 from tests.stores import STORAGES, add_signal, random_vectors, write_plan
 from tests.vector_stores import traces, vector_store
@@ -252,7 +252,7 @@ def test_scores_must_be_of_the_store_and_have_steps(store, tmp_path):
     other = vector_store(tmp_path / "other.zarr", traces([2, 2]))
     with pytest.raises(ResumeMismatch, match="another plan"):
         describe_samples(store, "weighted", scores=score(other))
-    longest = score(store, HeuristicSpec(method="longest"))
+    longest = score(store, ScoreSpec(measure=("tokens",)))
     with pytest.raises(DataError, match="has no step scores to weigh steps by"):
         describe_samples(store, "weighted", scores=longest)
     with pytest.raises(ValueError, match="2 step scores for 3 steps"):

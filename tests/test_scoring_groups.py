@@ -28,7 +28,7 @@ from grace_store.run.extract import extract
 from grace_store.scoring.grouped_scoring import align_with_groups
 from grace_store.scoring.score import replay
 from grace_store.store.opened import Store
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.brute_force import cosine_with_sum
 from tests.commands import run, run_json
 from tests.grouped_stores import TRACES, grouped_job, grouped_records, grouped_store
@@ -75,7 +75,7 @@ def by_hand(value: list[float], how: str) -> list[float]:
 
 
 @pytest.mark.parametrize("how", ["centred", "standardised"])
-@pytest.mark.parametrize("spec", [gs.ScoreSpec(), HeuristicSpec(method="longest")], ids=lambda spec: spec.method)
+@pytest.mark.parametrize("spec", [gs.ScoreSpec(), ScoreSpec(measure=("tokens",))], ids=lambda spec: spec.method)
 def test_values_are_compared_with_those_of_the_same_question(store: Store, spec, how) -> None:
     plain, found = gs.score(store, spec), gs.score(store, gs.ScoreRequest(spec=spec, within=how))
     assert found.value == pytest.approx(by_hand(plain.value.tolist(), how), abs=1e-12)

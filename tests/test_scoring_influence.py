@@ -31,7 +31,7 @@ from grace_store.scoring.targets import Targets
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.study.audit import audit
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
+from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
 from tests.gradient_stores import (
     DIMENSION,
     add_gradients,
@@ -175,7 +175,7 @@ def test_a_chunk_of_another_unit_is_not_scored(tmp_path, array):
     add_gradients(targets, "ck", random_gradients(1, len(SUBTASK)))
     chunk = tmp_path / "pool.zarr/signals/ck" / array
     chunk.write_bytes(Path(str(chunk).replace("/c/1", "/c/0")).read_bytes())
-    for spec, wanted in ((LESS, Targets(targets)), (HeuristicSpec(method="loss"), None)):
+    for spec, wanted in ((LESS, Targets(targets)), (ScoreSpec(measure=("loss:highest",)), None)):
         if wanted is None and "loss" not in array:
             assert len(score(pool, spec)) == NUM_POOL
             continue
@@ -439,11 +439,11 @@ def test_a_scoring_holds_blocks_only_for_icons(folder):
 # ---------------------------------------------------------------- only some of the pool
 
 
-@pytest.mark.parametrize("spec", [LESS, ICONS, HeuristicSpec(method="longest")], ids=lambda spec: spec.method)
+@pytest.mark.parametrize("spec", [LESS, ICONS, ScoreSpec(measure=("tokens",))], ids=lambda spec: spec.method)
 def test_a_filter_leaves_samples_out_before_anything_is_compared(tmp_path, spec):
     pool, targets = make_pool(tmp_path), make_targets(tmp_path)
     fill(pool, targets)
-    found = None if isinstance(spec, HeuristicSpec) else Targets(targets)
+    found = None if isinstance(spec, ScoreSpec) else Targets(targets)
     request = ScoreRequest(spec=spec, signals=CHECKPOINTS[0], targets=found)
     whole, some = score(pool, request), score(pool, replace(request, where="row % 2 = 0"))
     even = whole.row % 2 == 0

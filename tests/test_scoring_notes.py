@@ -13,7 +13,7 @@ from grace_store.base.documents import Document, parse_document
 from grace_store.base.errors import DataError
 from grace_store.choose.selection import Selection
 from grace_store.scoring.notes import ScoresNote
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, ScoreSpec
+from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
 from tests.example_notes import EXAMPLES, INFLUENCE, SCORES, SUBSET
 
 WRONG = [None, "text", 7, -1, 1.5, True, [], [None], {}, {"a": 1}, 10**30, "\0"]
@@ -72,7 +72,9 @@ def test_a_spoilt_note_is_read_or_refused_with_a_sentence(name):
     assert num_refused > len(list(places(note.to_json())))  # more than one of the changes of each field
 
 
-@pytest.mark.parametrize("spec", [ScoreSpec(alpha=0.25), HeuristicSpec(method="loss"), InfluenceSpec(method="less")])
+@pytest.mark.parametrize(
+    "spec", [ScoreSpec(alpha=0.25), ScoreSpec(measure=("loss:highest",)), InfluenceSpec(method="less")]
+)
 def test_the_settings_in_a_note_are_those_of_their_method(spec):
     changes: dict[str, Any] = {"spec": spec}
     note = (INFLUENCE if isinstance(spec, InfluenceSpec) else SCORES).model_copy(update=changes)
@@ -80,15 +82,15 @@ def test_the_settings_in_a_note_are_those_of_their_method(spec):
     assert isinstance(again, ScoresNote)
     assert again.spec == spec
     assert type(again.spec) is type(spec)
-    assert again.method.name == spec.method
+    assert again.spec.title == spec.title
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"spec": {"method": "best"}}, "unknown method 'best': use one of grace"),
-        ({"spec": {"method": "longest", "seed": 3}}, "longest does not use --seed"),
-        ({"spec": {"method": "grace", "alpha": 2}}, "alpha 2 is not between 0"),
+        ({"spec": {"method": "best"}}, "unknown method 'best': use one of less"),
+        ({"spec": {"method": "measures", "measure": ["tokens"], "seed": 3}}, "tokens:highest does not use --seed"),
+        ({"spec": {"method": "measures", "alpha": 2}}, "alpha 2 is not between 0"),
         ({"signals": {}}, "signals"),
         ({"signals": {"base": {"sha256": "1", "num_units": 1, "weight": 0}}}, r"signals\.base\.weight 0"),
         ({"store": "a\0b"}, "not a path or an address that can be opened"),

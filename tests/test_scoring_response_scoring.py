@@ -13,7 +13,7 @@ from grace_store.base.errors import (
 )
 from grace_store.scoring.score import ScoreRequest, replay, score
 from grace_store.store.opened import Store
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.random_values import random_values
 from tests.gradient_stores import (
     add_gradients,
@@ -33,23 +33,21 @@ def folder(tmp_path_factory):
     return influence_stores(tmp_path_factory.mktemp("influence"))
 
 
-@pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
-def test_heuristics_need_no_steps_vectors(tmp_path, folder, method):
+@pytest.mark.parametrize("measure", ["random", "tokens", "steps", "loss:highest"])
+def test_measures_of_responses_need_no_vectors(tmp_path, folder, measure):
     copy = shutil.copytree(folder / "int8" / "pool.zarr", tmp_path / "pool.zarr")
     for vectors in copy.glob("signals/*/sample_vector"):
         shutil.rmtree(vectors / "c")  # what is not read cannot fail
     pool = Store.open(copy)
     place = np.arange(NUM_POOL)
-    loss = place % 5 / 4
     known = {
-        "longest": place % 7 + 3,
-        "stepmax": [len(record(f"p{i}")["steps"]) for i in place],
-        "loss": loss,
-        "perplexity": np.exp(loss),
+        "tokens": place % 7 + 3,
+        "steps": [len(record(f"p{i}")["steps"]) for i in place],
+        "loss:highest": place % 5 / 4,
     }
-    spec = HeuristicSpec(method=method)
+    spec = ScoreSpec(measure=(measure,))
     table = score(pool, ScoreRequest(spec=spec, signals=["ck1", "ck3"]))
-    np.testing.assert_allclose(table.value, known.get(method, random_values(0, place)), rtol=1e-6)
+    np.testing.assert_allclose(table.value, known.get(measure, random_values(0, place)), rtol=1e-6)
     assert table.num_tokens.tolist() == (place % 7 + 3).tolist()
     assert table.sample_id == [f"p{i}" for i in place]
     score(pool, ScoreRequest(spec=spec, signals="ck2"), out=tmp_path / "a.parquet")
@@ -62,7 +60,7 @@ def test_heuristics_flag_samples_that_one_of_the_signals_lacks(tmp_path):
     add_gradients(pool, "ck1", random_gradients(0, 12), set_aside=[0, 5])
     add_gradients(pool, "ck2", random_gradients(0, 12), set_aside=[0], units=[0, 1])
     add_signal(pool, "float32", 4, "proxy")
-    longest = HeuristicSpec(method="longest")
+    longest = ScoreSpec(measure=("tokens",))
     with pytest.raises(Unfinished, match=r"'ck2' .* has 2 of 3 units.*--partial"):
         score(pool, ScoreRequest(spec=longest, signals=["ck1", "ck2"]))
     table = score(pool, ScoreRequest(spec=longest, signals=["ck1", "ck2"], partial=True))

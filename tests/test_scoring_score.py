@@ -16,7 +16,7 @@ from grace_store.scoring.score import ScoreRequest, replay, score
 from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.store.opened import Store
 from grace_store.values.alignment import history_weights
-from grace_store.values.methods.method import HeuristicSpec, ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.random_values import random_values
 from tests.brute_force import HISTORIES, TARGETS, brute_force
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
@@ -89,7 +89,7 @@ def test_weights_from_python_as_a_matrix_or_a_function(known, tmp_path):
     score(known.store, ScoreRequest(signals="late", custom_history=lambda n: weights), out=tmp_path / "c.parquet")
     with pytest.raises(SettingError, match="scored with a history function from Python"):
         replay(tmp_path / "c.parquet", tmp_path / "d.parquet")
-    with pytest.raises(SettingError, match="custom_history replaces the history of method grace"):
+    with pytest.raises(SettingError, match="custom_history replaces the history of measure grace"):
         score(known.store, ScoreRequest(spec=ScoreSpec(history="ema:0.5"), signals="late", custom_history=weights))
 
 
@@ -115,27 +115,43 @@ def test_several_signals_are_their_weighted_mean(known):
     )
 
 
-@pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
-def test_heuristics_score_the_same_samples(known, method):
-    table = score(known.store, ScoreRequest(spec=HeuristicSpec(method=method), signals="late"))
+@pytest.mark.parametrize("measure", ["random", "tokens", "steps", "loss:highest", "loss"])
+def test_measures_without_grams_score_the_same_samples(known, measure):
+    table = score(known.store, ScoreRequest(spec=ScoreSpec(measure=(measure,)), signals="late"))
     rows = [i for i in range(13) if i not in (5, 9)]
     assert table.row.tolist() == rows
     samples, losses = known.samples["late"], known.loss["late"]
     mean = [float((losses[i] * samples[i][1]).sum() / samples[i][1].sum()) for i in rows]
     expected = {
         "random": random_values(0, np.array(rows)),
-        "longest": [samples[i][1].sum() for i in rows],
-        "stepmax": [NUM_STEPS[i] for i in rows],
-        "loss": mean,
-        "perplexity": np.exp(mean),
-    }[method]
+        "tokens": [samples[i][1].sum() for i in rows],
+        "steps": [NUM_STEPS[i] for i in rows],
+        "loss:highest": mean,
+        "loss": [-each for each in mean],
+    }[measure]
     np.testing.assert_allclose(table.value, expected, rtol=1e-6)
+    assert table.has_step_scores == (measure not in ("random", "steps"))
+    if "loss" in measure:
+        sign = 1 if measure == "loss:highest" else -1
+        losses = [sign * each for i in rows for each in known.loss["late"][i][:-1]]
+        np.testing.assert_allclose(table.flat("step_score"), losses, rtol=1e-6)
+        assert table.table["answer_alignment"].null_count == len(rows)
+
+
+def test_several_measures_are_standardised_over_the_pool(known):
+    spec = ScoreSpec(measure=("grace=0.25", "loss=0.75"), alpha=0.4)
+    table = score(known.store, ScoreRequest(spec=spec, signals="late"))
+    parts = []
+    for measure, more in (("grace", {"alpha": 0.4}), ("loss", {})):
+        each = score(known.store, ScoreRequest(spec=ScoreSpec(measure=(measure,), **more), signals="late")).value
+        parts.append((each - np.nanmean(each)) / np.nanstd(each))
+    np.testing.assert_allclose(table.value, 0.25 * parts[0] + 0.75 * parts[1], rtol=1e-9)
     assert not table.has_step_scores
-    assert table.note.spec.method == method
+    assert table.method == "grace=0.25 + loss:lowest=0.75"
 
 
 def test_a_heuristic_over_two_signals_flags_what_one_of_them_lacks(known):
-    table = score(known.store, ScoreRequest(spec=HeuristicSpec(method="loss"), signals=["early", "late"]))
+    table = score(known.store, ScoreRequest(spec=ScoreSpec(measure=("loss:highest",)), signals=["early", "late"]))
     assert [row for row, value in zip(table.row, table.value, strict=True) if math.isnan(value)] == [5]
     assert lists(table, "flags")[5] == ["missing_signal"]
 
@@ -172,7 +188,7 @@ def test_a_table_says_what_made_it_and_is_replayed_to_the_byte(known, tmp_path):
     assert replay(run.out, tmp_path / "b.parquet").out.read_bytes() == run.out.read_bytes()
     heuristic = score(
         known.store,
-        ScoreRequest(spec=HeuristicSpec(method="random", seed=3), signals="late"),
+        ScoreRequest(spec=ScoreSpec(measure=("random",), seed=3), signals="late"),
         out=tmp_path / "c.parquet",
     )
     assert replay(heuristic.out, tmp_path / "d.parquet").out.read_bytes() == heuristic.out.read_bytes()

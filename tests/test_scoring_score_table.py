@@ -27,8 +27,7 @@ from grace_store.scoring.score_table import (
     read_scores_note,
     write_scores,
 )
-from grace_store.values.methods import METHODS
-from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
+from grace_store.values.methods.method import METHODS, InfluenceSpec, ScoreSpec
 
 SIGNAL = ScoredSignal(sha256="1", num_units=2, weight=1.0)
 NOTE = ScoresNote(

@@ -15,7 +15,7 @@ from grace_store.choose.selection import Selection
 from grace_store.scoring.score_table import ScoreTable, conclude_scores
 from grace_store.study.audit import audit
 from grace_store.values.length_bias import LENGTHS
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.score_tables import table_of
 
 
@@ -89,7 +89,7 @@ def test_flagged_traces_at_the_top_are_named_with_what_leaves_them_out():
 def test_only_flags_that_were_looked_for_can_be_left_out():
     table = planted()
     some = flagged(table, {int(table.ranked()[0]): "cut_off"})
-    some = replace(some, note=some.note.model_copy(update={"spec": HeuristicSpec(method="longest")}))
+    some = replace(some, note=some.note.model_copy(update={"spec": ScoreSpec(measure=("tokens",))}))
     assert f"`select --exclude-flagged {','.join(TEXT_FLAGS)}` leaves" in conclude_scores(some)
 
 

@@ -24,7 +24,7 @@ from grace_store.study.contamination import contamination
 from grace_store.study.trial import prepare_trial
 from grace_store.study.trial_documents import TrialRequest
 from grace_store.study.trial_samples import gather_samples
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.random_values import random_values
 from tests.benchmark_stores import extracted, planned, write_records
 from tests.test_study_trial_samples import RECORDS, SEED, SPEC, trace
@@ -56,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     folder = tmp_path_factory.mktemp("fields")
     store = extracted(folder, ALL)
     others = [{**trace(100 + number, 1), "id": f"other-{number}"} for number in range(9)]
-    gs.score(store, HeuristicSpec(method="random", seed=SEED), out=folder / "scores.parquet")
+    gs.score(store, ScoreSpec(measure=("random",), seed=SEED), out=folder / "scores.parquet")
     duplicates(store, threshold=0.8, floor=0.8).write(folder / "duplicates.parquet")
     contamination(store, [write_records(folder / "bench.jsonl", RECORDS[16:20])]).write(folder / "against.parquet")
     gs.export(gs.select(folder / "scores.parquet", ratio="0.3"), folder / "plain.txt", as_format="ids")

@@ -18,7 +18,7 @@ from grace_store.scoring.score import score
 from grace_store.study.diversity import DiversitySettings, diversity
 from grace_store.study.diversity_tables import curve_choices
 from grace_store.values.diverse_orders import METHODS
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from tests.clustered_scores import ANSWER, scored_clusters, spec
 from tests.planted_stores import planted_store
 from tests.scored_stores import known_store
@@ -153,7 +153,7 @@ def test_what_cannot_be_measured_says_why(planted, tmp_path):
 
 def test_a_random_subset_is_as_varied_as_random_ones_and_copies_are_counted(planted, tmp_path):
     folder, found = planted
-    drawn = score(found.store, HeuristicSpec(method="random", seed=3))
+    drawn = score(found.store, ScoreSpec(measure=("random",), seed=3))
     said = diversity(found.store, scores=drawn, settings=DiversitySettings(descriptor=ANSWER, clusters=12))
     alike = said.tables["subsets"].row(subset="best 0.2")["share_alike"]
     assert said.conclusion.startswith("The subset best 0.2 is about as varied as random subsets of its size")

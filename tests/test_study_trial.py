@@ -43,7 +43,7 @@ from grace_store.study.trial_documents import FOUND, PLAN, RUNS, TrialPlan, Tria
 from grace_store.study.trial_samples import gather_samples
 from grace_store.train.recipe import order_updates
 from grace_store.train.training import Training, weigh
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.weightings import WeightsSpec
 from jobs.schemas import note_schema
 from tests.conversations import write_conversations
@@ -71,7 +71,7 @@ def finished(home) -> Path:
 def score_at_random(store: Path, model: Path, out: Path) -> Path:
     """Write a table of random scores of a store, which gets a signal unless it has one."""
     extract(ExtractJob(store=str(store), model=str(model), options=RunOptions(device="cpu")))
-    score(str(store), HeuristicSpec(method="random", seed=3), out=out)
+    score(str(store), ScoreSpec(measure=("random",), seed=3), out=out)
     return out
 
 

@@ -22,7 +22,7 @@ from grace_store.study.contamination import contamination
 from grace_store.study.trial_documents import TrialSamples, TrialSpec
 from grace_store.study.trial_samples import DrawSource, _Draws, gather_samples
 from grace_store.values.diverse_orders import METHODS
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.random_values import random_values
 from tests.benchmark_stores import extracted, planned, write_records
 from tests.example_notes import TRAINING
@@ -75,7 +75,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     folder = tmp_path_factory.mktemp("like")
     store = extracted(folder, RECORDS)
     others = [{**trace(100 + number, 1), "id": f"other-{number}"} for number in range(9)]
-    gs.score(store, HeuristicSpec(method="random", seed=SEED), out=folder / "scores.parquet")
+    gs.score(store, ScoreSpec(measure=("random",), seed=SEED), out=folder / "scores.parquet")
     return Home(folder, store, planned(folder / "other", others))
 
 
@@ -132,7 +132,7 @@ def test_near_duplicates_are_left_out_of_random_subsets_too(home: Home, tmp_path
     """By groups that a table says, or that a search finds anew."""
     twins = [{**record, "id": f"twin-{record['id']}"} for record in RECORDS[:20]]
     store = extracted(tmp_path, [*RECORDS[:20], *twins])
-    gs.score(store, HeuristicSpec(method="random", seed=SEED), out=tmp_path / "scores.parquet")
+    gs.score(store, ScoreSpec(measure=("random",), seed=SEED), out=tmp_path / "scores.parquet")
     duplicates(store, threshold=0.9999).write(tmp_path / "duplicates.parquet")
     mine = home._replace(folder=tmp_path, store=store)
     spec = gs.DiversitySpec(method="dedup", similarity=0.9999)
@@ -199,7 +199,7 @@ def test_all_that_the_rules_allow_is_equally_likely(
 ) -> None:
     """Three questions with two traces each; `style` differs between the traces of a question."""
     store = extracted(tmp_path, [trace(question, number) for question in range(3) for number in range(2)])
-    gs.score(store, HeuristicSpec(method="longest"), out=tmp_path / "scores.parquet")
+    gs.score(store, ScoreSpec(measure=("tokens",)), out=tmp_path / "scores.parquet")
     home = Home(tmp_path, store, store)
     chosen = DrawSource.read(store, write_subset(home, tmp_path / "s.jsonl", request_, count=count), None)
     spec = SPEC.model_copy(update={"num_random": 200 * num_sets})

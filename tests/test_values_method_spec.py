@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.values.methods import METHODS
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, ScoreSpec, parse_spec
+from grace_store.values.methods.method import METHODS, InfluenceSpec, ScoreSpec, parse_spec
 
 
 @pytest.mark.parametrize("method", list(METHODS))
@@ -15,20 +14,18 @@ def test_every_method_has_settings_of_its_own_name(method):
 
 
 def test_settings_are_those_given():
-    assert parse_spec({"method": "grace", "alpha": 0.3, "history": "ema:0.8"}) == ScoreSpec(
-        alpha=0.3, history="ema:0.8"
-    )
-    assert parse_spec({"method": "random", "seed": 7}) == HeuristicSpec(method="random", seed=7)
+    assert parse_spec({"alpha": 0.3, "history": "ema:0.8"}) == ScoreSpec(alpha=0.3, history="ema:0.8")
+    assert parse_spec({"measure": ["random"], "seed": 7}) == ScoreSpec(measure=("random",), seed=7)
     assert parse_spec({"method": "icons", "vote_percent": 5}) == InfluenceSpec(method="icons", vote_percent=5)
 
 
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("longest", {"alpha": 0.3, "without_answer": True}, "does not use --alpha, --without-answer"),
-        ("grace", {"vote_percent": 5}, "does not use --vote-percent"),
-        ("grace", {"seed": 1}, "--seed; use --method random or cadc"),
-        ("loss", {"seed": 1}, "does not use --seed"),
+        ("measures", {"measure": ["tokens"], "alpha": 0.3}, "tokens:highest does not use --alpha"),
+        ("measures", {"vote_percent": 5}, "does not use --vote-percent; use --method icons"),
+        ("measures", {"seed": 1}, "grace does not use --seed"),
+        ("cadc", {"alpha": 0.3}, "--method cadc does not use --alpha"),
         ("less", {"vote_percent": 5}, "does not use --vote-percent"),
         ("nonsense", {}, "nonsense"),
     ],

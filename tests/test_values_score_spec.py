@@ -57,7 +57,7 @@ def test_an_aggregation_survives_the_round_trip(kept):
         ({"aggregation": "mean:2"}, "^unknown value 'mean:2' of aggregation"),
         ({"aggregation": "quantile:1.5"}, "^aggregation 'quantile:1.5': a quantile lies between 0 and 1"),
         ({"aggregation": "quantile:"}, "a quantile lies between 0 and 1"),
-        ({"method": "less"}, "^method 'less': input should be 'grace'$"),
+        ({"method": "less"}, "^method 'less': input should be 'measures'$"),
         ({"alhpa": 1.0}, "^alhpa 1.0: there is no such setting$"),
         (
             {"without_answer": True, "alpha": 0.5},

@@ -286,7 +286,7 @@ def _block_rows(
     if note.scales is not None:
         value = combine_measures([each.value for each in measured], note.scales, spec)
         flags = reduce(np.bitwise_or, (each.flags for each in others), flags)
-    elif spec.has_steps:
+    elif spec.has_steps and not reader.views[0].per_sample:
         columns = (first.step_score, first.answer_alignment, first.history_alignment)
         steps = columns if spec.reads_grams else columns[:1]
     is_whole = reader.views[0].per_sample

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, offsets_of, sum_by_sample
+from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
@@ -51,9 +52,13 @@ class Responses:
     """Cosines of steps with a target outside the sample."""
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the parts are whole responses."""
+        return len(self.num_tokens) == len(self.num_steps)
+
+    @property
     def num_parts(self) -> IntArray:
-        is_whole = len(self.num_tokens) == len(self.num_steps)
-        return np.ones_like(self.num_steps) if is_whole else self.num_steps + 1
+        return np.ones_like(self.num_steps) if self.is_whole else self.num_steps + 1
 
     @cached_property
     def is_step(self) -> BoolArray:
@@ -253,7 +258,7 @@ MEASURES = {
 def step_numbers(measure: NamedMeasure, samples: Responses) -> FloatArray | None:
     """Return the number of each step, larger ones better; None for a measure of whole traces."""
     steps = MEASURES[measure.name].steps
-    return None if steps is None else measure.sign * steps(samples)
+    return None if steps is None or samples.is_whole else measure.sign * steps(samples)
 
 
 def trace_values(measure: NamedMeasure, samples: Responses) -> FloatArray:
@@ -262,7 +267,8 @@ def trace_values(measure: NamedMeasure, samples: Responses) -> FloatArray:
     if measure.aggregation is None and kind.value is not None:
         return measure.sign * kind.value(samples)
     steps = step_numbers(measure, samples)
-    assert steps is not None  # only a measure with steps takes an aggregation
+    if steps is None:
+        raise SettingError(f"measure {measure.bare} needs a signal with steps, and this one has one vector per sample")
     return aggregate(steps, samples.num_steps, samples.step_tokens, measure.aggregation or Aggregation("mean"))
 
 

@@ -19,7 +19,7 @@ from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store
 from grace_store.train.warmup import WarmupJob, warmup
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec
+from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
 from jobs.study.folders import Folders
 from jobs.study.methods import METHODS
 from jobs.study.problems import KINDS
@@ -160,7 +160,7 @@ class Curation:
     def score(self, method: str, seed: int) -> Path:
         """Write the scores of a method, if they are not there, and return where; only Random looks at the seed."""
         chosen = METHODS[method]
-        spec = chosen.spec or HeuristicSpec(method="random", seed=seed)
+        spec = chosen.spec or ScoreSpec(measure=("random",), seed=seed)
         out = self._folders.scores / (f"{method}-{seed}.parquet" if chosen.spec is None else f"{method}.parquet")
         if out.is_file():
             return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, ScoreSpec
+from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
 
 Signals = Literal["proxy", "projected", "adam", "plain"]
 """proxy: the last checkpoint's proxies; projected: its gradient of every segment; adam: every checkpoint's gradient of
@@ -17,16 +17,16 @@ class Method:
     """One way to choose."""
 
     label: str
-    spec: ScoreSpec | HeuristicSpec | InfluenceSpec | None
+    spec: ScoreSpec | InfluenceSpec | None
     """None for random choice, whose seed is that of the training."""
     signals: Signals = "proxy"
 
 
 METHODS: dict[str, Method] = {
     "random": Method("Random", None),
-    "longest": Method("Longest", HeuristicSpec(method="longest")),
-    "stepmax": Method("Stepmax", HeuristicSpec(method="stepmax")),
-    "loss": Method("Loss", HeuristicSpec(method="loss")),
+    "longest": Method("Longest", ScoreSpec(measure=("tokens",))),
+    "stepmax": Method("Stepmax", ScoreSpec(measure=("steps",))),
+    "loss": Method("Loss", ScoreSpec(measure=("loss:highest",))),
     "less": Method("LESS", InfluenceSpec(method="less"), "adam"),
     "icons": Method("ICONS", InfluenceSpec(method="icons"), "plain"),
     "cadc": Method("CADC (reconstruction)", InfluenceSpec(method="cadc"), "adam"),

@@ -27,7 +27,7 @@ from grace_store.scoring.weigh_steps import weights
 from grace_store.scoring.weight_table import COLUMNS, WeightTable, read_weights, weights_schema
 from grace_store.store.opened import Store
 from grace_store.train.warmup import WarmupJob, warmup
-from grace_store.values.methods.method import HeuristicSpec, InfluenceSpec, MethodSpec, ScoreSpec
+from grace_store.values.methods.method import InfluenceSpec, MethodSpec, ScoreSpec
 from grace_store.values.ranking import budget
 from jobs.study.corruptions import FEWEST_STEPS, split, usable, versions_of
 from jobs.study.traces import Record, write_records
@@ -83,8 +83,8 @@ CHOICES: dict[str, Choice] = {
     "grace-questions": Choice("GRACE, best of each question", ScoreSpec(), request=Selection(per_group=1)),
     "grace-unflagged": Choice("GRACE, none flagged", ScoreSpec(), request=Selection(exclude_flagged=("hygiene",))),
     "grace-weights": Choice("GRACE with step weights", ScoreSpec(), has_weights=True),
-    "longest": Choice("Longest", HeuristicSpec(method="longest")),
-    "loss": Choice("Loss", HeuristicSpec(method="loss")),
+    "longest": Choice("Longest", ScoreSpec(measure=("tokens",))),
+    "loss": Choice("Loss", ScoreSpec(measure=("loss:highest",))),
     "less": Choice("LESS", InfluenceSpec(method="less"), ADAM),
     "icons": Choice("ICONS", InfluenceSpec(method="icons"), PLAIN),
 }

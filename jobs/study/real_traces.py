@@ -27,7 +27,7 @@ from grace_store.run.extract import extract
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.method import HeuristicSpec
+from grace_store.values.methods.method import ScoreSpec
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, make_traces
 from jobs.study.ending import end
 from jobs.study.estimates import separation, share_above
@@ -70,7 +70,7 @@ def score_traces(out: Path, model: Path, data: Path, signal: str, threads: int |
     for method in SCORED:
         path = out / "scores" / f"{method}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        spec = METHODS[method].spec or HeuristicSpec(method="random")
+        spec = METHODS[method].spec or ScoreSpec(measure=("random",))
         score(store, ScoreRequest(spec=spec, signals=signal), out=path)
         table = read_scores(path, steps=False)
         found.append(Scored(method, table, _by_label(table)))

@@ -338,7 +338,7 @@ def parse_spec(settings: dict[str, Any]) -> MethodSpec:
     """Return the spec that settings describe; raise SettingError for settings that its method does not use."""
     name = settings.get("method", MEASURED)
     if name != MEASURED and name not in METHODS:
-        hint = f", or --measure {_INSTEAD[name]}" if name in _INSTEAD else ""
+        hint = f", or --measure {_INSTEAD[str(name)]}" if str(name) in _INSTEAD else ""
         raise SettingError(f"unknown method {str(name)[:40]!r}: use one of {', '.join(METHODS)}{hint}")
     kind: type[MethodSpec] = ScoreSpec if name == MEASURED else InfluenceSpec
     if foreign := [each for each in settings if each not in kind.model_fields]:
