@@ -11,7 +11,7 @@ from grace_store.values.methods.method import ScoreSpec
 
 def test_the_defaults_are_the_papers():
     spec = ScoreSpec()
-    assert (spec.method, spec.alpha, spec.history, spec.target) == ("grace", 0.7, "uniform", "answer")
+    assert (spec.measure, spec.alpha, spec.history, spec.target) == (("grace",), 0.7, "uniform", "answer")
     assert (spec.without_answer, spec.aggregation) == (False, "mean")
 
 

@@ -1,0 +1,228 @@
+"""Score by a learned value: fit the measures of labelled traces or steps, and give every sample a value.
+
+A first walk writes the measures of all samples to scratch, a second one makes the rows of the table.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, sum_by_sample
+from grace_store.base.errors import DataError
+from grace_store.base.events import Listener
+from grace_store.base.states import TEXT_FLAGS, Flag
+from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
+from grace_store.pool.pool import Pool, SignalWeights
+from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
+from grace_store.scoring.grouped_scoring import Scoring
+from grace_store.scoring.notes import LearnedNote
+from grace_store.scoring.provenance import scores_note, sources_of
+from grace_store.scoring.score_table import ScoreRows
+from grace_store.values.gram import is_step
+from grace_store.values.learned import fold_of_questions, learn, single_best, standardise
+from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
+from grace_store.values.methods.grace import placed
+from grace_store.values.methods.method import NamedMeasure, ScoreSpec, parse_measure
+from grace_store.values.roc import LabelledItems, area_across, area_within, question_draws
+
+FEWEST_LABELS = 20
+"""Fewest right labels, and fewest wrong labels, to learn from."""
+FEWEST_QUESTIONS = 10
+"""Fewest questions with labels."""
+SCRATCH_BYTES = 1 << 26
+"""Size from which on the measures of a pool lie in a temporary file instead of memory."""
+DRAWS = 400
+
+
+def prepare_learned(
+    pool: Pool, spec: ScoreSpec, asked: LabelsNote | None, group: IntArray, threads: Threads, listener: Listener
+) -> Scoring:
+    """Learn from the labels of a pool and return the scoring; group is the question of every sample of the plan."""
+    names, _ = pool.stepwise()
+    weights = SignalWeights(dict.fromkeys(names, 1.0))
+    note = resolve_labels(pool, asked, None, None)
+    features = _Features.of(pool, names, spec, of_steps=note.says != "traces")
+    reader = SignalReader(pool.store, weights.names, pool.wanted, features.reads)
+    reader.check_complete(partial=pool.partial)
+    raw, position = features.read(reader, threads, listener)
+    num_items = pool.store.column("sample_num_steps")[position] if features.of_steps else np.ones_like(position)
+    owner = np.repeat(np.arange(len(position)), num_items)
+    labels = read_labels(pool, note, position)
+    place, is_right = _labelled(labels, position, offsets_of(num_items))
+    _check_enough(is_right, group[position[owner[place]]], note)
+    question = np.unique(group[position[owner]], return_inverse=True)[1]
+    measures = standardise(raw, question, _scratch)
+    has_label = np.zeros(len(owner), dtype=np.bool_)
+    has_label[place] = True
+    fold = fold_of_questions(question, has_label, spec.seed)
+    model = learn(measures[place], is_right, fold[place])
+    value = model.values(measures, fold)
+    value[~np.isfinite(raw).any(axis=1)] = np.nan
+    found = _judged(value[place], measures[place], is_right, question[place], fold[place])
+    learned = LearnedNote(
+        labels=note,
+        of="steps" if features.of_steps else "traces",
+        num_right=int(is_right.sum()),
+        num_wrong=int((~is_right).sum()),
+        num_questions=len(np.unique(question[place])),
+        weights=features.named(model.weights),
+        **found,
+    )
+    scored = scores_note(reader, spec, weights, **pool.filter_notes, learned=learned)
+    of_trace = value if not features.of_steps else _means(value, num_items)
+
+    def table(block: SampleBlock) -> tuple[pa.Table, Array]:
+        at = np.searchsorted(position, block.sample)
+        steps = None
+        if features.of_steps:
+            steps = (value[np.repeat(offsets_of(num_items)[at], num_items[at]) + _within(num_items[at])],)
+        flags = np.isnan(of_trace[at]) * np.uint8(Flag.NO_VALUE)
+        tokens = block.segment_tokens[is_step(block.num_steps)]
+        rows = ScoreRows.of(reader, block, of_trace[at], flags, steps=steps, step_tokens=tokens)
+        return rows.to_table(scored), rows.all_flags
+
+    return Scoring(scored, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
+
+
+def _within(counts: IntArray) -> IntArray:
+    """Return the number of each item among the items of its sample, from 0."""
+    return np.arange(counts.sum()) - np.repeat(offsets_of(counts)[:-1], counts)
+
+
+def _means(value: FloatArray, counts: IntArray) -> FloatArray:
+    """Return the mean over the steps of each sample; a step without a value does not count."""
+    known = np.isfinite(value)
+    total, number = (sum_by_sample(counts, each) for each in (np.where(known, value, 0.0), known))
+    means: FloatArray = np.divide(total, number, out=np.full(len(counts), np.nan), where=number > 0)
+    return means
+
+
+def _scratch(num_rows: int, num_columns: int) -> Array:
+    """Return an array of float32 zeros; a large one lies in a temporary file that ends with the process."""
+    if num_rows * num_columns * 4 < SCRATCH_BYTES:
+        return np.zeros((num_rows, num_columns), dtype=np.float32)
+    return np.memmap(tempfile.TemporaryFile(), dtype=np.float32, mode="w+", shape=(num_rows, num_columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Features:
+    """The measures to learn from: of each signal, and flags of the text."""
+
+    signals: tuple[str, ...]
+    measures: tuple[NamedMeasure, ...]
+    spec: ScoreSpec
+    of_steps: bool
+
+    @classmethod
+    def of(cls, pool: Pool, names: Sequence[str], spec: ScoreSpec, *, of_steps: bool) -> _Features:
+        """Return the given measures, or all that every signal has."""
+        asked = list(spec.measure)
+        if spec.measure == ScoreSpec().measure:
+            known = [name for name, each in MEASURES.items() if each.is_learned_from]
+            asked = known if of_steps else [*known, *(f"{name}:min" for name in known if MEASURES[name].steps)]
+        arrays = {array.name for name in names for array in pool.store.signal(name).arrays}
+        measures = [parse_measure(text) for text in asked]
+        measures = [each for each in measures if _is_there(each, arrays) and (not of_steps or MEASURES[each.name].steps)]
+        return cls(tuple(names), tuple(measures), spec, of_steps)
+
+    @property
+    def reads(self) -> Any:
+        return arrays_of(*(ScoreSpec(measure=(each.bare,)) for each in self.measures))
+
+    @property
+    def names(self) -> list[str]:
+        """One name for each column."""
+        several = len(self.signals) > 1
+        of_signals = [f"{each.bare} of {name}" if several else each.bare for name in self.signals for each in self.measures]
+        return of_signals + ([] if self.of_steps else list(TEXT_FLAGS))
+
+    def named(self, weights: FloatArray) -> dict[str, float]:
+        """Return the weights by name; the second half, if there is one, is of the questions' means."""
+        names = self.names
+        both = names if len(weights) == len(names) else [*names, *(f"question's mean of {name}" for name in names)]
+        return dict(zip(both, weights.tolist(), strict=True))
+
+    def read(self, reader: SignalReader, threads: Threads, listener: Listener) -> tuple[Array, IntArray]:
+        """Return the measures of all items, (items, F), and the positions of the samples in the plan."""
+        steps = reader.store.column("sample_num_steps")
+        raw = _scratch(int(steps.sum()) if self.of_steps else len(steps), len(self.names))
+        positions, stop = [np.zeros(0, np.int64)], 0
+        for sample, found in reader.map(lambda block: self._of_block(reader, block), threads, listener):
+            raw[stop : (stop := stop + len(found))] = found
+            positions.append(sample)
+        return raw[:stop], np.concatenate(positions)
+
+    def _of_block(self, reader: SignalReader, block: SampleBlock) -> tuple[IntArray, Array]:
+        counts = block.num_steps if self.of_steps else np.ones_like(block.num_steps)
+        out = np.full((int(counts.sum()), len(self.names)), np.nan, dtype=np.float32)
+        column = 0
+        for found, place in zip(block.signals, block.places, strict=True):
+            samples = found.responses(self.spec, block.row if place is None else block.row[place])
+            has = np.ones(len(block), dtype=np.bool_)
+            if place is not None:
+                has = np.isin(np.arange(len(block)), place)
+            items = np.flatnonzero(np.repeat(has, counts))
+            for measure in self.measures:
+                out[items, column] = self._numbers(measure, samples)
+                column += 1
+        if not self.of_steps:
+            flags = reader.text_flags(block)
+            for name in TEXT_FLAGS:
+                out[:, column] = (flags & int(Flag[name.upper()])) > 0
+                column += 1
+        return block.sample, out
+
+    def _numbers(self, measure: NamedMeasure, samples: Responses) -> FloatArray:
+        numbers = step_numbers(measure, samples) if self.of_steps else trace_values(measure, samples)
+        assert numbers is not None  # only measures with steps are learned from steps
+        return numbers
+
+
+def _is_there(measure: NamedMeasure, arrays: set[str]) -> bool:
+    """Return whether signals with these arrays have a measure."""
+    stored = {"gram": "sample_gram", "top_entropy": "sample_top_entropy", "plan": "sample_state"}
+    return all(stored.get(each, f"segment_{each}") in arrays for each in MEASURES[measure.name].reads)
+
+
+def _labelled(labels: Labels, position: IntArray, first: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return the places of labelled items among all items, and whether each is right."""
+    at = first[np.searchsorted(position, labels.position)]
+    if labels.steps is None:
+        return at, labels.is_right == RIGHT
+    place = [start + np.flatnonzero(each != UNKNOWN) for start, each in zip(at.tolist(), labels.steps, strict=True)]
+    known = np.concatenate([each[each != UNKNOWN] for each in labels.steps])
+    return np.concatenate(place), known == RIGHT
+
+
+def _check_enough(is_right: BoolArray, question: IntArray, note: LabelsNote) -> None:
+    right, wrong, questions = int(is_right.sum()), int((~is_right).sum()), len(np.unique(question))
+    if min(right, wrong) >= FEWEST_LABELS and questions >= FEWEST_QUESTIONS:
+        return
+    raise DataError(
+        f"{note} gives {right} right and {wrong} wrong labels of {questions} questions, too few to learn from: at least "
+        f"{FEWEST_LABELS} right and {FEWEST_LABELS} wrong labels of {FEWEST_QUESTIONS} questions are needed. About "
+        f"{10 * FEWEST_LABELS} labels of {10 * FEWEST_QUESTIONS} questions are a good start."
+    )
+
+
+def _judged(
+    value: FloatArray, measures: Array, is_right: BoolArray, question: IntArray, fold: IntArray
+) -> dict[str, Estimate]:
+    """Return how well the learned value and the best single measure tell right from wrong on unseen questions.
+
+    Only items of the same fold are compared, because folds have different models.
+    """
+    number = np.unique(question, return_inverse=True)[1]
+    drawn = question_draws(int(number.max()) + 1, DRAWS, 0)
+    items = LabelledItems(is_right, number, fold)
+    single = single_best(measures, is_right, fold)
+    return {
+        "area": area_across(value, items, drawn, fixed=True),
+        "area_within": area_within(value, items, drawn),
+        "single_area": area_across(single, items, drawn, fixed=True),
+    }

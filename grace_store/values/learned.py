@@ -1,0 +1,148 @@
+"""A learned value: ridge regression of labels on measures, cross-fitted by question. Knows no files. numpy only.
+
+Questions are split into folds. An item whose question has labels gets its value from a model that was fitted without
+the question's fold; all other items get theirs from the model of all labels. The strength of the penalty is chosen by
+the squared error on the folds that a model may see. Sums over items (``Sums``) are enough for all of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray
+
+NUM_FOLDS = 5
+PENALTIES = (0.01, 0.1, 1.0, 10.0)
+"""Penalties to choose from, as shares of the number of items."""
+ITEMS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over labelled items: of x x^T, x y and y y, where x is an item's measures and y its centred label."""
+
+    square: FloatArray
+    product: FloatArray
+    label: float
+    num: int
+
+    @classmethod
+    def of(cls, x: Array, y: FloatArray) -> "Sums":
+        square, product = np.zeros((x.shape[1], x.shape[1])), np.zeros(x.shape[1])
+        for start in range(0, len(x), ITEMS_AT_ONCE):
+            part = x[start : start + ITEMS_AT_ONCE].astype(np.float64)
+            square += part.T @ part
+            product += part.T @ y[start : start + ITEMS_AT_ONCE]
+        return cls(square, product, float(y @ y), len(y))
+
+    def __add__(self, other: "Sums") -> "Sums":
+        added = self.square + other.square, self.product + other.product
+        return Sums(*added, self.label + other.label, self.num + other.num)
+
+    def fit(self, penalty: float) -> FloatArray:
+        """Return the weights that minimise the squared error plus the penalty."""
+        ridge = penalty * max(self.num, 1) * np.eye(len(self.product))
+        weights: FloatArray = np.linalg.solve(self.square + ridge, self.product)
+        return weights
+
+    def error(self, weights: FloatArray) -> float:
+        """Return the squared error of weights."""
+        return float(self.label - 2 * weights @ self.product + weights @ self.square @ weights)
+
+
+def _best_fit(folds: Sequence[Sums]) -> FloatArray:
+    """Return the weights from all of these folds, with the penalty that predicts each of them best from the others."""
+    total = _total(folds)
+    errors = []
+    for penalty in PENALTIES:
+        others = (_total([each for each in folds if each is not fold]) for fold in folds)
+        errors.append(sum(fold.error(other.fit(penalty)) for fold, other in zip(folds, others, strict=True)))
+    return total.fit(PENALTIES[int(np.argmin(errors))])
+
+
+def _total(folds: Sequence[Sums]) -> Sums:
+    total = folds[0]
+    for each in folds[1:]:
+        total = total + each
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedModel:
+    """Weights of measures, with all labels and without each fold."""
+
+    weights: FloatArray
+    """(F,), from all labels."""
+    fold_weights: FloatArray
+    """(folds, F), each without the labels of one fold."""
+
+    def values(self, x: Array, fold: IntArray) -> FloatArray:
+        """Return the value of each item, from measures (n, F) and the fold of its question; -1 for no fold."""
+        out = np.empty(len(x))
+        weights = np.concatenate([self.fold_weights, self.weights[None]])
+        for start in range(0, len(x), ITEMS_AT_ONCE):
+            part = slice(start, start + ITEMS_AT_ONCE)
+            # Each item's row of weights; -1 is the last row, of all labels.
+            out[part] = np.einsum("nf,nf->n", x[part].astype(np.float64), weights[fold[part]])
+        return out
+
+
+def fold_of_questions(question: IntArray, is_labelled: BoolArray, seed: int) -> IntArray:
+    """Return the fold of each item: labelled questions are dealt to folds at random, others have -1."""
+    fold = np.full(int(question.max(initial=-1)) + 1, -1)
+    labelled = np.unique(question[is_labelled])
+    drawn = np.random.Generator(np.random.Philox(seed)).permutation(len(labelled))
+    fold[labelled] = drawn % NUM_FOLDS
+    return fold[question]
+
+
+def learn(x: Array, is_right: BoolArray, fold: IntArray) -> LearnedModel:
+    """Fit labelled items: measures (n, F) with mean 0 and deviation 1 over the pool, labels, and folds of questions."""
+    folds = []
+    for number in range(NUM_FOLDS):
+        mine = np.flatnonzero(fold == number)
+        folds.append(Sums.of(x[mine], is_right[mine] - float(is_right.mean())))
+    without = [_best_fit([each for each in folds if each is not fold]) for fold in folds]
+    return LearnedModel(_best_fit(folds), np.stack(without))
+
+
+def single_best(x: Array, is_right: BoolArray, fold: IntArray) -> FloatArray:
+    """Return values by the one measure that separates labels best outside each item's own fold, with its sign."""
+    value = np.zeros(len(x))
+    for number in range(NUM_FOLDS):
+        mine, others = fold == number, (fold >= 0) & (fold != number)
+        away = x[others & is_right].mean(axis=0) - x[others & ~is_right].mean(axis=0)
+        best = int(np.argmax(np.abs(away)))
+        value[mine] = np.sign(away[best]) * x[mine, best]
+    return value
+
+
+# ---------------------------------------------------------------- measures of a pool as columns
+
+
+def standardise(x: Array, question: IntArray) -> Array:
+    """Return measures (n, F) with mean 0 and deviation 1, float32; missing ones become 0.
+
+    If a question has several items, each measure becomes two columns: its difference from the question's mean, and
+    that mean. So what differs between questions cannot hide what differs within them.
+    """
+    count = np.bincount(question)
+    has_groups = bool((count > 1).any())
+    out = np.zeros((len(x), x.shape[1] * (2 if has_groups else 1)), dtype=np.float32)
+    for column in range(x.shape[1]):
+        each = x[:, column].astype(np.float64)
+        known = np.isfinite(each)
+        filled = np.where(known, each, each[known].mean() if known.any() else 0.0)
+        if not has_groups:
+            out[:, column] = _standard(filled)
+            continue
+        mean = (np.bincount(question, filled) / np.maximum(count, 1))[question]
+        out[:, column], out[:, column + x.shape[1]] = _standard(filled - mean), _standard(mean)
+    return out
+
+
+def _standard(value: FloatArray) -> FloatArray:
+    mean, deviation = value.mean(), value.std()
+    # Differences that are only rounding must not become a measure.
+    return (value - mean) / deviation if deviation > 1e-7 * max(abs(mean), 1e-30) else np.zeros_like(value)
