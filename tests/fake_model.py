@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -160,6 +161,12 @@ def first_vectors(samples: Sequence[Sample], signals: UnitSignals) -> SampleSign
     )
 
 
+def _word_starts(sample: Sample) -> list[int]:
+    """Return the first character of every word: the tokens of this model."""
+    segments = zip(sample.bounds, sample.segments, strict=False)
+    return [start + word.start() for start, segment in segments for word in re.finditer(r"\S+", segment)]
+
+
 def fake_signals(samples: Sequence[Sample], max_length: int, adapter: str = "") -> UnitSignals:
     vectors, tokens, set_aside = [], [], {}
     for position, sample in enumerate(samples):
@@ -171,12 +178,27 @@ def fake_signals(samples: Sequence[Sample], max_length: int, adapter: str = "") 
             vectors.append(np.random.default_rng(seed).standard_normal(HIDDEN_SIZE) * alive)
             tokens.append(len(segment.split()) * alive)
     counts = np.array(tokens, dtype=np.int32)
-    return UnitSignals(
-        segment_vector=np.array(vectors, dtype=np.float32),
-        segment_num_tokens=counts,
+    starts = [_word_starts(sample) if position not in set_aside else [] for position, sample in enumerate(samples)]
+    lengths = [len(sample.response) for sample in samples]
+    characters = [np.diff([0, *start[1:], length]) for start, length in zip(starts, lengths, strict=True) if start]
+    losses, number = np.repeat(counts / 7, counts), np.concatenate([np.arange(count) for count in counts])
+    return UnitSignals.of_vectors(
+        np.array(vectors, dtype=np.float32),
+        counts,
+        len(samples),
         segment_loss=(counts / 7).astype(np.float32),
         segment_entropy=(counts / 5).astype(np.float32),
         segment_hit_rate=(counts / 100).astype(np.float32),
+        segment_rank=((counts + 1) / 2).astype(np.float32),
+        segment_first_loss=(counts / 7).astype(np.float32),
+        segment_error=(counts / 50).astype(np.float32),
+        sample_top_entropy=np.array([len(start) / 3 for start in starts], dtype=np.float32),
+        sample_num_token_rows=np.array([len(start) for start in starts], dtype=np.int32),
+        token_log_probability=-losses.astype(np.float32),
+        token_rank=number + 1,
+        token_entropy=(losses * 7 / 5).astype(np.float32),
+        token_error=(losses * 7 / 50).astype(np.float32),
+        token_num_characters=np.concatenate([[], *characters]),
         set_aside=set_aside,
         num_tokens=int(counts.sum()),
     )

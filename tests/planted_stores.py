@@ -57,12 +57,12 @@ def write_vectors(store: Store, vectors: np.ndarray) -> None:
     for unit in range(store.plan.num_units):
         start, stop = store.plan.unit_range(unit)
         num_segments = 2 * (stop - start)
-        signals = UnitSignals(
-            segment_vector=vectors[start:stop].reshape(num_segments, -1),
-            segment_num_tokens=np.full(num_segments, 5, np.int32),
+        signals = UnitSignals.of_vectors(
+            vectors[start:stop].reshape(num_segments, -1),
+            np.full(num_segments, 5, np.int32),
+            stop - start,
             segment_loss=np.ones(num_segments, np.float32),
             segment_entropy=np.ones(num_segments, np.float32),
-            segment_hit_rate=np.zeros(num_segments, np.float32),
         )
         writer.write(unit, signals, spans_for(view, unit))
     complete_signal(view)

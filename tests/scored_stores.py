@@ -60,12 +60,11 @@ def fill_signal(known: KnownStore, name: str, rng: np.random.Generator, aside: s
         start, stop = known.store.plan.unit_range(unit)
         alive = np.repeat([i not in aside for i in range(start, stop)], [steps + 1 for steps in num_steps[start:stop]])
         tokens = np.concatenate([counts for _, counts in all_samples[start:stop]]) * alive
-        signals = UnitSignals(
-            segment_vector=np.concatenate([vectors for vectors, _ in all_samples[start:stop]]) * alive[:, None],
-            segment_num_tokens=tokens.astype(np.int32),
+        signals = UnitSignals.of_vectors(
+            np.concatenate([vectors for vectors, _ in all_samples[start:stop]]) * alive[:, None],
+            tokens.astype(np.int32),
+            stop - start,
             segment_loss=np.concatenate(losses[start:stop]) * alive,
-            segment_entropy=np.zeros(len(alive), np.float32),
-            segment_hit_rate=np.zeros(len(alive), np.float32),
             set_aside={i - start: SetAside(Reason.TOO_LONG, "long") for i in sorted(aside) if start <= i < stop},
             num_tokens=0,
         )

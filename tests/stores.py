@@ -23,7 +23,7 @@ from grace_store.base.settings import (
     Per,
     Storage,
 )
-from grace_store.base.states import Reason, SampleSignals, SetAside, UnitSignals
+from grace_store.base.states import STATISTICS, TOKEN_COLUMNS, Reason, SampleSignals, SetAside, UnitSignals
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.store.backend import open_backend
@@ -93,6 +93,9 @@ def finished_store(folder: Path, storage: Storage = "int8") -> Store:
 
 # ---------------------------------------------------------------- array by array
 
+CHARACTERS_PER_SEGMENT = 10
+MAX_TOKENS_PER_SEGMENT = 50
+
 
 def write_plan(
     location: Path, num_steps: Sequence[int], samples_per_unit: int, set_aside: Mapping[int, Reason] | None = None
@@ -100,7 +103,9 @@ def write_plan(
     """Write a plan of samples with so many steps; records set aside have row numbers of their own, at the end."""
     writer = PlanWriter(open_backend(location))
     for row, steps in enumerate(num_steps):
-        writer.add(PlannedSample(f"s{row}", row, 0, row * 10, 10, row.to_bytes(16, "big"), steps))
+        response = CHARACTERS_PER_SEGMENT * (steps + 1), MAX_TOKENS_PER_SEGMENT * (steps + 1)
+        digests = row.to_bytes(16, "big"), steps, 0, row.to_bytes(16, "little")
+        writer.add(PlannedSample(f"s{row}", row, 0, row * 10, 10, *digests, *response))
     for row, reason in (set_aside or {}).items():
         writer.add_set_aside(len(num_steps) + row, reason, f"record {row} is {reason}")
     num_records = len(num_steps) + len(set_aside or {})
@@ -162,13 +167,23 @@ def random_signals(view: SignalView, unit: int, set_aside: Sequence[int] = ()) -
     alive = np.repeat([position not in set_aside for position in range(stop - start)], num_segments)
     rng = np.random.default_rng([unit, view.vector_size])
     vectors = rng.standard_normal((len(alive), view.vector_size)) * alive[:, None]
-    statistics = rng.random((3, len(alive))).astype(np.float32) * alive
-    return UnitSignals(
-        segment_vector=vectors.astype(np.float32),
-        segment_num_tokens=(rng.integers(1, 50, len(alive)) * alive).astype(np.int32),
-        segment_loss=statistics[0],
-        segment_entropy=statistics[1],
-        segment_hit_rate=statistics[2],
+    num_tokens = (rng.integers(1, MAX_TOKENS_PER_SEGMENT, len(alive)) * alive).astype(np.int32)
+    by_sample = np.add.reduceat(num_tokens, np.cumsum(num_segments) - num_segments).astype(np.int32)
+    characters = [
+        rng.multinomial(CHARACTERS_PER_SEGMENT * segments, np.ones(tokens) / tokens)
+        for segments, tokens in zip(num_segments, by_sample, strict=True)
+        if tokens
+    ]
+    numbers = {name: rng.random(by_sample.sum()).astype(np.float32) for name in TOKEN_COLUMNS}
+    numbers |= {"rank": rng.geometric(0.001, by_sample.sum()), "num_characters": np.concatenate([[], *characters])}
+    return UnitSignals.of_vectors(
+        vectors.astype(np.float32),
+        num_tokens,
+        stop - start,
+        **{f"segment_{name}": rng.random(len(alive)).astype(np.float32) * alive for name in STATISTICS},
+        sample_top_entropy=rng.random(stop - start).astype(np.float32) * (by_sample > 0),
+        sample_num_token_rows=by_sample,
+        **{f"token_{name}": column for name, column in numbers.items()},
         set_aside={position: SetAside(Reason.TOO_LONG, "5000 tokens") for position in set_aside},
         num_tokens=len(alive),
     )

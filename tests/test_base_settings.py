@@ -89,6 +89,7 @@ OTHER: dict[type[Spec], dict[str, Any]] = {
         "packing": True,
         "share_prompts": True,
         "storage": "int4",
+        "token_table": False,
     },
     TrainingSpec: TRAINING,
     WarmupSpec: {**TRAINING, "ratio": "0.5", "num_heldout": 4, "checkpoints": ("0.5", "1"), "num_epochs": 2},

@@ -234,7 +234,7 @@ def test_a_note_of_a_draft_is_refused_and_nothing_is_changed(
         before = tree(tmp_path)
         result = run(*words_of(command, it, made))
         assert result.exit_code == 1
-        told = f"has version {version} of the format, but this grace-store reads only version 2.0. "
+        told = f"has version {version} of the format, but this grace-store reads only version 2.1. "
         assert told in " ".join(result.output.split())
         assert tree(tmp_path) == before
     carrier.write(it, {key: value for key, value in note.items() if key not in ("kind", "version", "made_by")})

@@ -14,6 +14,7 @@ import grace_store.model.closed_form as head_module
 from grace_store.base.errors import ModelError
 from grace_store.model.choose_head import OwnForward, VjpHead, choose_head
 from grace_store.model.closed_form import ClosedFormHead, ResponseTokens, means_of_any_length
+from grace_store.model.token_numbers import segment_statistics
 from tests.tiny_models import FAMILIES, tiny_text_model
 
 NOT_PLAIN = {"gemma2", "gemma3", "granite", "cohere", "minicpm3", "phi", "gptj"}
@@ -52,7 +53,7 @@ def test_closed_form_equals_the_models_own_head(tmp_path, family, caplog):
     found = closed.segment_means(hidden, tokens, 4)
     expected = generic.segment_means(hidden, tokens, 5)
     assert worst(found.vector, expected.vector) < 1e-5
-    torch.testing.assert_close(found.statistics, expected.statistics, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.numbers, expected.numbers, rtol=1e-4, atol=1e-5)
     naive = ClosedFormHead(model.get_output_embeddings().weight).segment_means(hidden, tokens, 4)
     error = worst(naive.vector, expected.vector)
     assert error > 1e-2 if family in NOT_PLAIN else error < 1e-5
@@ -85,7 +86,7 @@ def test_an_odd_head_gets_products_of_its_own_forward(tmp_path):
     (gradient,) = torch.autograd.grad(loss.sum(), hidden)
     expected = torch.zeros_like(found.vector, dtype=torch.float64).index_add(0, tokens.segment, gradient)
     assert worst(found.vector, expected) < 1e-5
-    assert torch.isfinite(found.statistics).all()
+    assert torch.isfinite(found.numbers).all()
 
 
 @pytest.mark.parametrize(("scale", "cap", "biased"), [(1.0, None, False), (0.3, 4.0, True), (2.0, None, True)])
@@ -104,8 +105,9 @@ def test_float32_against_float64(scale, cap, biased):
     (gradient,) = torch.autograd.grad((loss * tokens.weight).sum(), hidden64)
     expected = torch.zeros((4, 24), dtype=torch.float64).index_add(0, tokens.segment, gradient)
     assert worst(found.vector, expected) < 2e-6
-    mean_loss = torch.zeros(4, dtype=torch.float64).index_add(0, tokens.segment, (loss * tokens.weight).detach())
-    torch.testing.assert_close(found.statistics[:, 0].double(), mean_loss, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(-found.numbers[:, 0].double(), loss.detach(), rtol=1e-5, atol=1e-6)
+    residual = torch.softmax(logits.detach(), dim=1) - nn.functional.one_hot(tokens.target, 301)
+    torch.testing.assert_close(found.numbers[:, 3].double(), residual.norm(dim=1), rtol=1e-5, atol=1e-7)
 
 
 def test_a_sure_model_keeps_its_digits():
@@ -124,7 +126,7 @@ def test_a_sure_model_keeps_its_digits():
     # Logits near 100 carry a float32 error of 1e-5 each, and the probabilities it to first order.
     assert worst(found.vector, residual @ weight.double()) < 1e-4
     loss = torch.log1p(rest.sum(dim=1) / p.gather(1, target.unsqueeze(1))[:, 0])
-    torch.testing.assert_close(found.statistics[:, 0].double(), loss, rtol=1e-3, atol=0)
+    torch.testing.assert_close(-found.numbers[:, 0].double(), loss, rtol=1e-3, atol=0)
     assert float(loss.min()) < 1e-8
 
 
@@ -137,7 +139,7 @@ def test_groups_of_segments_bound_the_memory(monkeypatch):
     grouped = ClosedFormHead(weight)
     found = grouped.segment_means(hidden, tokens, 16)
     torch.testing.assert_close(found.vector, expected.vector, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found.statistics, expected.statistics)
+    torch.testing.assert_close(found.numbers, expected.numbers)
     assert {name: len(kept) for name, kept in grouped._scratch.items()} == {"mean": 2, "logits": 16, "residual": 16}
 
 
@@ -199,7 +201,8 @@ def test_a_long_segment_that_repeats_itself_does_not_drift(tmp_path, period, gen
     found = means_of_any_length(head, hidden, tokens, 512)
     vectors, losses = exact_means(model.get_output_embeddings().weight, hidden, tokens)
     assert worst(found.vector[1:4], vectors[1:4]) < 1.5e-6
-    torch.testing.assert_close(found.statistics[1:4, 0].double(), losses[1:4], rtol=1.5e-6, atol=0)
+    found_losses = segment_statistics(found.numbers.numpy(), np.array(counts))["loss"]
+    np.testing.assert_allclose(found_losses[1:4], losses[1:4], rtol=1.5e-6)
     assert worst(found.vector, vectors) < 1e-5
 
 
@@ -210,7 +213,7 @@ def test_segments_of_ordinary_length_stay_as_they_were_to_the_bit():
     head = ClosedFormHead(weight)
     found, expected = means_of_any_length(head, hidden, tokens, 512), head.segment_means(hidden, tokens, 512)
     assert torch.equal(found.vector, expected.vector)
-    assert torch.equal(found.statistics, expected.statistics)
+    assert torch.equal(found.numbers, expected.numbers)
 
 
 def test_a_long_segment_that_is_not_finite_spoils_no_other():

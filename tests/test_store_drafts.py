@@ -18,7 +18,7 @@ from tests.tiny_models import tiny_text_model
 DRAFTS = Path(__file__).parent / "golden" / "drafts"
 VERSIONS = sorted(path.stem for path in DRAFTS.iterdir())
 TOLD = (
-    "of the format, but this grace-store reads only version 2.0. "
+    "of the format, but this grace-store reads only version 2.1. "
     "Extract the data again into another store, or use the version of grace-store that wrote this store."
 )
 WORDS = {

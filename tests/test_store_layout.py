@@ -74,6 +74,7 @@ def make_plan(num_samples: int, samples_per_unit: int) -> Plan:
         num_units=-(-num_samples // samples_per_unit),
         rows_per_unit=256,
         gram_per_unit=70,
+        tokens_per_unit=2 * layout.TOKENS_PER_INNER_CHUNK,
         samples_sha256="",
         flagged={},
         created_by="",

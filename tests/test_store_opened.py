@@ -18,6 +18,7 @@ from grace_store.base.text import canonical_json
 from grace_store.data.dataset import Dataset
 from grace_store.data.sample import Sample
 from grace_store.pool.records import UnitLoader
+from grace_store.pool.samples import token_table
 from grace_store.store import layout
 from grace_store.store.backend import COMMITS, chunk_key, commit_key
 from grace_store.store.digested_json import BODY, SEAL, from_bytes, group_bytes, unseal
@@ -173,12 +174,12 @@ def test_a_root_that_is_no_zarr_group_is_refused(tmp_path: Path) -> None:
         Store.open(store.location)
 
 
-@pytest.mark.parametrize("version", ["1.5", "2.1", "3.0", "", "one", 2.0])
+@pytest.mark.parametrize("version", ["1.5", "2.0", "3.0", "", "one", 2.1])
 def test_other_versions_are_refused_by_name(tmp_path: Path, version: Any) -> None:
     store = finished_store(tmp_path)
     rewrite_root(store, format_version=version, something_new=1)
     with pytest.raises(
-        StoreError, match=f"has version {version} of the format, but this grace-store reads only version 2.0"
+        StoreError, match=f"has version {version} of the format, but this grace-store reads only version 2.1"
     ):
         Store.open(store.location)
 
@@ -230,6 +231,10 @@ def read_array(view: SignalView, name: str, sample: int) -> None:
         view.state(sample)
     elif name in ("segment_vector", "segment_scale", "rotation_sign", "rotation_order", "vector_codebook"):
         view.vectors(sample)
+    elif name == "sample_top_entropy":
+        view.sample_value(name, sample)
+    elif "token_" in name.removeprefix("segment_num_"):
+        token_table(view, sample)
     else:
         view.segments(name, sample)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.base.settings import Storage
-from grace_store.base.states import Reason, SetAside, UnitSignals
+from grace_store.base.states import STATISTICS, Reason, SetAside, UnitSignals
 from grace_store.likeness.search_base import Block
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
@@ -74,12 +74,11 @@ def vector_store(
         alive = np.repeat([place not in set_aside for place in range(start, stop)], num_segments)
         tokens = [1] * (stop - start) if num_tokens is None else num_tokens[start:stop]
         ones = np.ones(len(alive), np.float32)
-        signals = UnitSignals(
-            segment_vector=np.concatenate(samples[start:stop]) * alive[:, None],
-            segment_num_tokens=np.repeat(tokens, num_segments).astype(np.int32) * alive,
-            segment_loss=ones * alive,
-            segment_entropy=ones * alive,
-            segment_hit_rate=ones * alive,
+        signals = UnitSignals.of_vectors(
+            np.concatenate(samples[start:stop]) * alive[:, None],
+            np.repeat(tokens, num_segments).astype(np.int32) * alive,
+            stop - start,
+            **{f"segment_{name}": ones * alive for name in STATISTICS},
             set_aside={place - start: SetAside(Reason.TOO_LONG) for place in set_aside if start <= place < stop},
         )
         writer.write(unit, signals, spans_for(view, unit))

@@ -9,8 +9,8 @@ from grace_store.base.settings import DataSpec, DecimalText, ExtractSpec, Frozen
 from grace_store.base.states import Reason
 from grace_store.base.text import canonical_json
 
-FormatVersion = Literal["2.0"]
-FORMAT_VERSION: FormatVersion = "2.0"
+FormatVersion = Literal["2.1"]
+FORMAT_VERSION: FormatVersion = "2.1"
 """Version of the format of stores and of documents."""
 
 SharedImages = Literal["image", "sample"]
@@ -48,6 +48,8 @@ class Plan(Frozen):
     """Capacity of a unit in segment rows, a multiple of the inner chunk."""
     gram_per_unit: int
     """Capacity of a unit in packed Gram entries."""
+    tokens_per_unit: int
+    """Capacity of a unit in rows of the token table, a multiple of the inner chunk."""
     samples_sha256: str
     """Digest over all plan arrays, in the order that FORMAT.md gives."""
     flagged: dict[str, int]

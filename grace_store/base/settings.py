@@ -317,6 +317,8 @@ class ExtractSpec(Spec):
     storage: Storage = "int8"
     """Number format of the stored vectors. Grams are exact in every format, and so are GRACE's scores. The methods
     less, icons and cadc, `duplicates` and `diversity` read vectors; their results are as precise as the vectors."""
+    token_table: bool = True
+    """Keep the log-probability, rank, entropy and error of every response token. Only for the kind proxy."""
 
     def _problems(self) -> Iterator[str]:
         if (self.kind == "gradient") != (self.gradient is not None):
@@ -335,6 +337,11 @@ class ExtractSpec(Spec):
     def vector_size(self) -> int:
         """Length of a vector: the size of the model's hidden state, or of a projected gradient."""
         return self.model.hidden_size if self.gradient is None else self.gradient.dimension
+
+    @property
+    def has_token_table(self) -> bool:
+        """Whether the signal keeps the numbers of every response token."""
+        return self.kind == "proxy" and self.token_table
 
     @property
     def is_per_sample(self) -> bool:

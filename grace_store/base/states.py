@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from grace_store.base.arrays import Array, Float32Array, Int32Array
+from grace_store.base.arrays import Array, Float32Array, Int32Array, Numbers
 from grace_store.base.errors import SettingError
 
 
@@ -102,6 +103,13 @@ class UnitOutcome:
     """Number of samples in each pass, in order, if a pass had to be split because memory was full."""
 
 
+Statistic = Literal["loss", "entropy", "hit_rate", "rank", "first_loss", "error"]
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+"""The statistics of segments: means over the segment's tokens; first_loss is the loss of its first token."""
+TOKEN_COLUMNS = ("log_probability", "rank", "entropy", "error", "num_characters")
+"""The columns of the token table."""
+
+
 @dataclass(slots=True, kw_only=True)
 class UnitSignals(UnitOutcome):
     """One vector for each segment: K_i + 1 rows for each sample in order, the answer last; zeros if set aside."""
@@ -111,6 +119,26 @@ class UnitSignals(UnitOutcome):
     segment_loss: Float32Array
     segment_entropy: Float32Array
     segment_hit_rate: Float32Array
+    segment_rank: Float32Array
+    segment_first_loss: Float32Array
+    segment_error: Float32Array
+    sample_top_entropy: Float32Array
+    sample_num_token_rows: Int32Array
+    """Rows of each sample in the token table: one for each token of its segments, or 0."""
+    token_log_probability: Float32Array
+    token_rank: Numbers
+    token_entropy: Float32Array
+    token_error: Float32Array
+    token_num_characters: Numbers
+
+    @classmethod
+    def of_vectors(cls, vector: Float32Array, num_tokens: Int32Array, num_samples: int, /, **known: Any) -> Self:
+        """Return signals with vectors of segments; other arrays are 0 and the token table empty unless given."""
+        columns: dict[str, Any] = {f"segment_{name}": np.zeros(len(vector), np.float32) for name in STATISTICS}
+        columns |= {f"token_{name}": np.zeros(0, np.float32) for name in TOKEN_COLUMNS}
+        columns["sample_top_entropy"] = np.zeros(num_samples, np.float32)
+        columns["sample_num_token_rows"] = np.zeros(num_samples, np.int32)
+        return cls(segment_vector=vector, segment_num_tokens=num_tokens, **{**columns, **known})
 
 
 @dataclass(slots=True, kw_only=True)

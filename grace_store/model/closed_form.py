@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grace_store.base.arrays import IntArray
 from grace_store.model import devices
+from grace_store.model.token_numbers import NUM_NUMBERS
 
 MEAN_BUFFER_BYTES = 1 << 29
 """Largest size of the vocabulary-wide means of a group of segments. More segments are computed in several groups."""
@@ -53,11 +54,14 @@ def alone(target: Tensor) -> ResponseTokens:
 
 @dataclass(slots=True)
 class SegmentMeans:
-    """Means over each segment's tokens, float32, one row per segment, in the order of a batch's members."""
+    """Means over each segment's tokens, float32, one row per segment, in the order of a batch's members.
+
+    The numbers of single tokens come with them.
+    """
 
     vector: Tensor
-    statistics: Tensor
-    """Columns: loss, entropy, hit rate."""
+    numbers: Tensor
+    """(num_tokens, 4): the numbers of each token (`model.token_numbers`), in the order of the batch's tokens."""
     norm: Tensor | None = None
     """Norm of each vector before normalisation; only for projected gradients."""
 
@@ -69,7 +73,7 @@ class OutputHead(Protocol):
     vocab_size: int
 
     def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
-        """Return the segment means of dL/dh and of the tokens' statistics; hidden is (num_tokens, vector_size)."""
+        """Return the segment means of dL/dh and the tokens' numbers; hidden is (num_tokens, vector_size)."""
 
     def release(self) -> None:
         """Free the memory that is kept between calls."""
@@ -78,11 +82,13 @@ class OutputHead(Protocol):
 def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Write Z (p - y) of float32 logits to out and overwrite logits with logits - max.
 
-    Return 1/Z, the rows' (loss, entropy, hit) and their largest logits, (rows, 1). The target's entry is minus the sum
-    of the other entries. Computed as p - 1, it would lose all its digits where the model is sure, and so would the
-    vector.
+    Return 1/Z, the rows' numbers (log p(y), rank, entropy, |p - y|) and their largest logits, (rows, 1). The target's
+    entry is minus the sum of the other entries. Computed as p - 1, it would lose all its digits where the model is
+    sure, and so would the vector.
     """
     index = target.unsqueeze(1)
+    # A sum of booleans takes several times as long; a float32 counts to 16 million.
+    rank = torch.gt(logits, logits.gather(1, index), out=out).sum(dim=1).add_(1.0)
     top = logits.amax(dim=1, keepdim=True)
     torch.exp(logits.sub_(top), out=out)
     spread = torch.linalg.vecdot(out, logits)
@@ -94,7 +100,8 @@ def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> tuple[Tensor, Te
     z = others + target_mass
     hit = target_logit == 0
     log_z = torch.where(hit, torch.log1p(others), torch.log(z))
-    return 1.0 / z, torch.stack((log_z - target_logit, log_z - spread / z, hit.float()), dim=1), top
+    error = torch.linalg.vector_norm(out, dim=1) / z
+    return 1.0 / z, torch.stack((target_logit - log_z, rank, log_z - spread / z, error), dim=1), top
 
 
 def averaging_matrix(segment: Tensor, weight: Tensor, first: int, stop: int) -> Tensor:
@@ -129,7 +136,7 @@ class ClosedFormHead:
     def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
         num_segments = tokens.num_segments
         vector = hidden.new_empty((num_segments, self.vector_size), dtype=torch.float32)
-        statistics = hidden.new_zeros((num_segments, 3), dtype=torch.float32)
+        numbers = hidden.new_empty((len(hidden), NUM_NUMBERS), dtype=torch.float32)
         group = max(1, MEAN_BUFFER_BYTES // (4 * self.vocab_size))
         for first in range(0, num_segments, group):
             stop = min(first + group, num_segments)
@@ -137,12 +144,12 @@ class ClosedFormHead:
             start_token, stop_token = np.searchsorted(tokens.host_segment, (first, stop)).tolist()
             for start in range(start_token, stop_token, block_tokens):
                 block = slice(start, min(start + block_tokens, stop_token))
-                self._add_block(hidden[block], tokens, block, mean, first, statistics)
+                self._add_block(hidden[block], tokens, block, mean, first, numbers)
             vector[first:stop] = self._pull_back(mean)
-        return SegmentMeans(vector, statistics)
+        return SegmentMeans(vector, numbers)
 
     def _add_block(
-        self, hidden: Tensor, tokens: ResponseTokens, block: slice, mean: Tensor, offset: int, statistics: Tensor
+        self, hidden: Tensor, tokens: ResponseTokens, block: slice, mean: Tensor, offset: int, numbers: Tensor
     ) -> None:
         if self._mixed:
             logits = torch.mm(hidden, self._weight.t(), out_dtype=torch.float32)
@@ -161,13 +168,12 @@ class ClosedFormHead:
             rows = slice(start, min(start + num_rows, len(logits)))
             taken = slice(block.start + rows.start, block.start + rows.stop)
             out = self._buffer("residual", rows.stop - rows.start, logits.device)
-            inverse_z, found, top = residual_of(logits[rows], tokens.target[taken], out)
+            inverse_z, numbers[taken], top = residual_of(logits[rows], tokens.target[taken], out)
             if self._cap is not None:  # 1 - (z/cap)^2 in place of z - top
                 out.mul_(logits[rows].add_(top).div_(self._cap).square_().neg_().add_(1.0))
             first, stop = int(tokens.host_segment[taken.start]), int(tokens.host_segment[taken.stop - 1]) + 1
             average = averaging_matrix(tokens.segment[taken], tokens.weight[taken], first, stop)
             mean[first - offset : stop - offset].addmm_(average * inverse_z, out)
-            statistics[first:stop].addmm_(average, found)
 
     def _pull_back(self, mean: Tensor) -> Tensor:
         """Return scale * mean @ W, summed in float32 for any dtype of W."""
@@ -212,7 +218,7 @@ def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens
     # Weights stay relative to the whole segment.
     stretches = ResponseTokens(tokens.target, segment, tokens.weight, stretch)
     made = head.segment_means(hidden, stretches, block_tokens)
-    return SegmentMeans(_summed(made.vector, long, parts, stop), _summed(made.statistics, long, parts, stop))
+    return SegmentMeans(_summed(made.vector, long, parts, stop), made.numbers)
 
 
 def _summed(rows: Tensor, long: IntArray, parts: IntArray, stop: IntArray) -> Tensor:

@@ -4,21 +4,22 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from grace_store.base.arrays import Array, Float32Array, offsets_of
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory
 from grace_store.base.metadata import Sharing
 from grace_store.base.settings import ExtractSpec, RunOptions
-from grace_store.base.states import Reason, SetAside, UnitOutcome, UnitSignals
+from grace_store.base.states import TOKEN_COLUMNS, Reason, SetAside, UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.backbone import find_length_rule, response_states
@@ -39,6 +40,7 @@ from grace_store.model.shared_pass import (
     places_after,
     shared_states,
 )
+from grace_store.model.token_numbers import segment_statistics, top_entropy
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,30 +82,47 @@ class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
         """Return the signals of all batches; set samples aside that have values that are not finite."""
 
 
+@dataclass(slots=True)
 class PendingSegments(UnitInFlight[SegmentMeans, UnitSignals]):
     """A unit with a vector for each segment."""
 
+    has_table: bool = False
+    """Whether the numbers of tokens are kept."""
+
     def gather(self) -> UnitSignals:
-        starts = np.concatenate(([0], np.cumsum(self.prepared.num_rows, dtype=np.int64)))
+        starts = offsets_of(np.array(self.prepared.num_rows))
         vector = np.zeros((starts[-1], self.vector_size), dtype=np.float32)
-        statistics = np.zeros((3, starts[-1]), dtype=np.float32)
-        num_tokens = np.zeros(starts[-1], dtype=np.int32)
-        set_aside: dict[int, SetAside] = {}
+        signals = UnitSignals.of_vectors(vector, np.zeros(starts[-1], np.int32), len(starts) - 1)
+        table: dict[int, Array] = {}
         for batch, made in self.results:
-            row = 0
-            for member in batch.members:
-                rows = slice(starts[member], starts[member + 1])
-                taken = slice(row, row := row + self.prepared.num_rows[member])
-                vectors, found = made.vector[taken].numpy(), made.statistics[taken].numpy()
-                if len(bad := np.flatnonzero(~np.isfinite(np.concatenate((vectors, found), axis=1)).all(axis=1))):
+            for member, vectors, numbers in self._members(batch, made):
+                tokens = self.prepared.tokens[member]
+                found = segment_statistics(numbers, counts := tokens.tokens_per_segment())
+                is_finite = np.isfinite(vectors).all(axis=1) & np.isfinite([*found.values()]).all(axis=0)
+                if len(bad := np.flatnonzero(~is_finite)):
                     name = "the answer" if bad[0] == len(vectors) - 1 else f"step {bad[0] + 1}"
-                    set_aside[member] = SetAside(Reason.NOT_FINITE, f"{name} has a value that is not finite")
+                    signals.set_aside[member] = SetAside(Reason.NOT_FINITE, f"{name} has a value that is not finite")
                     continue
-                vector[rows], statistics[:, rows] = vectors, found.T
-                num_tokens[rows] = self.prepared.tokens[member].tokens_per_segment()
-        names = ("segment_loss", "segment_entropy", "segment_hit_rate")
-        columns: dict[str, Any] = dict(zip(names, statistics, strict=True))
-        return UnitSignals(segment_vector=vector, segment_num_tokens=num_tokens, set_aside=set_aside, **columns)
+                rows = slice(starts[member], starts[member + 1])
+                signals.segment_vector[rows], signals.segment_num_tokens[rows] = vectors, counts
+                for statistic, means in found.items():
+                    getattr(signals, f"segment_{statistic}")[rows] = means
+                signals.sample_top_entropy[member] = top_entropy(numbers)
+                if self.has_table and tokens.num_characters is not None:
+                    table[member] = np.column_stack((numbers, tokens.num_characters))
+                    signals.sample_num_token_rows[member] = len(numbers)
+        if table:
+            for name, column in zip(TOKEN_COLUMNS, np.concatenate([table[i] for i in sorted(table)]).T, strict=True):
+                setattr(signals, f"token_{name}", column)
+        return signals
+
+    def _members(self, batch: Batch, made: SegmentMeans) -> Iterator[tuple[int, Float32Array, Float32Array]]:
+        """Yield the vectors of each sample's segments and the numbers of its tokens, with its position in the unit."""
+        row = token = 0
+        for member in batch.members:
+            rows = slice(row, row := row + self.prepared.num_rows[member])
+            tokens = slice(token, token := token + self.prepared.tokens[member].num_response_tokens)
+            yield member, made.vector[rows].numpy(), made.numbers[tokens].numpy()
 
 
 class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
@@ -287,7 +306,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         images = join_images([unit.images[member].inputs() for member in batch.shown if member in unit.images])
         with torch.inference_mode():
             hidden = self.hidden_states(batch, images)
-        sizes = [int(unit.tokens[member].tokens_per_segment().sum()) for member in batch.members]
+        sizes = [unit.tokens[member].num_response_tokens for member in batch.members]
         return dict(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))
 
     def image_inputs(self, prepared: PreparedUnit, batch: Batch) -> ImageInputs:
@@ -325,14 +344,14 @@ class ProxyExtractor(UnitExtractor[SegmentMeans, UnitSignals]):
         return self.head.vector_size
 
     def _pending(self, prepared: PreparedUnit) -> PendingSegments:
-        return PendingSegments(prepared, self.vector_size)
+        return PendingSegments(prepared, self.vector_size, has_table=self._spec.has_token_table)
 
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentMeans:
         with torch.inference_mode():
             hidden = self.hidden_states(batch, image_inputs)
             tokens = batch.tokens_on(self._device)
             means = means_of_any_length(self.head, hidden, tokens, self._spec.head_tokens)
-            return SegmentMeans(devices.to_host(means.vector), devices.to_host(means.statistics))
+            return SegmentMeans(devices.to_host(means.vector), devices.to_host(means.numbers))
 
 
 def _in_halves(several: Sequence[ItemT]) -> list[list[ItemT]]:

@@ -25,7 +25,7 @@ from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record, fields_in, value_of
 from grace_store.data.sample import Sample
-from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest
+from grace_store.data.sample_digests import QUESTION_BYTES, field_digest
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SampleRows, SignalView, Store
 
@@ -325,9 +325,13 @@ def question_groups(
 
 
 def question_digests(store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray) -> BitArray:
-    """Return 64 bits of a digest of each sample's question, the same in all stores; positions ascend."""
+    """Return 64 bits of a digest of each sample's question, the same in all stores; positions ascend.
+
+    The plan has the digests of prompts and images, so only a field is read from the records.
+    """
     if by is None:
-        return digest_samples(store, data, positions, prompt_digest)
+        (digests,) = _columns_at(store, ["sample_question"], positions)
+        return np.ascontiguousarray(digests[:, :QUESTION_BYTES]).view(">u8")[:, 0].astype(np.uint64)
     return _as_numbers(_of_field(store, by, data, positions))
 
 

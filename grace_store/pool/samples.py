@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.base.arrays import Array, Float32Array, FloatArray, Int32Array, IntArray
+from grace_store.base.arrays import Array, Float32Array, FloatArray, Int32Array, IntArray, offsets_of
 from grace_store.base.errors import DataError
-from grace_store.base.states import STATE_DONE
+from grace_store.base.states import STATE_DONE, TOKEN_COLUMNS
 from grace_store.base.text import counted
 from grace_store.data.sample import Sample
 from grace_store.pool.pool import Pool, PoolLike
@@ -75,7 +75,7 @@ class StoredSample:
     """One done sample of a signal. Each access reads an array from the store again.
 
     Segments are the K steps and, last, the answer. A signal with one vector per sample has one row instead of K+1,
-    and no Gram, entropy, hit rate or spans.
+    and no Gram, entropy, hit rate, spans or tokens.
     """
 
     sample_id: str
@@ -126,6 +126,11 @@ class StoredSample:
         return self._rows("span")
 
     @property
+    def tokens(self) -> dict[str, Array] | None:
+        """Numbers of the response tokens by name (see `token_table`)."""
+        return token_table(self._view, self.position)
+
+    @property
     def segments(self) -> list[str]:
         """Texts of the segments, from the dataset; raises DatasetChanged if the dataset moved or changed."""
         return self._texts.read(self.position).segments
@@ -139,6 +144,22 @@ class StoredSample:
         if self._view.per_sample:
             return np.array([self._view.sample_value(f"sample_{name}", self.position)])
         return self._view.segments(f"segment_{name}", self.position)
+
+
+def token_table(view: SignalView, sample: int) -> dict[str, Array] | None:
+    """Return the rows of a sample in the token table of a signal; None if the signal or the sample has none.
+
+    The columns are log_probability (nats), rank (from 1), entropy (nats), error (|p - y|) and num_characters (of the
+    response, from this token to the next), in the order of the text.
+    """
+    view.require_unit_of(sample)
+    if not view.signal.spec.has_token_table:
+        return None
+    unit = view.store.plan.unit_of(sample)
+    first, last = view.store.plan.unit_range(unit)
+    rows = offsets_of(view.rows("sample_num_token_rows", first, last)) + unit * view.store.plan.tokens_per_unit
+    start, stop = rows[sample - first : sample - first + 2].tolist()
+    return {name: view.rows(f"token_{name}", start, stop) for name in TOKEN_COLUMNS} if stop > start else None
 
 
 class _WalkedSignal(SignalView):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, Self, TypeVar, cast, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from grace_store.base.errors import SettingError, Unfinished
 from grace_store.base.events import Listener, Progressed, ignore
 from grace_store.base.settings import default_threads
 from grace_store.base.states import STATE_DONE
+from grace_store.base.states import STATISTICS as STATISTICS
+from grace_store.base.states import Statistic as Statistic
 from grace_store.base.text import counted
 from grace_store.store.array_group import Digests
 from grace_store.store.layout import SAMPLES_PER_CHUNK
@@ -32,9 +34,7 @@ ResultT = TypeVar("ResultT")
 MAX_BYTES_AT_ONCE = 1 << 30
 """Largest size of decoded vectors in memory, over all threads."""
 
-Statistic = Literal["loss", "entropy", "hit_rate"]
-STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
-Reads = Literal["gram", "loss", "entropy", "hit_rate", "responses", "vectors"]
+Reads = Literal["gram", "top_entropy", "responses", "vectors"] | Statistic
 """Arrays of a signal that are read besides token counts. A signal with one vector per sample has no steps, and is
 refused unless responses or vectors are read."""
 
@@ -101,20 +101,22 @@ class SignalSamples:
     gram: Float32Array
     """Packed Grams; empty unless Grams are read."""
     statistic: dict[Statistic, Float32Array]
-    """Mean loss, entropy or hit rate of each part, for the statistics that are read."""
+    """A number of each part, for the statistics that are read."""
+    top_entropy: Float32Array
+    """Sum of each sample's largest token entropies; empty unless read."""
 
     def responses(self, spec: ScoreSpec, row: IntArray, **outside: Any) -> Responses:
         """Return the samples as measures take them; row has their rows of the dataset."""
-        arrays: dict[str, Any] = {"num_steps": self.num_steps, "num_tokens": self.num_tokens, "gram": self.gram}
-        return Responses(spec=spec, row=row, statistic=self.statistic, **arrays, **outside)
+        names = ("num_steps", "num_tokens", "gram", "statistic", "top_entropy")
+        return Responses(spec=spec, row=row, **{name: getattr(self, name) for name in names}, **outside)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the samples of several parts, concatenated."""
-        flat = zip(*((each.sample, each.num_steps, each.num_tokens, each.gram) for each in parts), strict=True)
-        sample, num_steps, num_tokens, gram = map(np.concatenate, flat)
+        arrays = ((each.sample, each.num_steps, each.num_tokens, each.gram, each.top_entropy) for each in parts)
+        sample, num_steps, num_tokens, gram, top_entropy = map(np.concatenate, zip(*arrays, strict=True))
         statistic = {name: np.concatenate([each.statistic[name] for each in parts]) for name in parts[0].statistic}
-        return cls(Positions(sample), num_steps, num_tokens, gram, statistic)
+        return cls(Positions(sample), num_steps, num_tokens, gram, statistic, top_entropy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +200,9 @@ class SignalReader:
 
     def _array_names(self, view: SignalView) -> list[str]:
         """Return the arrays of a signal that blocks need: states, token counts, and the arrays in reads."""
-        gram = ["sample_gram"] if "gram" in self.reads else []
+        of_samples = [f"sample_{name}" for name in ("gram", "top_entropy") if name in self.reads]
         statistics = [f"{view.vectors_of}_{name}" for name in STATISTICS if name in self.reads]
-        return ["sample_state", f"{view.vectors_of}_num_tokens", *gram, *statistics]
+        return ["sample_state", f"{view.vectors_of}_num_tokens", *of_samples, *statistics]
 
     @property
     def is_partial(self) -> bool:
@@ -302,7 +304,7 @@ class SignalReader:
         sample = np.concatenate([np.zeros(0, np.int64), *(np.arange(*each) for each in ranges)])
         counts = [stop - start for start, stop in ranges]
         rows, entries = _sums(num_parts, counts), _sums(packed, counts)
-        lengths = {"sample_state": counts, "sample_gram": entries}
+        lengths = {"sample_state": counts, "sample_gram": entries, "sample_top_entropy": counts}
         state, num_tokens, *more = (
             _joined(view, name, digests, lengths.get(name, rows)) for name in self._array_names(view)
         )
@@ -310,12 +312,14 @@ class SignalReader:
         if self.wanted is not None:
             done &= self.wanted[sample]
         gram = more.pop(0) if "gram" in self.reads else np.zeros(0, np.float32)
+        top_entropy = more.pop(0) if "top_entropy" in self.reads else np.zeros(0, np.float32)
         if not done.all():
             gram = gram[np.repeat(done, packed)] if len(gram) else gram
+            top_entropy = top_entropy[done] if len(top_entropy) else top_entropy
             part_done = np.repeat(done, num_parts)
             num_tokens, *more = (each[part_done] for each in (num_tokens, *more))
         statistic = dict(zip((name for name in STATISTICS if name in self.reads), more, strict=True))
-        return SignalSamples(Positions(sample[done]), steps[done], num_tokens, gram, statistic)
+        return SignalSamples(Positions(sample[done]), steps[done], num_tokens, gram, statistic, top_entropy)
 
     # ------------------------------------------------------------ vectors
 

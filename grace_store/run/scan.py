@@ -77,14 +77,16 @@ class Understanding:
         """Return the entry of a sample in the plan, the number of its missing images, and its group."""
         images = [] if self.images is None else sample.images
         num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
-        group = b""
+        group, question = b"", prompt_digest(sample)
         if self.spec.gather and self.spec.group_by is None:
-            group = prompt_digest(sample)[:QUESTION_BYTES]
+            group = question[:QUESTION_BYTES]
         elif self.spec.gather and (value := value_of(record.parse(), str(self.spec.group_by))) is not None:
             group = field_digest(value, record.row)
         place = record.row, record.file, record.offset, record.length
-        known = sample.sample_id, *place, record.digest, sample.num_steps
-        return PlannedSample(*known, text_flags(sample)), num_missing, group
+        known = sample.sample_id, *place, record.digest, sample.num_steps, text_flags(sample)
+        # Planning must not fail on half of a surrogate pair; extraction sets such a sample aside.
+        num_bytes = len(sample.response.encode(errors="surrogatepass"))
+        return PlannedSample(*known, question, len(sample.response), num_bytes), num_missing, group
 
 
 def understood(
@@ -149,7 +151,7 @@ def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
 # ---------------------------------------------------------------- gather the traces of each question
 
 
-_NUMBERS = struct.Struct("<qiqq16siH")
+_NUMBERS = struct.Struct("<qiqq16siH16sii")
 """Binary form of the fields of PlannedSample, in their order, without the id."""
 
 

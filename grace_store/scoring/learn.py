@@ -127,7 +127,9 @@ class _Features:
             asked = known if of_steps else [*known, *(f"{name}:min" for name in known if MEASURES[name].steps)]
         arrays = {array.name for name in names for array in pool.store.signal(name).arrays}
         measures = [parse_measure(text) for text in asked]
-        measures = [each for each in measures if _is_there(each, arrays) and (not of_steps or MEASURES[each.name].steps)]
+        measures = [
+            each for each in measures if _is_there(each, arrays) and (not of_steps or MEASURES[each.name].steps)
+        ]
         return cls(tuple(names), tuple(measures), spec, of_steps)
 
     @property
@@ -138,7 +140,9 @@ class _Features:
     def names(self) -> list[str]:
         """One name for each column."""
         several = len(self.signals) > 1
-        of_signals = [f"{each.bare} of {name}" if several else each.bare for name in self.signals for each in self.measures]
+        of_signals = [
+            f"{each.bare} of {name}" if several else each.bare for name in self.signals for each in self.measures
+        ]
         return of_signals + ([] if self.of_steps else list(TEXT_FLAGS))
 
     def named(self, weights: FloatArray) -> dict[str, float]:

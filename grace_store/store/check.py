@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grace_store.base.arrays import Array
+from grace_store.base.arrays import Array, offsets_of
 from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import Commit
 from grace_store.base.states import STATE_CODES, STATE_DONE
@@ -245,6 +245,8 @@ def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) 
             state[why.sample - start] = STATE_CODES[why.reason]
         if not np.array_equal(state, arrays["sample_state"]):
             yield where, "the states of the samples differ from the commit"
+        if view.signal.spec.has_token_table:
+            yield from _wrong_table(view, commit.unit, arrays)
         if view.per_sample:
             yield from _wrong_lengths(view, commit.unit, arrays)
         elif view.storage.is_exact:
@@ -257,6 +259,19 @@ def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) 
                 yield where, "the Grams do not match the vectors"
     except (Corrupt, IndexError) as error:
         yield where, str(error)
+
+
+def _wrong_table(view: SignalView, unit: int, arrays: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
+    """Check that a sample has a row for each token of its segments, or none, and that the rows cover its response."""
+    start, stop = view.store.plan.unit_range(unit)
+    rows = offsets_of(arrays["sample_num_token_rows"])
+    segments = offsets_of(view.store.column("sample_num_steps", start, stop) + 1)
+    num_tokens = np.diff(offsets_of(arrays["segment_num_tokens"])[segments])
+    num_characters = np.diff(offsets_of(arrays["token_num_characters"])[rows])
+    has_rows = np.diff(rows) > 0
+    covered = np.where(has_rows, view.store.column("sample_num_characters", start, stop), 0)
+    if not (np.array_equal(np.diff(rows), num_tokens * has_rows) and np.array_equal(num_characters, covered)):
+        yield f"{view.key} unit {unit}", "the rows of the token table do not match the tokens of the segments"
 
 
 def _wrong_lengths(view: SignalView, unit: int, arrays: Mapping[str, Array]) -> Iterator[tuple[str, str]]:

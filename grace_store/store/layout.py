@@ -31,7 +31,11 @@ SAMPLES_PER_CHUNK = 16384
 """Chunk length of the plan's arrays."""
 ROWS_PER_INNER_CHUNK = 128
 """Rows of segment_vector or sample_vector that are compressed, checked and read together."""
+TOKENS_PER_INNER_CHUNK = 16384
+"""Rows of the token table that are compressed, checked and read together."""
 MAX_SAMPLES_PER_UNIT = 4096
+MAX_RESPONSE_BYTES = 2**31
+"""Largest mean size of the responses of a unit in a plan that is believed."""
 
 
 class PlannedSample(NamedTuple):
@@ -46,6 +50,12 @@ class PlannedSample(NamedTuple):
     num_steps: int
     flags: int = 0
     """Bits of the flags of its text; 0 if flags were not computed."""
+    question: bytes = bytes(16)
+    """Digest of prompt and images."""
+    num_characters: int = 0
+    """Characters of the response."""
+    num_bytes: int = 0
+    """UTF-8 bytes of the response, which limit its number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ class ArraySpec:
 
     @property
     def is_per_unit(self) -> bool:
-        return self.dims[0] in ("segment", "gram_entry", "sample")
+        return self.dims[0] in ("segment", "gram_entry", "sample", "token")
 
     @property
     def chunk_bytes(self) -> int:
@@ -105,6 +115,7 @@ def are_possible(plan: Plan) -> bool:
         and plan.num_units == -(-plan.num_samples // samples_per_unit)
         and 0 < plan.rows_per_unit <= samples_per_unit * most_segments + ROWS_PER_INNER_CHUNK
         and plan.flagged.keys() == set(TEXT_FLAGS)
+        and 0 < plan.tokens_per_unit <= samples_per_unit * MAX_RESPONSE_BYTES
         and 0 < plan.gram_per_unit <= samples_per_unit * most_segments * (most_segments + 1) // 2
     )
 
@@ -122,15 +133,14 @@ def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
         return ArraySpec(name, (dim,), (num_rows,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
 
     masks = {"flag_masks": [text_mask(name) for name in TEXT_FLAGS], "flag_meanings": " ".join(TEXT_FLAGS)}
-    about_digest = "first 16 bytes of the SHA-256 of the record"
-    digest = ("sample", "digest_byte"), (num_samples, 16), (SAMPLES_PER_CHUNK, 16), "uint8", about_digest
+    digest = ("sample", "digest_byte"), (num_samples, 16), (SAMPLES_PER_CHUNK, 16), "uint8"
     return [
         column("sample_id", "string", "the record's own id, or file name and row"),
         column("sample_row", "int64", "row of the record over all files of the dataset"),
         column("sample_file", "int32", "which of the plan's files holds the record"),
         column("sample_offset", "int64", "byte offset in the decompressed file; row number in Parquet and Arrow"),
         column("sample_length", "int64", "length of the record in bytes; 0 in Parquet and Arrow"),
-        ArraySpec("sample_digest", *digest),
+        ArraySpec("sample_digest", *digest, "first 16 bytes of the SHA-256 of the record"),
         column("sample_num_steps", "int32", "K, the number of steps; the sample has K+1 segments"),
         column("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
         column("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
@@ -138,6 +148,8 @@ def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
         column("set_aside_reason", "uint8", "why", **flag_attributes()),
         column("set_aside_detail", "string", "the reason in words"),
         column("sample_flags", "uint16", "what is doubtful about the sample's text, a bit each", **masks),
+        ArraySpec("sample_question", *digest, "digest of prompt and images: the same for all traces of a question"),
+        column("sample_num_characters", "int32", "characters of the response"),
     ]
 
 
@@ -196,6 +208,8 @@ def _segment_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
         return ArraySpec(name, ("segment",), (num_rows,), (rows,), dtype, about)
 
     about_span = "half-open character span of the segment in the response"
+    shape, chunks = (plan.num_samples,), (plan.samples_per_unit,)
+    about_top = "sum of the entropies of the 0.5 % of the sample's tokens with the largest entropy, in nats"
     about_gram = "inner products of a sample's vectors before compression: lower triangle, row by row, answer last"
     num_entries, entries = plan.num_units * plan.gram_per_unit, plan.gram_per_unit
     return [
@@ -205,5 +219,27 @@ def _segment_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
         per_segment("segment_loss", "float32", "mean cross-entropy over the segment's tokens, in nats"),
         per_segment("segment_entropy", "float32", "mean entropy of the model's prediction, in nats"),
         per_segment("segment_hit_rate", "float32", "share of tokens that were the model's first choice"),
+        per_segment("segment_rank", "float32", "mean of min(rank, 100) over the segment's tokens"),
+        per_segment("segment_first_loss", "float32", "cross-entropy of the segment's first token, in nats"),
+        per_segment("segment_error", "float32", "mean of |p - y| over the segment's tokens"),
         ArraySpec("sample_gram", ("gram_entry",), (num_entries,), (entries,), "float32", about_gram),
+        ArraySpec("sample_top_entropy", ("sample",), shape, chunks, "float32", about_top),
+        *(_token_arrays(plan) if spec.has_token_table else ()),
     ]
+
+
+def _token_arrays(plan: Plan) -> Iterator[ArraySpec]:
+    """Yield the arrays of the token table: the rows of a unit's samples follow each other, then zeros."""
+    rows = plan.tokens_per_unit
+    inner = (min(TOKENS_PER_INNER_CHUNK, rows),)
+    columns = {
+        "log_probability": ("float32", "log-probability of the token, in nats"),
+        "rank": ("uint16", "1 + the number of tokens with a larger logit, at most 65535"),
+        "entropy": ("float16", "entropy of the model's prediction, in nats"),
+        "error": ("float16", "|p - y|, the length of the error of the prediction"),
+        "num_characters": ("uint16", "characters of the response from this token to the next"),
+    }
+    about = "rows of the sample in the token_* arrays"
+    yield ArraySpec("sample_num_token_rows", ("sample",), (plan.num_samples,), (plan.samples_per_unit,), "int32", about)
+    for name, (dtype, about) in columns.items():
+        yield ArraySpec(f"token_{name}", ("token",), (plan.num_units * rows,), (rows,), dtype, about, inner)

@@ -58,6 +58,8 @@ class PlanWriter:
         self._asides: list[tuple[int, Reason, str]] = []
         self._num_steps: list[npt.NDArray[np.unsignedinteger[Any]]] = []
         """Numbers of steps of the samples of each chunk."""
+        self._num_tokens: list[IntArray] = []
+        """Rows that the samples of each chunk may need in the token table."""
         self._num_written = 0
         self._num_asides = 0
         self.set_aside: Counter[str] = Counter()
@@ -94,6 +96,7 @@ class PlanWriter:
         per_unit = samples_per_unit or layout.default_samples_per_unit(num_samples)
         layout.check_samples_per_unit(per_unit)
         rows_per_unit, gram_per_unit = self._place(per_unit)
+        tokens_per_unit = max(int(stop.max()) for _, stop in _placed(self._num_tokens, per_unit))
         files = tuple(files)
         plan = Plan(
             spec=spec,
@@ -105,6 +108,7 @@ class PlanWriter:
             num_units=-(-num_samples // per_unit),
             rows_per_unit=rows_per_unit,
             gram_per_unit=gram_per_unit,
+            tokens_per_unit=_in_whole_chunks(tokens_per_unit, layout.TOKENS_PER_INNER_CHUNK),
             samples_sha256=combined_digest(digest.hexdigest() for digest in self._hashes.values()),
             flagged=self._flagged,
             created_by=created_by,
@@ -122,10 +126,7 @@ class PlanWriter:
         """Write the starts of every sample; return the number of rows and of Gram entries of a unit."""
         counts: tuple[Count, Count] = (lambda num_steps: num_steps + 1, lambda num_steps: num_packed(num_steps + 1))
         most = [max(int(stop.max()) for _, stop in self._placed(count, per_unit)) for count in counts]
-        rows_per_unit, gram_per_unit = most
-        inner = layout.ROWS_PER_INNER_CHUNK
-        if rows_per_unit > inner:
-            rows_per_unit = -(-rows_per_unit // inner) * inner
+        rows_per_unit, gram_per_unit = _in_whole_chunks(most[0], layout.ROWS_PER_INNER_CHUNK), most[1]
         placed = zip(*(self._placed(count, per_unit) for count in counts), strict=True)
         start = 0
         for (segment_start, _), (gram_start, _) in placed:
@@ -136,17 +137,7 @@ class PlanWriter:
         return rows_per_unit, gram_per_unit
 
     def _placed(self, count: Count, per_unit: int) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield where each sample's entries begin and end in its unit, by chunk; a unit may span several chunks."""
-        num_before = num_before_unit = position = 0
-        for num_steps in self._num_steps:
-            counts = count(num_steps.astype(np.int64))
-            before = num_before + np.cumsum(counts) - counts
-            opens_unit = np.arange(position, position + len(counts)) % per_unit == 0
-            # The sums only grow, so the sum at the latest start of a unit is the largest.
-            before_unit = np.maximum.accumulate(np.where(opens_unit, before, num_before_unit))
-            yield before - before_unit, before - before_unit + counts
-            num_before, num_before_unit = int(before[-1] + counts[-1]), int(before_unit[-1])
-            position += len(counts)
+        return _placed((count(num_steps.astype(np.int64)) for num_steps in self._num_steps), per_unit)
 
     def _flush_samples(self) -> None:
         if not self._samples:
@@ -154,14 +145,18 @@ class PlanWriter:
         block, self._samples = self._samples, []
         num_steps = np.array([sample.num_steps for sample in block], dtype=np.int32)
         self._num_steps.append(num_steps.astype(np.min_scalar_type(int(num_steps.max()))))
-        digests = np.frombuffer(b"".join(sample.digest for sample in block), dtype=np.uint8)
+        # One row more for an end of turn.
+        self._num_tokens.append(np.array([sample.num_bytes + 1 for sample in block], dtype=np.uint32))
         columns: dict[str, Array] = {
             f"sample_{name}": np.array([getattr(sample, name) for sample in block], self._specs[f"sample_{name}"].dtype)
-            for name in ("row", "file", "offset", "length", "flags")
+            for name in ("row", "file", "offset", "length", "flags", "num_characters")
         }
+        for name in ("digest", "question"):
+            digests = np.frombuffer(b"".join(getattr(sample, name) for sample in block), dtype=np.uint8)
+            columns[f"sample_{name}"] = digests.reshape(len(block), 16)
         for name in TEXT_FLAGS:
             self._flagged[name] += int(np.count_nonzero(columns["sample_flags"] & text_mask(name)))
-        columns |= {"sample_num_steps": num_steps, "sample_digest": digests.reshape(len(block), 16)}
+        columns["sample_num_steps"] = num_steps
         self._write(self._num_written, columns | {"sample_id": text_array([sample.sample_id for sample in block])})
         self._num_written += len(block)
 
@@ -181,6 +176,25 @@ class PlanWriter:
             update_digest(self._hashes[name], values)
         chunks = self._encoder.encode({name: (start, values) for name, values in columns.items()})
         self._backend.write_all({f"{SAMPLES_GROUP}/{key}": value for key, value in chunks.items()})
+
+
+def _placed(by_chunk: Iterable[IntArray], per_unit: int) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield where each sample's entries begin and end in its unit, by chunk; a unit may span several chunks."""
+    num_before = num_before_unit = position = 0
+    for each in by_chunk:
+        counts = each.astype(np.int64)
+        before = num_before + np.cumsum(counts) - counts
+        opens_unit = np.arange(position, position + len(counts)) % per_unit == 0
+        # The sums only grow, so the sum at the latest start of a unit is the largest.
+        before_unit = np.maximum.accumulate(np.where(opens_unit, before, num_before_unit))
+        yield before - before_unit, before - before_unit + counts
+        num_before, num_before_unit = int(before[-1] + counts[-1]), int(before_unit[-1])
+        position += len(counts)
+
+
+def _in_whole_chunks(num_rows: int, inner: int) -> int:
+    """Return a number of rows as a multiple of the rows of an inner chunk, unless one chunk holds them all."""
+    return num_rows if num_rows <= inner else -(-num_rows // inner) * inner
 
 
 # ---------------------------------------------------------------- a plan that replaces another

@@ -5,13 +5,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
 from grace_store.base.arrays import Array, Int32Array, IntArray
 from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import ChunkDigest, Commit, Completion, SampleSetAside, Sharing, SharingDocument, Signal
-from grace_store.base.states import STATE_CODES, STATE_DONE, SampleSignals, UnitOutcome, UnitSignals
+from grace_store.base.states import STATE_CODES, STATE_DONE, UnitOutcome, UnitSignals
 from grace_store.base.text import counted
 from grace_store.store import layout
 from grace_store.store.array_group import ArrayEncoder
@@ -93,17 +94,16 @@ class UnitWriter:
         self._plan = view.store.plan
         self.confirm = lease.confirm if lease else lambda: None
         self._encoder = ArrayEncoder(view.arrays)
+        self._dtypes = {array.name: np.dtype(array.dtype) for array in view.arrays}
 
     def write(self, unit: int, signals: UnitOutcome, spans: Int32Array) -> Commit:
         """Write all chunks of a unit durably, then its commit. spans is (rows, 2); vectors per sample do not use it."""
         start, stop = self._plan.unit_range(unit)
-        if isinstance(signals, SampleSignals):
-            columns = self._columns(unit, signals, "sample", stop - start)
-            regions = {name: (start, values) for name, values in columns.items()}
-        else:
-            assert isinstance(signals, UnitSignals)
+        samples = self._columns(unit, signals, "sample", stop - start)
+        regions = {name: (start, values) for name, values in samples.items()}
+        if isinstance(signals, UnitSignals):
             num_segments = self._view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
-            regions = self._segment_regions(unit, signals, spans, num_segments)
+            regions |= self._segment_regions(unit, signals, spans, num_segments)
         state = np.full(stop - start, STATE_DONE, dtype=np.uint8)
         for position, why in signals.set_aside.items():
             state[position] = STATE_CODES[why.reason]
@@ -135,25 +135,35 @@ class UnitWriter:
         self, unit: int, signals: UnitSignals, spans: Int32Array, num_segments: IntArray
     ) -> dict[str, tuple[int, Array]]:
         """Return the start along the first dimension, and the values, of each array of a unit's segments."""
-        rows = self._plan.rows_per_unit
+        rows, entries, token_rows = self._plan.rows_per_unit, self._plan.gram_per_unit, self._plan.tokens_per_unit
         segments = self._columns(unit, signals, "segment", int(num_segments.sum()), segment_span=spans)
+        tokens = self._columns(unit, signals, "token", int(signals.sample_num_token_rows.sum()))
         gram = packed_grams(signals.segment_vector, num_segments)
         return {
             **{name: (unit * rows, _padded(values, rows)) for name, values in segments.items()},
-            "sample_gram": (unit * self._plan.gram_per_unit, _padded(gram, self._plan.gram_per_unit)),
+            **{name: (unit * token_rows, _padded(values, token_rows)) for name, values in tokens.items()},
+            "sample_gram": (unit * entries, _padded(gram, entries)),
         }
 
     def _columns(self, unit: int, signals: UnitOutcome, of: str, num_rows: int, **more: Array) -> dict[str, Array]:
-        """Return the stored arrays of a unit's segments or samples; raise ValueError for values outside the format."""
-        names = [each.name for each in fields(signals) if each.name.startswith(f"{of}_")]
-        columns = {name: getattr(signals, name) for name in names} | more
+        """Return the stored arrays of a unit's parts of a kind; raise ValueError for values outside the format."""
+        names = [each.name for each in fields(signals) if each.name.startswith(f"{of}_") and each.name in self._dtypes]
+        columns = {name: _in_range(getattr(signals, name), self._dtypes[name]) for name in names} | more
         for name, values in columns.items():
             if len(values) != num_rows:
                 raise ValueError(f"unit {unit} has {num_rows} {of}s, {name} has {len(values)} rows")
-        if not np.isfinite(columns[f"{of}_vector"]).all():
+        if of != self._view.vectors_of:
+            return columns
+        vectors = getattr(signals, f"{of}_vector")
+        if not np.isfinite(vectors).all():
             raise ValueError(f"unit {unit} has vectors that are not finite")
-        columns[f"{of}_vector"], scale = self._view.storage.encode(columns[f"{of}_vector"])
+        columns[f"{of}_vector"], scale = self._view.storage.encode(vectors)
         return columns if scale is None else columns | {f"{of}_scale": scale}
+
+
+def _in_range(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return values for an array of a type; numbers above the range of a small whole number are its largest."""
+    return np.minimum(values, np.iinfo(dtype).max).astype(dtype) if dtype == np.uint16 else values
 
 
 def digest_of(value: bytes) -> ChunkDigest:

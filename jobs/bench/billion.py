@@ -154,6 +154,7 @@ class Layout:
             num_units=self.num_units,
             rows_per_unit=per_unit * (given.num_steps + 1),
             gram_per_unit=per_unit * int(num_packed(np.array(given.num_steps + 1))),
+            tokens_per_unit=per_unit * given.response_tokens,
             samples_sha256="",
             flagged={},
             created_by="",

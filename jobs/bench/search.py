@@ -61,15 +61,8 @@ def make_vectors(location: Path, num_samples: int, size: int) -> None:
     for unit in range(store.plan.num_units):
         answers = _answers(view, unit, centres)
         num_rows = 2 * len(answers)
-        ones = np.ones(num_rows, dtype=np.float32)
-        signals = UnitSignals(
-            segment_vector=np.repeat(answers, 2, axis=0),
-            segment_num_tokens=np.ones(num_rows, dtype=np.int32),
-            segment_loss=ones,
-            segment_entropy=ones,
-            segment_hit_rate=ones,
-            num_tokens=num_rows,
-        )
+        vectors, num_tokens = np.repeat(answers, 2, axis=0), np.ones(num_rows, dtype=np.int32)
+        signals = UnitSignals.of_vectors(vectors, num_tokens, len(answers), num_tokens=num_rows)
         first = np.arange(num_rows, dtype=np.int32) % 2 * 80
         writer.write(unit, signals, np.stack([first, first + 80], axis=1))
     complete_signal(view)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity, Storage
-from grace_store.base.states import UnitSignals
+from grace_store.base.states import STATISTICS, UnitSignals
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.storages import packed_grams, stored_form
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
@@ -72,14 +72,10 @@ def new_signal(place: Path, num_samples: int, storage: Storage) -> SignalView:
 def unit_of_samples(start: int, stop: int) -> tuple[UnitSignals, npt.NDArray[np.int32]]:
     """Return what an extractor would make of samples start..stop, and their segments' spans."""
     rng, rows = np.random.default_rng((8, start)), (stop - start) * NUM_SEGMENTS
-    signals = UnitSignals(
-        segment_vector=np.concatenate([_sample_vectors(sample) for sample in range(start, stop)]),
-        segment_num_tokens=rng.integers(5, 60, rows, dtype=np.int32),
-        segment_loss=rng.random(rows, dtype=np.float32),
-        segment_entropy=rng.random(rows, dtype=np.float32),
-        segment_hit_rate=rng.random(rows, dtype=np.float32),
-        num_tokens=rows,
-    )
+    vectors = np.concatenate([_sample_vectors(sample) for sample in range(start, stop)])
+    num_tokens = rng.integers(5, 60, rows, dtype=np.int32)
+    statistics = {f"segment_{name}": rng.random(rows, dtype=np.float32) for name in STATISTICS}
+    signals = UnitSignals.of_vectors(vectors, num_tokens, stop - start, **statistics, num_tokens=rows)
     first = np.tile(np.arange(NUM_SEGMENTS, dtype=np.int32) * 80, stop - start)
     return signals, np.stack([first, first + 80], axis=1)
 

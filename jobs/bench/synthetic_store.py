@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from grace_store.base.metadata import Commit, DataFile, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity
-from grace_store.base.states import UnitSignals
+from grace_store.base.states import STATISTICS, UnitSignals
 from grace_store.run.scan import RECORDS_PER_BLOCK, SeenIds
 from grace_store.store.backend import chunk_key, commit_key, open_backend
 from grace_store.store.digested_json import seal, to_bytes
@@ -28,6 +28,7 @@ from grace_store.store.unit_writer import UnitWriter, complete_signal, create_si
 
 VECTOR_SIZE = 2
 RECORD_BYTES = 800
+TRACES_PER_QUESTION = 8
 
 
 def make_store(
@@ -55,8 +56,9 @@ def make_plan(location: Path, num_samples: int, *, min_steps: int = 9, max_steps
         ids = [f"synthetic-{row}" for row in rows]
         assert not seen.add(ids).any()
         for row, name, steps in zip(rows, ids, rng.integers(min_steps, max_steps + 1, len(rows)).tolist(), strict=True):
-            digest = row.to_bytes(16, "big")
-            writer.add(PlannedSample(name, row, 0, row * RECORD_BYTES, RECORD_BYTES, digest, steps))
+            digest, question = row.to_bytes(16, "big"), (row // TRACES_PER_QUESTION).to_bytes(16, "little")
+            place = row, 0, row * RECORD_BYTES, RECORD_BYTES
+            writer.add(PlannedSample(name, *place, digest, steps, 0, question, RECORD_BYTES, RECORD_BYTES))
     file = DataFile(
         path="synthetic.jsonl",
         kind="jsonl",
@@ -110,14 +112,10 @@ def _unit(view: SignalView, unit: int, seed: tuple[int, int]) -> tuple[UnitSigna
     rng = np.random.default_rng((*seed, unit))
     shared = np.repeat(rng.standard_normal((stop - start, VECTOR_SIZE)), num_segments, axis=0)
     first = (np.arange(num_rows) - np.repeat(np.cumsum(num_segments) - num_segments, num_segments)) * 80
-    signals = UnitSignals(
-        segment_vector=(shared + rng.standard_normal((num_rows, VECTOR_SIZE))).astype(np.float32),
-        segment_num_tokens=rng.integers(5, 60, num_rows, dtype=np.int32),
-        segment_loss=rng.random(num_rows, dtype=np.float32),
-        segment_entropy=rng.random(num_rows, dtype=np.float32),
-        segment_hit_rate=rng.random(num_rows, dtype=np.float32),
-        num_tokens=num_rows,
-    )
+    vectors = (shared + rng.standard_normal((num_rows, VECTOR_SIZE))).astype(np.float32)
+    num_tokens = rng.integers(5, 60, num_rows, dtype=np.int32)
+    statistics = {f"segment_{name}": rng.random(num_rows, dtype=np.float32) for name in STATISTICS}
+    signals = UnitSignals.of_vectors(vectors, num_tokens, stop - start, **statistics, num_tokens=num_rows)
     return signals, np.stack([first, first + 80], axis=1).astype(np.int32)
 
 

@@ -22,6 +22,7 @@ from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.adapters import ADAPTER, Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
+from grace_store.model.token_numbers import segment_statistics
 from grace_store.model.unit_extractor import PendingSegments, UnitExtractor, UnitInFlight
 
 
@@ -38,8 +39,10 @@ class PendingSamples(UnitInFlight[SegmentMeans, SampleSignals]):
         )
         for batch, made in self.results:
             assert made.norm is not None
-            for row, member in enumerate(batch.members):
-                vector, loss, norm = made.vector[row].numpy(), float(made.statistics[row, 0]), float(made.norm[row])
+            counts = [self.prepared.tokens[member].num_response_tokens for member in batch.members]
+            losses = segment_statistics(made.numbers.numpy(), np.array(counts))["loss"].tolist()
+            for row, (member, loss) in enumerate(zip(batch.members, losses, strict=True)):
+                vector, norm = made.vector[row].numpy(), float(made.norm[row])
                 if not (np.isfinite(vector).all() and np.isfinite([loss, norm]).all()):
                     signals.set_aside[member] = SetAside(
                         Reason.NOT_FINITE, "the sample's gradient or loss is not finite"
@@ -47,7 +50,7 @@ class PendingSamples(UnitInFlight[SegmentMeans, SampleSignals]):
                     continue
                 signals.sample_vector[member] = vector
                 signals.sample_norm[member] = norm
-                signals.sample_num_tokens[member] = self.prepared.tokens[member].tokens_per_segment().sum()
+                signals.sample_num_tokens[member] = counts[row]
                 signals.sample_loss[member] = loss
         return signals
 
@@ -100,7 +103,7 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentMeans:
         per, counts = self._gradient.per, by_sample.row_tokens(batch, self._gradient.per)
         with _same_every_time(self._device):
-            statistics, found = self._source(batch, self.inputs_on_device(batch, image_inputs), per)
+            numbers, found = self._source(batch, self.inputs_on_device(batch, image_inputs), per)
             out = torch.zeros((len(counts), self.vector_size), device=self._device)
             self._under_way = out
             for rows, gradients in found:
@@ -108,7 +111,7 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
                 means = {name: gradient.div_(tokens) for name, gradient in gradients.items()}
                 self._projected.add(out, by_sample.on_device(rows, out, torch.int64), means)
         self._under_way = None
-        made = SegmentMeans(out, by_sample.row_statistics(batch, statistics, per), out.new_zeros(len(out)))
+        made = SegmentMeans(out, numbers, out.new_zeros(len(out)))
         self._finished.append(made)
         return made
 
@@ -129,7 +132,7 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
             if self._gradient.normalise:
                 rows.vector.div_(torch.where(norm > 0, norm, 1.0).unsqueeze(1))
             rows.vector, rows.norm = devices.to_host(rows.vector), devices.to_host(norm.float())
-            rows.statistics = devices.to_host(rows.statistics)
+            rows.numbers = devices.to_host(rows.numbers)
         self._finished = []
 
     def _forget(self) -> None:

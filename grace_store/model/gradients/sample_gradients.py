@@ -23,7 +23,7 @@ from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.settings import Per
 from grace_store.model import devices
 from grace_store.model.backbone import response_states
-from grace_store.model.closed_form import OutputHead, alone, averaging_matrix, residual_of
+from grace_store.model.closed_form import OutputHead, alone, residual_of
 from grace_store.model.inputs.collate import Batch, collate
 from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.load.adapters import ADAPTER
@@ -36,7 +36,7 @@ tokens: (rows, elements) float32 on the device."""
 
 
 GradientSource = Callable[[Batch, dict[str, Tensor], Per], tuple[Tensor, Iterator[GradientRows]]]
-"""A function that returns each token's (loss, entropy, hit) and the gradients of the rows of a batch. The caller must
+"""A function that returns each token's numbers and the gradients of the rows of a batch. The caller must
 take the gradients before the next batch runs."""
 
 
@@ -63,7 +63,7 @@ def recorded_gradients(
     except BaseException:
         recorder.stop()
         raise
-    return each.statistics, _recorded_rows(recorder, batch, hidden, each.vector.to(hidden.dtype), per)
+    return each.numbers, _recorded_rows(recorder, batch, hidden, each.vector.to(hidden.dtype), per)
 
 
 def _recorded_rows(
@@ -98,8 +98,8 @@ def plain_gradients(
         losses = nn.functional.cross_entropy(chosen, target, reduction="none")
     # A masked logit is minus infinity. Its product with a probability of 0 would make the entropy NaN.
     finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
-    _, statistics, _ = residual_of(finite, target, torch.empty_like(finite))
-    return statistics, _plain_rows(parameters, batch, losses, per)
+    _, numbers, _ = residual_of(finite, target, torch.empty_like(finite))
+    return numbers, _plain_rows(parameters, batch, losses, per)
 
 
 def _plain_rows(parameters: dict[str, nn.Parameter], batch: Batch, losses: Tensor, per: Per) -> Iterator[GradientRows]:
@@ -158,17 +158,6 @@ def _is_exact(
             _LOG.info("gradients one sample at a time: recorded gradients differ from autograd's")
             return False
     return True
-
-
-def row_statistics(batch: Batch, statistics: Tensor, per: Per) -> Tensor:
-    """Return the means of the tokens' statistics over each sample or segment: (rows, 3)."""
-    device = statistics.device
-    if per == "segment":
-        segment, weight = devices.to_device(batch.segment, device), devices.to_device(batch.weight, device)
-        return averaging_matrix(segment, weight, 0, int(batch.host_segment[-1]) + 1) @ statistics
-    sample, counts = _sample_of_tokens(batch), row_tokens(batch, "sample")
-    weight = on_device(1.0 / counts[sample], statistics)
-    return averaging_matrix(on_device(sample, statistics, torch.int64), weight, 0, len(counts)) @ statistics
 
 
 def row_tokens(batch: Batch, per: Per) -> IntArray:

@@ -172,7 +172,7 @@ def _inputs(
 
 def _predecessors(samples: Sequence[TokenizedSample], starts: IntArray) -> IntArray:
     places = zip(starts.tolist(), samples, strict=False)
-    return np.concatenate([start + _response_places(sample) - 1 for start, sample in places])
+    return np.concatenate([start + sample.response_places - 1 for start, sample in places])
 
 
 def _responses(samples: Sequence[TokenizedSample], device: torch.device) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _responses(samples: Sequence[TokenizedSample], device: torch.device) -> dict
     target, segment, weight = [], [], []
     first_segment = 0
     for sample in samples:
-        position = _response_places(sample)
+        position = sample.response_places
         target.append(sample.ids[position])
         segment.append(sample.segment[position] + first_segment)
         weight.append(1.0 / sample.tokens_per_segment()[sample.segment[position]])
@@ -193,13 +193,6 @@ def _responses(samples: Sequence[TokenizedSample], device: torch.device) -> dict
         "host_segment": host_segment,
         "num_segments": tuple(sample.num_segments for sample in samples),
     }
-
-
-def _response_places(sample: TokenizedSample) -> IntArray:
-    """Return the indices of a sample's response tokens, in the order of their segments."""
-    # Segments follow each other in the text, but the token for an end of turn may come late. So sort by segment.
-    position = np.flatnonzero(sample.segment >= 0)
-    return position[np.argsort(sample.segment[position], kind="stable")]
 
 
 def _tensor(array: IntArray | Float32Array, device: torch.device) -> Tensor:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,8 @@ from grace_store.data.sample import ImageRef, Sample
 from grace_store.model.inputs.bounded_template import BoundedTemplate
 
 NO_SEGMENT = -1
+MAX_CHARACTERS = 2**16 - 1
+"""Largest number of characters that the token table can give a token."""
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 _TODAY = datetime(2024, 7, 26)
 """The date for templates: vectors must not depend on the day of the extraction."""
@@ -33,6 +35,8 @@ class RenderedSample:
 
     text: str
     bounds: tuple[int, ...]
+    trimmed: tuple[int, int] = (0, 0)
+    """Numbers of characters that the template left out at the start and at the end of the response."""
 
 
 def resolve_rendering(requested: Rendering | None, tokenizer: Any) -> Rendering:
@@ -161,7 +165,7 @@ class Renderer:
         kept, start = found
         trimmed = sample.response.index(kept)
         bounds = (min(max(bound - trimmed, 0), len(kept)) + start for bound in sample.bounds)
-        return RenderedSample(whole, tuple(bounds))
+        return RenderedSample(whole, tuple(bounds), (trimmed, len(sample.response) - len(kept) - trimmed))
 
 
 def _joined(prompt: str, sample: Sample, suffix: str) -> RenderedSample:
@@ -203,6 +207,8 @@ class TokenizedSample:
     num_segments: int
     token_inputs: dict[str, IntArray] = field(default_factory=dict)
     """Further arguments of the model with one value per token, by name."""
+    num_characters: IntArray | None = None
+    """Characters of the response from each response token to the next; None if the token table cannot hold them."""
 
     @property
     def num_tokens(self) -> int:
@@ -212,6 +218,17 @@ class TokenizedSample:
     def num_prompt_tokens(self) -> int:
         """Number of tokens before the token that predicts the first token of a segment."""
         return max(0, int(np.argmax(self.segment >= 0)) - 1)
+
+    @property
+    def num_response_tokens(self) -> int:
+        return int(np.count_nonzero(self.segment >= 0))
+
+    @property
+    def response_places(self) -> IntArray:
+        """Indices of the response tokens, in the order of their segments."""
+        # Segments follow each other in the text, but the token for an end of turn may come late. So sort by segment.
+        position = np.flatnonzero(self.segment >= 0)
+        return position[np.argsort(self.segment[position], kind="stable")]
 
     def tokens_per_segment(self) -> IntArray:
         return np.bincount(self.segment[self.segment >= 0], minlength=self.num_segments)
@@ -281,7 +298,23 @@ class SampleTokenizer:
         if len(empty):
             name = "the answer" if empty[0] == made.num_segments - 1 else f"step {empty[0] + 1}"
             return Unusable(Reason.SEGMENT_WITHOUT_TOKEN, f"{name} has no token of its own")
-        return made
+        return replace(made, num_characters=characters_of_tokens(sample, span[made.response_places, 0]))
+
+
+def characters_of_tokens(sample: RenderedSample, start: IntArray) -> IntArray | None:
+    """Return the number of characters of the response from each token to the next, from the tokens' first characters.
+
+    The first token also has the characters before it, the last one those to the end. None if the response has more
+    tokens than UTF-8 bytes and an end of turn (the plan reserves as many rows), or a token has too many characters.
+    """
+    first, last = sample.bounds[0], sample.bounds[-1]
+    if len(start) > len(sample.text[first:last].encode()) + 1:
+        return None
+    length = last - first + sum(sample.trimmed)
+    inside = np.where(start < last, start.clip(first) - first + sample.trimmed[0], length)
+    inside[:1] = 0
+    counts = np.diff(np.maximum.accumulate(inside), append=length)
+    return None if counts.max() > MAX_CHARACTERS else counts
 
 
 def place_of_tokens(text: str, start: IntArray, stop: IntArray) -> IntArray:

@@ -115,7 +115,8 @@ class VisionReader:
                 Reason.TOO_LONG,
                 f"the sample has {len(ids)} tokens with its images, at most {self._max_length} are allowed",
             )
-        expanded = TokenizedSample(ids, _counted_from_the_end(tokens, ids), tokens.num_segments, token_inputs)
+        segment = _counted_from_the_end(tokens, ids)
+        expanded = TokenizedSample(ids, segment, tokens.num_segments, token_inputs, tokens.num_characters)
         digests = tuple(sha256 for _, sha256 in pictures)
         again = partial(self._again, refs, rendered.text, digests)
         # The form of an image may depend on the other images of its sample, so it is part of the key.

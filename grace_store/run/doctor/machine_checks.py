@@ -162,14 +162,7 @@ def _read_back(store: Store, storage: Storage) -> str:
     )
     spec = ExtractSpec(model=model, rendering="plain", storage=storage)
     view = create_signal(store, Signal(name=storage, spec=spec, plan_sha256=store.plan.digest()))
-    ones = np.ones(num_rows, np.float32)
-    signals = UnitSignals(
-        segment_vector=vectors,
-        segment_num_tokens=ones.astype(np.int32),
-        segment_loss=ones,
-        segment_entropy=ones,
-        segment_hit_rate=ones,
-    )
+    signals = UnitSignals.of_vectors(vectors, np.ones(num_rows, np.int32), 1)
     spans = np.array([[row, row + 1] for row in range(num_rows)], np.int32)
     UnitWriter(view).write(0, signals, spans)
     complete_signal(view)
