@@ -142,7 +142,7 @@ def _trace_documents(traces: TraceData, table: ScoreTable, subsets: list[str], s
             "notes": traces.notes,
             # The step score with the full colour: only 2 % of the step scores are further from 0.
             "scale": max(0.05, float(np.round(np.quantile(scores, 0.98), 2))) if len(scores) else 1.0,
-            "signal": next(iter(table.note.signals)),
+            "signal": table.note.signal,
         },
         "trace-index": traces.index,
     }

@@ -39,7 +39,7 @@ def similarity_section(
     """Return the part on duplicates and coverage, and the neighbours and the duplicate group of each shown sample."""
     section = Section("similarity", "Similarity", "Similar traces, and the share of the pool that a subset covers.")
     row = table.row[place]
-    pool = Pool(given.store, next(iter(table.note.signals)), partial=given.request.partial, data=given.request.data)
+    pool = Pool(given.store, table.note.signal, partial=given.request.partial, data=given.request.data)
     described = describe_samples(pool, samples=given.store.positions_of(row))
     group = _duplicates(section, given, pool, table, row, listener)
     _coverage(section, given, table)
@@ -130,6 +130,6 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
         return
     from grace_store.study.diversity import diversity
 
-    ratio, signal = () if request.subsets else (request.ratio,), next(iter(table.note.signals))
+    ratio, signal = () if request.subsets else (request.ratio,), table.note.signal
     pool = Pool(given.store, signal, given.kept, partial=request.partial)
     add_finding(section, diversity(pool, request.subsets, scores=table, ratio=ratio))

@@ -178,7 +178,7 @@ def _texts(
         yield from ((None, None) for _ in range(len(shown)))
         return
     with dataset:
-        view = store.signal(next(iter(shown.note.signals)))
+        view = store.signal(shown.note.signal)
         loader = UnitLoader(store, dataset)
         pictures: Thumbnails | None = None
         for start in range(0, len(positions), READ_AT_ONCE):

@@ -270,6 +270,8 @@ class SignalReader:
         stop, units = self._stop(start), self.units(start)
         num_steps = self.store.column("sample_num_steps", start, stop)
         row = self.store.column("sample_row", start, stop)
+        if not self.views:
+            return self._planned(start, row, num_steps)
         unit_of = np.arange(start, stop) // self.store.plan.samples_per_unit
         asked = None if self.wanted is None else set(unit_of[self.wanted[start:stop]].tolist())
         found = []
@@ -277,6 +279,18 @@ class SignalReader:
             mine = [unit for unit in units if unit in committed and (asked is None or unit in asked)]
             found.append(self._samples(view, mine, num_steps[np.isin(unit_of, mine)]))
         return _merged(found, start, row, num_steps, is_whole=self.views[0].per_sample)
+
+    def _planned(self, start: int, row: Array, num_steps: Array) -> SampleBlock:
+        """Return a block of planned samples, for a reader without signals; their tokens are unknown, and count as 0."""
+        kept = np.arange(len(row)) if self.wanted is None else np.flatnonzero(self.wanted[start : start + len(row)])
+        steps, none = num_steps[kept].astype(np.int64), np.zeros(0, np.int32)
+        sample, rows = Positions(start + kept), Rows(row[kept].astype(np.int64))
+        return SampleBlock(sample, rows, steps, np.zeros_like(steps), none, (), ())
+
+    def num_characters(self, block: SampleBlock) -> Array:
+        """Return the characters of the responses of a block's samples."""
+        start = self._start_of(block)
+        return self.store.column("sample_num_characters", start, self._stop(start))[block.sample - start]
 
     def ids(self, block: SampleBlock) -> Array:
         """Return the ids of a block's samples."""

@@ -111,7 +111,8 @@ class ScoresNote(StoreNote):
         SerializeAsAny[MethodSpec],
         BeforeValidator(lambda given: parse_spec(given) if isinstance(given, dict) else given),
     ]
-    signals: dict[str, ScoredSignal] = Field(min_length=1)
+    signals: dict[str, ScoredSignal]
+    """Signals that were scored; none for measures that the plan knows."""
     custom_history: CustomHistory | None = None
     scales: tuple[tuple[Number, Number], ...] | None = None
     """Mean and standard deviation of each measure over the pool, if several measures were standardised."""
@@ -130,8 +131,17 @@ class ScoresNote(StoreNote):
     subtask_cosine: tuple[tuple[float, ...], ...] | None = None
     thresholds: tuple[Number, ...] | None = None
 
+    @property
+    def signal(self) -> str:
+        """The first signal that was scored."""
+        if not self.signals:
+            raise SettingError(f"the scores by {self.spec.title} come from the plan alone: name a signal with --signal")
+        return next(iter(self.signals))
+
     @model_validator(mode="after")
     def _influence_is_whole(self) -> Self:
+        if not self.signals and self.spec.reads_model:
+            raise SettingError(f"signals is empty, but {self.spec.title} cannot be scored without one")
         if not isinstance(self.spec, InfluenceSpec):
             return self
         wanted = ("checkpoints", "weights_from", "targets", "influence_of")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
-from grace_store.values.measures import MEASURES, Spread, combine_measures, scores_by
+from grace_store.values.measures import MEASURES, Responses, Spread, combine_measures, scores_by
 from grace_store.values.methods.grace import RaggedScores, combine_scores
 from grace_store.values.methods.method import METHODS, InfluenceSpec, MethodSpec, ScoreSpec
 from grace_store.values.within_groups import Within
@@ -235,7 +235,9 @@ def _score_blocks(
     pool: Pool, spec: ScoreSpec, history: History | None, group: IntArray | None, listener: Listener
 ) -> Scoring:
     """Return a scoring by measures of segments or of whole responses."""
-    weights = pool.weights
+    # What the plan knows needs no signal.
+    is_planned = not spec.reads_model and not pool.signals and not pool.store.signal_names
+    weights = SignalWeights({}) if is_planned else pool.weights
     # Some measures also work on whole responses, of signals with one vector per sample.
     of_responses = all(set(MEASURES[name].reads) <= {"loss", "plan"} for name in spec.names)
     reads = (*arrays_of(spec), *(("responses",) if of_responses else ()))
@@ -261,7 +263,8 @@ def _score_blocks(
         alignments = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
 
     def scores(block: SampleBlock) -> list[RaggedScores]:
-        return measure_block(block, spec, weights, history, alignments)
+        more = {"num_characters": reader.num_characters(block)} if "characters" in spec.names else {}
+        return measure_block(block, spec, weights, alignments, history=history, **more)
 
     scales = None
     if len(spec.measure) > 1:
@@ -283,13 +286,13 @@ def _block_rows(
     spec = cast(ScoreSpec, note.spec)
     first, *others = measured
     value, flags, steps = first.value, first.flags, None
+    is_whole = not reader.views or reader.views[0].per_sample
     if note.scales is not None:
         value = combine_measures([each.value for each in measured], note.scales, spec)
         flags = reduce(np.bitwise_or, (each.flags for each in others), flags)
-    elif spec.has_steps and not reader.views[0].per_sample:
+    elif spec.has_steps and not is_whole:
         columns = (first.step_score, first.answer_alignment, first.history_alignment)
         steps = columns if spec.reads_grams else columns[:1]
-    is_whole = reader.views[0].per_sample
     step_tokens = None if is_whole else block.segment_tokens[is_step(block.num_steps)]
     return ScoreRows.of(reader, block, value, flags, steps=steps, step_tokens=step_tokens)
 
@@ -298,19 +301,27 @@ def measure_block(
     block: SampleBlock,
     spec: ScoreSpec,
     weights: SignalWeights,
-    history: History | None = None,
     others: Sequence[GroupAlignment] | None = None,
+    **outside: Any,
 ) -> list[RaggedScores]:
     """Return the scores of a block's samples by each measure, combined over all signals of the block.
 
-    others has, for each signal, the cosines of steps with other traces' answers.
+    others has, for each signal, the cosines of steps with other traces' answers; outside, fields of Responses that
+    do not come from a signal.
     """
+    if not block.signals:
+        samples = Responses(spec=spec, row=block.row, num_steps=block.num_steps, num_tokens=block.num_tokens, **outside)
+        return [scores_by(measure, samples) for measure in spec.measures]
     parts: list[list[RaggedScores]] = []
     alignments: Sequence[GroupAlignment | None] = others or [None] * len(block.signals)
     for found, place, other in zip(block.signals, block.places, alignments, strict=True):
         cosine = None if other is None else other.of(found.sample)
         row = block.row if place is None else block.row[place]
-        samples = found.responses(spec, row, history=history, target_cosine=cosine)
+        mine = {
+            name: each[place] if place is not None and name == "num_characters" else each
+            for name, each in outside.items()
+        }
+        samples = found.responses(spec, row, target_cosine=cosine, **mine)
         parts.append([scores_by(measure, samples) for measure in spec.measures])
         if other is not None:
             for each in parts[-1]:

@@ -66,7 +66,7 @@ COLUMNS = {
     "flags": pa.list_(pa.string()),
 }
 """Columns of every table."""
-NEVER_NULL = ("sample_id", "row", "num_steps", "num_tokens", "flags", "influence", "group")
+NEVER_NULL = ("sample_id", "row", "num_steps", "flags", "influence", "group")
 """Columns without nulls, in the tables that have these columns."""
 STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
@@ -95,8 +95,8 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     @property
     def num_tokens(self) -> IntArray:
-        """Tokens in every sample's response."""
-        return self._ints("num_tokens")
+        """Tokens in every sample's response; 0 where only the plan was scored, which knows no tokens."""
+        return np.asarray(numpy_numbers(self.table["num_tokens"].fill_null(0)), dtype=np.int64)
 
     @property
     def sample_id(self) -> list[str]:
@@ -106,6 +106,8 @@ class ScoreTable(NotedTable[ScoresNote]):
     @property
     def lengths(self) -> dict[Length, FloatArray]:
         """The lengths of samples: all three, or two if the tokens of steps are not known."""
+        if self.table["num_tokens"].null_count:
+            return {"num_steps": self.num_steps.astype(np.float64)}
         if self.table["step_num_tokens"].null_count:
             return lengths_of(self.num_steps, self.num_tokens, None)
         totals = sum_by_sample(self.num_steps, self.flat("step_num_tokens"))
@@ -331,7 +333,7 @@ class ScoreRows:
             "sample_id": arrow_texts(self.sample_id.tolist()),
             "row": arrow_numbers(self.row, pa.int64()),
             "num_steps": arrow_numbers(self.num_steps, pa.int32()),
-            "num_tokens": arrow_numbers(self.num_tokens, pa.int64()),
+            "num_tokens": arrow_numbers(self.num_tokens, pa.int64(), self.num_tokens == 0),
             "value": arrow_floats(self.value, pa.float64()),
             "flags": flag_lists(self.all_flags),
         }
@@ -388,7 +390,7 @@ def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> Sc
     if nulls := [name for name in NEVER_NULL if name in table.column_names and table[name].null_count]:
         raise not_made_by(path, "score", f"{nulls[0]} is empty in some rows")
     for name in ("row", "num_steps", "num_tokens"):
-        if len(table) and pc.min(table[name]).as_py() < 0:
+        if (pc.min(table[name]).as_py() or 0) < 0:
             raise not_made_by(path, "score", f"{name} is negative in some rows")
     lengths = dict.fromkeys(STEP_COLUMNS, (table["num_steps"], "step"))
     lengths["influence"] = (len(note.influence_of or ()), "name in influence_of")

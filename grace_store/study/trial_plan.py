@@ -88,7 +88,7 @@ def open_subsets_store(
         return Store.open(moved), None
     noted, note = next(iter(notes.items()))
     store = open_made_from(note.scores, moved, f"subset {noted}", "STORE")
-    name = next(iter(note.scores.signals))
+    name = next(iter(note.scores.signals), None)
     return store, store.signal(name) if name in store.signal_names else None
 
 

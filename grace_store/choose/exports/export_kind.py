@@ -131,7 +131,7 @@ class ChosenRecords:
     @property
     def image_folder(self) -> str:
         """The folder that relative image paths start from."""
-        view = self.store.signal(next(iter(self.subset.scores.note.signals)))
+        view = self.store.signal(self.subset.scores.note.signal)
         return image_folder(self._images, view, self.dataset)
 
     def raw(self, *, one_line: bool) -> Iterator[bytes]:
