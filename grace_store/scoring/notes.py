@@ -7,11 +7,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import ResumeMismatch, SettingError
-from grace_store.base.finding import PoolNote, SignalNote, WhereNote
+from grace_store.base.finding import Estimate, PoolNote, SignalNote, WhereNote
 from grace_store.base.settings import Frozen
+from grace_store.base.text import counted
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
+from grace_store.pool.labels import LabelsNote
 from grace_store.values.methods.method import InfluenceSpec, MethodSpec, parse_spec
+from grace_store.values.roc import CHANCE
 from grace_store.values.weightings import WeightsSpec
 from grace_store.values.within_groups import Within
 
@@ -100,6 +103,38 @@ class GroupsNote(Frozen):
     """Number of samples that are the only trace of their question."""
 
 
+class LearnedNote(Frozen):
+    """A learned value: its labels, its weights, and how well it tells right from wrong on questions it did not see."""
+
+    labels: LabelsNote
+    of: Literal["traces", "steps"]
+    num_right: Count
+    num_wrong: Count
+    num_questions: Count
+    """Number of questions with labels."""
+    weights: dict[str, Number]
+    """Weight of each standardised measure, of the model from all labels."""
+    area: Estimate
+    """Share of pairs, one right and one wrong, in which the right one has the larger value. Chance is 0.5."""
+    area_within: Estimate
+    """The same for pairs of one question."""
+    single_area: Estimate
+    """The area of the best single measure, which is found without the questions that it is tried on."""
+
+    @property
+    def in_words(self) -> str:
+        """What was learned, in a few sentences."""
+        labels = f"{self.num_right} right and {self.num_wrong} wrong {self.of} of {counted(self.num_questions, 'question')}"
+        told = f"Learned from {labels}: on questions that were left out, a right one has the larger value in"
+        pairs = f"{self.area.text(2)} of pairs (the best single measure: {self.single_area.text(2)}; chance: 0.50)"
+        if self.area.low <= CHANCE <= self.area.high or not self.area.is_known:
+            wanted = self.area.num_wanted(self.num_right + self.num_wrong)
+            return f"{told} {pairs}: not shown to be better than chance. About {wanted} labels would narrow this to 0.05."
+        largest = sorted(self.weights, key=lambda name: -abs(self.weights[name]))[:3]
+        weighed = ", ".join(f"{name} ({self.weights[name]:+.2g})" for name in largest)
+        return f"{told} {pairs}. The largest weights: {weighed}."
+
+
 class ScoresNote(StoreNote):
     """The note of a table of scores."""
 
@@ -116,6 +151,8 @@ class ScoresNote(StoreNote):
     custom_history: CustomHistory | None = None
     scales: tuple[tuple[Number, Number], ...] | None = None
     """Mean and standard deviation of each measure over the pool, if several measures were standardised."""
+    learned: LearnedNote | None = None
+    """How the value was learned, if it was."""
     checkpoints: tuple[str, ...] | None = None
     """For an influence method, the signals in the order of training."""
     weights_from: WeightsFrom | None = None

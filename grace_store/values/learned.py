@@ -5,7 +5,7 @@ the question's fold; all other items get theirs from the model of all labels. Th
 the squared error on the folds that a model may see. Sums over items (``Sums``) are enough for all of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,8 +43,7 @@ class Sums:
     def fit(self, penalty: float) -> FloatArray:
         """Return the weights that minimise the squared error plus the penalty."""
         ridge = penalty * max(self.num, 1) * np.eye(len(self.product))
-        weights: FloatArray = np.linalg.solve(self.square + ridge, self.product)
-        return weights
+        return np.asarray(np.linalg.solve(self.square + ridge, self.product), dtype=np.float64)
 
     def error(self, weights: FloatArray) -> float:
         """Return the squared error of weights."""
@@ -102,7 +101,7 @@ def learn(x: Array, is_right: BoolArray, fold: IntArray) -> LearnedModel:
     folds = []
     for number in range(NUM_FOLDS):
         mine = np.flatnonzero(fold == number)
-        folds.append(Sums.of(x[mine], is_right[mine] - float(is_right.mean())))
+        folds.append(Sums.of(x[mine], is_right[mine].astype(np.float64) - is_right.mean()))
     without = [_best_fit([each for each in folds if each is not fold]) for fold in folds]
     return LearnedModel(_best_fit(folds), np.stack(without))
 
@@ -121,15 +120,19 @@ def single_best(x: Array, is_right: BoolArray, fold: IntArray) -> FloatArray:
 # ---------------------------------------------------------------- measures of a pool as columns
 
 
-def standardise(x: Array, question: IntArray) -> Array:
-    """Return measures (n, F) with mean 0 and deviation 1, float32; missing ones become 0.
+def _zeros(num_rows: int, num_columns: int) -> Array:
+    return np.zeros((num_rows, num_columns), dtype=np.float32)
+
+
+def standardise(x: Array, question: IntArray, empty: Callable[[int, int], Array] = _zeros) -> Array:
+    """Return measures (n, F) with mean 0 and deviation 1, float32, in an array from empty; missing ones become 0.
 
     If a question has several items, each measure becomes two columns: its difference from the question's mean, and
     that mean. So what differs between questions cannot hide what differs within them.
     """
     count = np.bincount(question)
     has_groups = bool((count > 1).any())
-    out = np.zeros((len(x), x.shape[1] * (2 if has_groups else 1)), dtype=np.float32)
+    out = empty(len(x), x.shape[1] * (2 if has_groups else 1))
     for column in range(x.shape[1]):
         each = x[:, column].astype(np.float64)
         known = np.isfinite(each)

@@ -249,6 +249,9 @@ class ScoreSpec(MethodSpec):
     measure: Annotated[tuple[str, ...], AfterValidator(canonical_measures)] = ("grace",)
     """Measure to score by, as NAME[:highest|lowest][:AGGREGATION][=WEIGHT]. The names are below. Several measures are
     standardised and added with their weights. [default: grace]"""
+    learn: bool = False
+    """Learn how to weigh the measures from labels: all measures, or those of --measure. --right or another option says
+    which traces or steps are right."""
     alpha: Annotated[float, AfterValidator(check_alpha)] = 0.7
     """Weight of the alignment with the answer, from 0 to 1. The alignment with the history has the remaining weight."""
     history: Annotated[str, AfterValidator(lambda text: str(parse_history(text)))] = "uniform"
@@ -296,19 +299,19 @@ class ScoreSpec(MethodSpec):
 
     @property
     def title(self) -> str:
-        return " + ".join(self.measure)
+        return "learned" if self.learn else " + ".join(self.measure)
 
     @property
     def is_grace(self) -> bool:
         """Whether values are the paper's: means of step scores that are made of alignments."""
-        return self.names == ("grace",) and self.measures[0].way == "highest"
+        return not self.learn and self.names == ("grace",) and self.measures[0].way == "highest"
 
     @property
     def has_steps(self) -> bool:
         """Whether steps have scores: one measure, and a measure of steps."""
         from grace_store.values.measures import MEASURES
 
-        return len(self.names) == 1 and MEASURES[self.names[0]].steps is not None
+        return not self.learn and len(self.names) == 1 and MEASURES[self.names[0]].steps is not None
 
     @property
     def reads_grams(self) -> bool:
