@@ -130,9 +130,11 @@ def test_questions_with_one_trace_each_cannot_be_compared(store: Store) -> None:
         gs.score(store, gs.ScoreRequest(group_by="id"))
 
 
-def test_groups_need_the_dataset(store: Store) -> None:
+def test_groups_by_a_field_need_the_dataset_and_groups_by_prompt_do_not(store: Store) -> None:
     with pytest.raises(DataError, match="elsewhere"):
-        gs.score(store, gs.ScoreRequest(within="centred", data=["elsewhere.jsonl"]))
+        gs.score(store, gs.ScoreRequest(within="centred", group_by="id", data=["elsewhere.jsonl"]))
+    found = gs.score(store, gs.ScoreRequest(within="centred", data=["elsewhere.jsonl"]))
+    assert found.group.tolist() == question_groups(store).tolist()
 
 
 # ---------------------------------------------------------------- the other traces' answers

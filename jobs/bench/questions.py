@@ -28,7 +28,8 @@ from jobs.bench.synthetic_store import fill_signal
 NUM_STEPS = 3
 TRACES = 10
 """Of each question."""
-GOAL = Goal("<=", 3.0)
+GOAL = Goal("<=", 2.0)
+JUDGING = Goal("<=", 3.0)
 GATHERING = Goal("<=", 1.5)
 BYTES_A_SAMPLE = Goal("<=", 200.0)
 MORE_MEMORY = Goal("<=", 1.2)
@@ -67,7 +68,7 @@ def plan_gathered(folder: str) -> None:
 
 
 def find_questions(folder: str) -> None:
-    """Read the dataset for the question of each sample."""
+    """Find the question of each sample, by the digests in the plan."""
     question_groups(Store.open(Path(folder) / "store.zarr"))
 
 
@@ -141,16 +142,16 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
         for task in TASKS
     }
     within, plain = most["score --within group"], most["score"]
-    reading = most["find questions"]["cpu_seconds"]
+    finding = most["find questions"]["cpu_seconds"]
     return Findings(
         [
             Ratio(
-                f"score --within group, {sizes[-1]:,} samples, without finding questions",
+                f"score --within group, {sizes[-1]:,} samples",
                 "score, CPU time",
-                (within["cpu_seconds"] - reading) / plain["cpu_seconds"],
+                within["cpu_seconds"] / plain["cpu_seconds"],
                 GOAL,
                 {"within": within, "plain": plain},
-                f"{within['cpu_seconds']:.1f} s CPU, {reading:.1f} s of it to read records",
+                f"{within['cpu_seconds']:.1f} s CPU, {finding:.1f} s to find questions alone",
             ),
             Ratio(
                 f"plan --gather, {sizes[-1]:,} samples",
@@ -164,7 +165,7 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
                 f"judge, {sizes[-1]:,} samples, of which 10,000 are drawn",
                 "score, CPU time",
                 most["judge"]["cpu_seconds"] / plain["cpu_seconds"],
-                GOAL,
+                JUDGING,
                 {"judge": most["judge"], "score": plain},
                 f"{most['judge']['cpu_seconds']:.1f} s CPU, {plain['cpu_seconds']:.1f} s for score",
             ),
