@@ -9,7 +9,7 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
-from grace_store.cli.console import escape_controls, print_result, where_line
+from grace_store.cli.console import escape_controls, filter_lines, print_result
 from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.grouped_scoring import groups_in_words
@@ -19,7 +19,8 @@ from grace_store.values.within_groups import Within
 
 NAMED_AT_MOST = 10
 """Maximum number of subtasks or capabilities to name. A target set can have hundreds."""
-BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "data", "threads", "engine", "address", "as_json")
+MOVED = ("targets", "target_data", "data", "labels")
+BESIDE_REPLAY = ("store", "out", "replay", *MOVED, "threads", "engine", "address", "as_json")
 """Parameters that can be given together with --replay. All other settings come from the table."""
 
 METHOD_LIST = "\n".join(
@@ -116,14 +117,15 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     if replay is None and store is None:
         raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
-    where, data = settings.pop("where"), settings.pop("data") or None
+    where, data, labels = settings.pop("where"), settings.pop("data") or None, settings.pop("labels")
     targets, groups = _take_targets(settings), _take_groups(settings)
     with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as pool:
         if replay is not None:
-            done = gs.replay(replay, out, store, targets=targets, data=data, threads=pool, listener=display)
+            moved = {"targets": targets, "data": data, "labels": labels}
+            done = gs.replay(replay, out, store, **moved, threads=pool, listener=display)
         else:
             spec = parse_spec(only_given(settings))
-            pool_of = {"partial": partial, "where": where, "data": data}
+            pool_of = {"partial": partial, "where": where, "data": data, "labels": labels}
             request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, **pool_of, **groups)
             done = gs.score(str(store), request, out=out, threads=pool, listener=display)
     conclusion = done.conclusion
@@ -164,7 +166,7 @@ def _print(run: gs.ScoreRun, conclusion: str) -> None:
     lacking = f", {without} of them without a value" if without else ""
     click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
     note = run.note
-    click.echo(where_line(note.where), nl=False)
+    click.echo(filter_lines(note), nl=False)
     if note.groups is not None:
         click.echo(escape_controls(f"  {groups_in_words(note)}"))
     if note.targets is not None:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import ResumeMismatch, SettingError
-from grace_store.base.finding import PoolNote, SignalNote, WhereNote
+from grace_store.base.finding import LabelsFile, PoolNote, SignalNote, WhereNote
 from grace_store.base.settings import Frozen
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
@@ -51,6 +51,8 @@ class StoreNote(Document):
     """Whether signals were unfinished."""
     where: WhereNote | None = None
     """The filter on samples, if there was one."""
+    labels: LabelsFile | None = None
+    """The file of labels, if there was one."""
 
 
 # ---------------------------------------------------------------- scores

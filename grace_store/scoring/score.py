@@ -16,6 +16,7 @@ from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.states import ABOUT, Flag, flag_counts
+from grace_store.pool.label_columns import LabelsLike
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads
 from grace_store.scoring.grouped_scoring import GroupAlignment, Scoring, align_with_groups, score_in_groups
@@ -24,10 +25,10 @@ from grace_store.scoring.parquet_columns import numpy_numbers
 from grace_store.scoring.provenance import (
     check_outputs,
     check_signals_of,
+    moved_labels,
     open_made_from,
     scores_note,
     sources_of,
-    where_note,
 )
 from grace_store.scoring.score_table import (
     ScoreRows,
@@ -79,6 +80,8 @@ class ScoreRequest:
     images."""
     data: Sequence[str] | None = None
     """New paths of the dataset, if it moved; where, within and the target group read the dataset."""
+    labels: LabelsLike | None = None
+    """A file of labels, whose columns where and group_by can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
 
 def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
     """Return the scoring that a request asks for; raise SettingError if the request is impossible."""
-    pool = Pool(store, request.signals, request.where, request.group_by, request.partial, request.data, threads)
+    given = (request.signals, request.where, request.group_by, request.partial, request.data, threads, request.labels)
+    pool = Pool(store, *given)
     has_group_target = isinstance(request.spec, ScoreSpec) and request.spec.target == "group"
     if request.within is None and not has_group_target:
         if request.group_by is not None:
@@ -188,13 +192,15 @@ def replay(
     *,
     targets: Targets | None = None,
     data: Sequence[str] | None = None,
+    labels: str | Path | None = None,
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreRun:
     """Score a store, or a copy of the store, again with the settings of a table.
 
     targets gives the new paths of the target set and its data. All other settings of the target set come from the
-    table. data gives the new paths of the dataset. Only tables with a filter need data.
+    table. data gives the new paths of the dataset. Only tables with a filter need data. labels gives the new path of
+    the file of labels, whose content must be the same.
     """
     note = read_scores_note(table)
     what = f"table of scores {table}"
@@ -207,7 +213,7 @@ def replay(
         raise SettingError(
             f"{table} was scored with a history function from Python: score again from Python with the same function."
         )
-    request = replace(request_of(note, targets), data=data)
+    request = replace(request_of(note, targets), data=data, labels=moved_labels(note.labels, labels, str(table)))
     return score(opened, request, out=out, threads=threads, listener=listener)
 
 
@@ -234,6 +240,7 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
         where=None if note.where is None else note.where.sql,
         within=None if note.groups is None else note.groups.within,
         group_by=None if note.groups is None else note.groups.by,
+        labels=note.labels,
     )
 
 
@@ -263,7 +270,7 @@ def _score_blocks(
         given = np.asarray(history, dtype=np.float64)
         digest = hashlib.sha256(given.tobytes()).hexdigest()
         described = CustomHistory(sha256=digest, weights=tuple(map(tuple, given.tolist())))
-    note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept))
+    note = scores_note(reader, spec, weights, custom_history=described, **pool.filter_notes)
     alignments = None
     if group is not None and isinstance(spec, ScoreSpec) and spec.target == "group":
         vectors = SignalReader(pool.store, weights.names, reads=("vectors",))
@@ -273,7 +280,7 @@ def _score_blocks(
         rows = _block_rows(reader, block, note, weights, history, alignments)
         return rows.to_table(note), rows.all_flags
 
-    return Scoring(note, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
+    return Scoring(note, sources_of(pool.store, pool.labels), lambda threads: reader.map(table, threads, listener))
 
 
 def _block_rows(
