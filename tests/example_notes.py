@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from grace_store.base.documents import Document, SampleRef
-from grace_store.base.finding import Column, Estimate, Finding, PoolNote, SignalNote, Table, WhereNote
+from grace_store.base.finding import Column, Estimate, Finding, LabelsFile, PoolNote, SignalNote, Table, WhereNote
 from grace_store.base.settings import ModelIdentity
 from grace_store.base.training_settings import TrainingSpec, WarmupSpec
 from grace_store.choose.selection import Selection, SubsetNote
@@ -43,6 +43,15 @@ from grace_store.values.weightings import WeightsSpec
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
 WHERE = WhereNote(sql="is_correct and \"meta.level\" in ('a', 'b')", num_samples=10, num_kept=4)
+LABELS = LabelsFile(
+    path="labels.csv",
+    sha256="6" * 64,
+    num_rows=9,
+    num_samples=10,
+    num_matched=8,
+    unknown_id="t99",
+    unlabelled_id="t3",
+)
 SIGNAL = NamedSignal(name="base", sha256="1" * 64, num_units=2)
 SCORES = ScoresNote(
     **MADE_FROM, spec=ScoreSpec(), signals={"base": ScoredSignal(sha256="1" * 64, num_units=2, weight=1.0)}
@@ -70,6 +79,7 @@ INFLUENCE = SCORES.model_copy(
         "subtask_cosine": ((1.0, 0.5), (0.5, 1.0)),
         "thresholds": (0.25, math.nan),
         "where": WHERE,
+        "labels": LABELS,
         "groups": GroupsNote(by="problem.id", within="standardised", num_groups=5, num_compared=3, num_alone=2),
         "custom_history": CustomHistory(sha256="4" * 64, weights=((0.0, 0.0), (1.0, 0.0)), function="mine"),
     }
@@ -99,6 +109,7 @@ WHOLE_DUPLICATES = DUPLICATES.model_copy(
         ),
         "subset": "ids.txt",
         "where": WHERE,
+        "labels": LABELS,
     }
 )
 BENCHMARK = BenchmarkNote(
@@ -126,6 +137,7 @@ WHOLE_AGAINST = AGAINST.model_copy(
         "dimension": 16,
         "seed": 3,
         "where": WHERE,
+        "labels": LABELS,
     }
 )
 SUBSET = SubsetNote(
@@ -143,6 +155,7 @@ WEIGHTS = WeightsNote(
     spec=WeightsSpec(method="drop", drop_share=0.25, scores=ScoreSpec(alpha=0.5)),
     signals={"base": ScoredSignal(sha256="1" * 64, num_units=2, weight=1.0)},
     where=WHERE,
+    labels=LABELS,
 )
 WHOLE_SUBSET = SUBSET.model_copy(
     update={
@@ -169,6 +182,8 @@ WHOLE_SUBSET = SUBSET.model_copy(
             per_group="0.5",
             margin=0.25,
             group_by="problem.id",
+            labels=LABELS,
+            right="verdict = 'good'",
         ),
         "threshold": 0.5,
         "smallest_value": math.nan,
@@ -239,6 +254,7 @@ EXAMPLES: dict[str, Document] = {
         settings=("alpha=0.1", "alpha=0.9"),
         signals={"base": SignalNote(sha256="1" * 64, num_units=2)},
         where=WHERE,
+        labels=LABELS,
     ),
     "weights": WEIGHTS,
     "subset": SUBSET,
@@ -251,7 +267,7 @@ EXAMPLES: dict[str, Document] = {
     "finding with all fields": FINDING.model_copy(
         update={
             "pool": FINDING.pool.model_copy(
-                update={"signals": {"base": SignalNote(sha256="1" * 64, num_units=3)}, "where": WHERE}
+                update={"signals": {"base": SignalNote(sha256="1" * 64, num_units=3)}, "where": WHERE, "labels": LABELS}
             ),
             "settings": {"ratio": "0.2", "score": {"alpha": 0.7}},
             "numbers": {"num_samples": 10, "by_chance": 0.1, "jaccard": ESTIMATE},

@@ -34,7 +34,7 @@ CORE = (
     "compare subset.jsonl per-question.jsonl",
     "inspect store.zarr #1 --signal float32 --neighbours 10",
     "contamination store.zarr --against traces.jsonl --out against.parquet",
-    "judge store.zarr --signal int8 --label right --out judgement.json",
+    "judge store.zarr --signal int8 --right right --out judgement.json",
     "stability store.zarr --signal int8",
     "evaluate results.csv --full Full",
 )

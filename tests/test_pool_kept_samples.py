@@ -10,9 +10,10 @@ import pytest
 
 from grace_store.base.errors import DatasetChanged, SettingError
 from grace_store.base.settings import DataSpec
-from grace_store.pool import pool
-from grace_store.pool.pool import keep_planned, parse_names, planned_columns, read_groups
+from grace_store.pool import sample_fields
+from grace_store.pool.pool import Pool
 from grace_store.pool.records import SampleRecords
+from grace_store.pool.sample_fields import Kept, parse_names
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
 from tests.field_stores import NUM_RECORDS, RECORDS, SOURCES
@@ -26,6 +27,12 @@ def planned(folder: Path, records: list[dict]) -> Store:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return planned(tmp_path_factory.mktemp("fields"), RECORDS)
+
+
+def keep_planned(store: Store, where: str, data: list[Path] | None = None) -> Kept:
+    kept = Pool.of(store, where=where, data=data).kept
+    assert kept is not None
+    return kept
 
 
 CASES = {
@@ -48,7 +55,7 @@ CASES = {
 
 @pytest.mark.parametrize("where", CASES)
 def test_what_is_kept_is_what_a_loop_keeps(store: Store, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(pool, "ROWS_AT_ONCE", 7)  # several blocks, the last of them short
+    monkeypatch.setattr(sample_fields, "ROWS_AT_ONCE", 7)  # several blocks, the last of them short
     found = keep_planned(store, where)
     assert found.is_kept.tolist() == [bool(CASES[where](record)) for record in RECORDS]
     assert (found.where, found.num_samples, found.num_kept) == (where, NUM_RECORDS, found.is_kept.sum())
@@ -99,7 +106,7 @@ def test_the_most_frequent_fields_come_first_of_ten_thousand(tmp_path: Path) -> 
 
 
 def groups(store: Store, by: str) -> list[object]:
-    return read_groups(by, planned_columns(store), store.plan.num_samples, lambda: SampleRecords(store))
+    return Pool.of(store).fields().groups(by)
 
 
 def test_one_field_groups_by_its_values_and_several_by_their_combinations(store: Store) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import grace_store as gs
 from grace_store.base.documents import read_document
-from grace_store.base.errors import DataError
+from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.choose.duplicates import duplicates
 from grace_store.choose.select import read_subset, replay_subset
@@ -59,6 +59,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     gs.score(store, ScoreSpec(measure=("random",), seed=SEED), out=folder / "scores.parquet")
     duplicates(store, threshold=0.8, floor=0.8).write(folder / "duplicates.parquet")
     contamination(store, [write_records(folder / "bench.jsonl", RECORDS[16:20])]).write(folder / "against.parquet")
+    graded = (f"{record['id']},{'abc'[place % 3]}\n" for place, record in enumerate(ALL))
+    (folder / "labels.csv").write_text("id,grade\n" + "".join(graded))
     gs.export(gs.select(folder / "scores.parquet", ratio="0.3"), folder / "plain.txt", as_format="ids")
     return Home(folder, store, planned(folder / "other", others))
 
@@ -137,8 +139,15 @@ CASES: dict[str, Case] = {
         lambda home, positions: Counter(SOURCE[positions].tolist()),
         "questions told apart by source",
     ),
+    "labels": Case(
+        {"labels": "labels.csv", "where": "grade = 'a'", "ratio": "0.5"},
+        lambda home, positions: bool((positions % 3 == 0).all()),
+        "labels from a file (labels.csv)",
+    ),
+    "right": Case({"right": "row % 2 = 0"}, size, "pairs of a right and a wrong trace of a question"),
 }
-REFUSED_IN_TRIALS = {"margin": "holds pairs of traces. A trial would train only on the better trace of each pair"}
+OF_PAIRS = "holds pairs of traces. A trial would train only on the better trace of each pair"
+REFUSED_IN_TRIALS = {"margin": OF_PAIRS, "right": OF_PAIRS}
 IN_RANKS = {"exclude_flagged", "control"}
 """Fields that ranks follow, so that they need not be the reason for a change."""
 
@@ -146,7 +155,7 @@ every_field = pytest.mark.parametrize("field", Selection.model_fields)
 
 
 def selection(home: Home, field: str) -> Selection:
-    tables = {name: str(home.folder / name) for name in ("against.parquet", "duplicates.parquet")}
+    tables = {name: str(home.folder / name) for name in ("against.parquet", "duplicates.parquet", "labels.csv")}
     given = {
         name: tables.get(value, value) if isinstance(value, str) else value
         for name, value in CASES[field].given.items()
@@ -175,11 +184,15 @@ def test_select_follows_the_field_and_its_note_says_so(home: Home, tmp_path: Pat
     """The field changes what is chosen; its note holds it, and chooses the same samples again."""
     note = read_document(sidecar_of(written(home, field, tmp_path)), SubsetNote)
     without = {name: value for name, value in selection(home, field).given.items() if name != field}
-    assert list(note.rows) != gs.select(home.scores, **without).row.tolist()
+    if field == "labels":
+        with pytest.raises(SettingError, match="has a field 'grade'"):
+            gs.select(home.scores, **without)
+    else:
+        assert list(note.rows) != gs.select(home.scores, **without).row.tolist()
     assert field in note.spec.given
     again = read_subset(tmp_path / "varied.jsonl")
     assert replay_subset(again).rank().take().row.tolist() == list(note.rows)
-    assert (again.rejected_row is None) == (field != "margin")
+    assert (again.rejected_row is None) == (field not in REFUSED_IN_TRIALS)
 
 
 # ---------------------------------------------------------------- compare

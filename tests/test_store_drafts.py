@@ -45,7 +45,7 @@ WORDS = {
     "diversity": ["diversity {store} --scores {scores} --ratio 0.5"],
     "stability": ["stability {store}"],
     "fidelity": ["fidelity {store}"],
-    "judge": ["judge {store} --label is_correct"],
+    "judge": ["judge {store} --right is_correct"],
     "report": ["report {store} --out {out}"],
     "trial": [
         "trial {store} {ids} --model {model} --out {out}",

@@ -139,17 +139,17 @@ def test_steps_and_their_labels_stand_beside_each_other(planted: dict[str, Store
 
 def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
     store = planted["grace"]
-    truth = gs.judge(store, gs.JudgeSettings(label="ok", draws=20, question="about.question"))
+    truth = gs.judge(store, gs.JudgeSettings(right="ok", draws=20, question="about.question"))
     assert list(truth.tables) == ["traces"]
     assert truth.numbers["num_questions"] == NUM_QUESTIONS
     assert "first_errors" not in truth.tables["traces"].columns
-    marks = gs.judge(store, gs.JudgeSettings(label="marks", threshold=3, draws=20))
+    marks = gs.judge(store, gs.JudgeSettings(right="marks >= 3", draws=20))
     assert marks.numbers["num_right_traces"] == sum(number % 5 >= 3 for number in range(180))
-    assert gs.judge(store, gs.JudgeSettings(label="ok", draws=20, question="about.question")) == truth
-    fewer = gs.judge(store, gs.JudgeSettings(label="ok", draws=20, samples=100))
+    assert gs.judge(store, gs.JudgeSettings(right="ok", draws=20, question="about.question")) == truth
+    fewer = gs.judge(store, gs.JudgeSettings(right="ok", draws=20, samples=100))
     assert fewer.numbers["num_samples"] == 100
     pool = gs.Pool.of(store, where="kind = 'slip'")
-    some = gs.judge(pool, gs.JudgeSettings(label="marks", threshold=3, draws=20))
+    some = gs.judge(pool, gs.JudgeSettings(right="marks >= 3", draws=20))
     assert some.numbers["num_samples"] == some.pool.where.num_kept == 90
     assert some.numbers["num_right_traces"] == sum(number % 5 >= 3 for number in range(0, 180, 2))
 
@@ -157,19 +157,22 @@ def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
 @pytest.mark.parametrize(
     ("wanted", "error", "message"),
     [
-        ({}, SettingError, "--label FIELD .*The records have the fields id, prompt, steps"),
-        ({"label": "colour"}, SettingError, "No record of .* has a field 'colour'. There are: id, prompt"),
-        ({"label": "marks"}, SettingError, "5 different numbers, from 0 to 4: give the smallest number"),
-        ({"label": "sign"}, DataError, "it holds 'x', and true, false or a number is wanted"),
-        ({"label": "same"}, DataError, "All 180 traces are right by field 'same'"),
-        ({"label": "marks", "threshold": 99}, DataError, "All 180 traces are wrong"),
+        ({}, SettingError, "--right CONDITION.*The records have the fields id, prompt, steps"),
+        (
+            {"right": "colour"},
+            SettingError,
+            "No record of .* has a field 'colour'. There are: id, row, num_steps, prompt",
+        ),
+        ({"right": "sign"}, DataError, "finds 0 right and 180 wrong among 180 samples.*sign is 'x', for example"),
+        ({"right": "same"}, DataError, "--right 'same' finds 180 right and 0 wrong among 180 samples"),
+        ({"right": "marks >= 99"}, DataError, "finds 0 right and 180 wrong.*marks is 0, 1, 2, for example"),
+        ({"right": "marks >="}, SettingError, "--right 'marks >=': this is not a condition in SQL"),
         ({"first_wrong": "sign"}, DataError, "it holds 'x', and the number of a step from 0, or -1, is wanted"),
         ({"first_wrong": "far"}, DataError, "it holds '99', and a trace of . steps has no such step"),
         ({"wrong_steps": "far"}, DataError, "a list of the wrong steps' numbers, from 1, is wanted"),
-        ({"label": "ok", "first_wrong": "first"}, SettingError, "Give one of --label"),
-        ({"first_wrong": "first", "threshold": 1}, SettingError, "--threshold needs --label"),
-        ({"label": "ok", "draws": 0}, SettingError, "draws 0: input should be greater than or equal to 1"),
-        ({"label": "ok", "samples": 6}, DataError, "of either, at least 5 are needed"),
+        ({"right": "ok", "first_wrong": "first"}, SettingError, "Give one of --right"),
+        ({"right": "ok", "draws": 0}, SettingError, "draws 0: input should be greater than or equal to 1"),
+        ({"right": "ok", "samples": 6}, DataError, "of either, at least 5 are needed"),
     ],
 )
 def test_what_says_nothing_is_refused(
@@ -180,7 +183,7 @@ def test_what_says_nothing_is_refused(
 
 
 def test_few_labels_say_how_many_would_do(planted: dict[str, Store]) -> None:
-    found = gs.judge(planted["none"], gs.JudgeSettings(label="ok", draws=50, samples=24))
+    found = gs.judge(planted["none"], gs.JudgeSettings(right="ok", draws=50, samples=24))
     assert "Too few labels to say" in found.conclusion
     assert "questions like these would narrow them to 0.05" in found.conclusion
 
@@ -212,7 +215,7 @@ def test_the_command_concludes_first_and_writes_what_can_be_read_back(
     document = read_document(out, Finding)
     machine = json.loads(run(main, [*arguments, "--json"]).stdout)
     assert machine == document.to_json()
-    refused = run(main, ["judge", store, "--label", "colour"])
+    refused = run(main, ["judge", store, "--right", "colour"])
     assert refused.exit_code == 1
     assert "has a field 'colour'" in " ".join(refused.stderr.split())
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from grace_store.base.arrays import FloatArray
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.settings import Frozen
-from grace_store.base.text import percent
+from grace_store.base.text import counted, one_line, percent
 
 WIDE, NARROW = 0.1, 0.05
 """Half-widths of intervals: an interval wider than the first says too little; the second is narrow enough."""
@@ -191,8 +191,33 @@ class WhereNote(Frozen):
     num_kept: Count
 
 
+class LabelsFile(Frozen):
+    """A file of labels whose columns were joined to samples by their ids."""
+
+    path: str
+    sha256: str
+    num_rows: Count
+    num_samples: Count
+    """Number of samples that labels were looked up for."""
+    num_matched: Count
+    """Number of rows of the file that have the id of a sample."""
+    unknown_id: str | None = None
+    """The first id in the file that no sample has."""
+    unlabelled_id: str | None = None
+    """Id of the first sample that has no row in the file."""
+
+    def __str__(self) -> str:
+        told = f"{self.path}: {self.num_matched} of {counted(self.num_rows, 'row')} matched to a sample"
+        if self.num_matched < self.num_rows:
+            told += f" (no sample has the id {one_line(self.unknown_id)!r}, for example)"
+        if num_without := self.num_samples - self.num_matched:
+            of = f"{num_without} of {counted(self.num_samples, 'sample')} without a row"
+            told += f"; {of} ({one_line(self.unlabelled_id)!r}, for example)"
+        return told
+
+
 class PoolNote(Frozen):
-    """The store, signals and filter that define the samples behind an output."""
+    """The store, signals, filter and labels that define the samples behind an output."""
 
     store: str = Field(pattern="^[^\0]*$")
     plan_sha256: str
@@ -203,6 +228,8 @@ class PoolNote(Frozen):
     """Whether some of the signals were unfinished."""
     where: WhereNote | None = None
     """The filter, if there was one."""
+    labels: LabelsFile | None = None
+    """The file of labels, if there was one."""
 
 
 class Finding(Document):

@@ -7,17 +7,21 @@ worst of the other traces takes its place.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
-from grace_store.base.errors import DataError, SettingError
+from grace_store.base.errors import DataError, GraceStoreError, SettingError
 from grace_store.base.events import Listener, Warned
 from grace_store.base.states import named_flags
 from grace_store.base.text import counted
 from grace_store.choose.contamination_table import AgainstLike, AgainstTable, read_against
 from grace_store.choose.selection import Excluded, Selection
+from grace_store.pool.labels import format_labels
+from grace_store.pool.records import SampleRecords
+from grace_store.pool.sample_fields import SampleFields
 from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.ranking import rank
@@ -71,7 +75,7 @@ def questions_of(
     Both are None if samples are not chosen within questions. read returns the questions by a field of the records; it
     is called if the table does not have them.
     """
-    if selection.per_group is not None and selection.margin is not None:
+    if selection.per_group is not None and selection.is_of_pairs:
         raise SettingError("every question gives one pair: leave --per-group out")
     if selection.per_group is not None:
         PerGroup.parse(selection.per_group)
@@ -94,10 +98,12 @@ def choose_in_questions(
     question: IntArray,
     value: FloatArray,
     responses: Responses,
+    labelled: tuple[BoolArray, BoolArray] | None,
     listener: Listener,
 ) -> tuple[FloatArray, IntArray | None, str]:
     """Choose traces within their questions by the values of the rows of a table.
 
+    labelled says which rows are right and which are wrong. Then a pair is the best right and the worst wrong trace.
     Returns the values of the chosen rows, NaN for all others (for pairs, the best value minus the worst value); for
     pairs, the row of the table that each row is preferred to, or -1; and a text that says what was chosen.
     """
@@ -111,16 +117,46 @@ def choose_in_questions(
         best = best_of_groups(ranking, question, PerGroup.parse(selection.per_group))
         kept[best] = value[best]
         return kept, None, f"at most {selection.per_group} of the traces of a question: {len(best)} of {pool}"
-    kept, rejected, copies = _pairs(question, value, ranking, selection.margin or 0.0, responses)
+    of_kinds = "best and the worst trace"
+    if labelled is not None:
+        of_kinds = "best right and the worst wrong trace"
+        ranking, pool = _with_both(question, ranking, labelled, pool)
+    kept, rejected, copies = _pairs(question, value, ranking, selection.margin or 0.0, responses, labelled)
     least = f" by at least {selection.margin:g}" if selection.margin else ""
-    what = f"{counted(int(np.isfinite(kept).sum()), 'pair')} of the best and the worst trace of a question"
-    return kept, rejected, f"{what} whose values differ{least}, from {pool}{copies}"
+    differ = f" whose values differ{least}" if least or labelled is None else ""
+    what = f"{counted(int(np.isfinite(kept).sum()), 'pair')} of the {of_kinds} of a question{differ}"
+    if labelled is not None and (num_without := int((np.isfinite(table.value) & ~(labelled[0] | labelled[1])).sum())):
+        pool += f"; {counted(num_without, 'trace')} without a label left out"
+    return kept, rejected, f"{what}, from {pool}{copies}"
+
+
+def _with_both(
+    question: IntArray, ranking: IntArray, labelled: tuple[BoolArray, BoolArray], pool: str
+) -> tuple[IntArray, str]:
+    """Return the rows of questions that have right and wrong traces, right ones first, and the counts in words."""
+    right, wrong = (ranking[which[ranking]] for which in labelled)
+    both = np.intersect1d(question[right], question[wrong])
+    if not len(both):
+        raise DataError("no question has both a right and a wrong trace, so there are no pairs.")
+    num_without = len(np.unique(question[ranking])) - len(both)
+    rows = np.concatenate([right, wrong])
+    left_out = f", {num_without} of them without both a right and a wrong trace" if num_without else ""
+    return rows[np.isin(question[rows], both)], pool + left_out
 
 
 def _pairs(
-    group: IntArray, value: FloatArray, ranking: IntArray, least: float, responses: Responses
+    group: IntArray,
+    value: FloatArray,
+    ranking: IntArray,
+    least: float,
+    responses: Responses,
+    labelled: tuple[BoolArray, BoolArray] | None,
 ) -> tuple[FloatArray, IntArray, str]:
-    """Return the margin and the rejected row of each pair, both at the chosen row, and a text about copies."""
+    """Return the margin and the rejected row of each pair, both at the chosen row, and a text about copies.
+
+    With labels, the ranking has all right rows first, so that the last row of a question is a wrong one.
+    """
+    least = -math.inf if labelled is not None and not least else least
     best, worst = best_and_worst(ranking, group)
     is_wide = _is_wide(value[best] - value[worst], least)
     # Only questions with a large enough margin are read.
@@ -129,6 +165,8 @@ def _pairs(
     num_copies = int((said[best[is_wide]] == said[worst[is_wide]]).sum())
     num_questions = int(is_wide.sum())
     best, worst = best_and_worst(ranking, group, said)
+    if labelled is not None:  # a right trace with another text is no rejected response
+        best, worst = best[labelled[1][worst]], worst[labelled[1][worst]]
     margin = value[best] - value[worst]
     is_wide = _is_wide(margin, least, " and whose responses are different texts")
     kept, rejected = np.full(len(value), np.nan), np.full(len(value), -1)
@@ -143,9 +181,39 @@ def _pairs(
 
 def _is_wide(margin: FloatArray, least: float, also: str = "") -> BoolArray:
     """Return which margins are large enough, or raise if none is; also is a further condition for the message."""
-    is_wide = (margin > 0) & (margin >= least)
+    is_wide = (margin > min(least, 0)) & (margin >= least)
     if not is_wide.any():
         found = f"; the largest difference is {margin.max():.6g}" if len(margin) else ""
-        by = f"by {least:g}" if least else "at all"
+        by = f"by {least:g}" if least > 0 else "at all"
         raise DataError(f"no question has two traces whose values differ {by}{also}, so there are no pairs{found}.")
     return is_wide
+
+
+LABEL_FIELDS = ("is_correct", "correct", "is_right", "right", "passed")
+"""Names of fields that usually say whether a trace is right."""
+
+
+def warn_of_labels(open_records: Callable[[], SampleRecords], rejected: IntArray, listener: Listener) -> None:
+    """Warn of pairs whose chosen trace is wrong and whose rejected trace is right, if a known field says so."""
+    chosen = np.flatnonzero(rejected >= 0)
+    rows, place = np.unique([chosen, rejected[chosen]], return_inverse=True)
+    try:
+        records = open_records().at(rows)
+        if (right := _usual_right(records)) is None:
+            return
+        fields = SampleFields({}, len(rows), lambda: records, records.labels)
+        is_right, is_wrong, _ = fields.truth(f"iif(({right}) in (0, 1), ({right}), null)", "--right")
+    except (GraceStoreError, OSError):  # a field that cannot be read as a label is none
+        return
+    better, worse = place.reshape(2, -1)
+    if num := int((is_wrong[better] & is_right[worse]).sum()):
+        of = f"In {num} of {counted(len(chosen), 'pair')} the chosen trace is wrong and the rejected one right"
+        listener(Warned(f"{of}, by {right}. To choose only right traces, give --right {shlex.quote(right)}."))
+
+
+def _usual_right(records: SampleRecords) -> str | None:
+    """Return the condition of a right trace, from the labels of the format or from a field with a usual name."""
+    if (known := format_labels(records.store)) is not None:
+        return f"{known.field} = -1" if known.is_first else f"json_array_length({known.field}) = 0"
+    names = {*records.first_fields(), *(records.labels.names if records.labels is not None else ())}
+    return next((name for name in LABEL_FIELDS if name in names), None)

@@ -24,7 +24,7 @@ from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.pool.walk import Mapper, SignalReader, Threads
 from grace_store.scoring.notes import DuplicatesNote, GroupSpec, SearchNote, check_plan_of
-from grace_store.scoring.provenance import keep_samples, where_note
+from grace_store.scoring.provenance import keep_samples
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.store.opened import Store
 from grace_store.values.diverse_orders import DiversitySpec, distinct_first
@@ -90,7 +90,7 @@ def duplicates(
         search=about,
         subset=str(subset) if isinstance(subset, (str, Path)) else None,
         scores=None if table is None else table.note,
-        where=where_note(pool.kept),
+        **pool.filter_notes,
     )
     forest = spanning_forest(joined([copies, search.forest]))
     return DuplicateTable(
@@ -108,7 +108,7 @@ def scored_pool(pool: Pool, table: ScoreTable | None) -> Pool:
     """Return a pool filtered with the names that a table adds, and the scored signal unless the pool names one."""
     if table is None:
         return pool
-    kept = keep_samples(pool.store, pool.where, table, pool.data)
+    kept = keep_samples(pool, table)
     signal = pool.signal.name if pool.signals else table.signal_named()
     return Pool.of(pool, where=kept, signals=signal)
 

@@ -14,17 +14,18 @@ from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.files import sidecar_of
-from grace_store.base.finding import WhereNote
+from grace_store.base.finding import LabelsFile, WhereNote
 from grace_store.base.text import counted
-from grace_store.choose.candidates import choose_in_questions, exclude, questions_of
+from grace_store.choose.candidates import choose_in_questions, exclude, questions_of, warn_of_labels
 from grace_store.choose.choice_conclusion import conclude_choice, group_sizes, rise_and_fall
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
 from grace_store.data.sample_digests import response_digest
 from grace_store.pool.pool import Pool
 from grace_store.pool.records import digest_samples, question_groups
+from grace_store.pool.sample_fields import SampleFields
 from grace_store.scoring.notes import AgainstNote
-from grace_store.scoring.provenance import filter_scores, groups_of, open_store_of
+from grace_store.scoring.provenance import filter_scores, moved_labels, open_store_of
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.values.length_bias import LENGTHS, residuals
 from grace_store.values.random_values import random_values
@@ -168,6 +169,8 @@ class Rules:
     """The selection with the names resolved that are known before samples are ranked."""
     scores: ScoreTable
     """The rows that the filter keeps."""
+    fields: SampleFields
+    """The fields and labels of these rows."""
     excluded: Excluded | None
     groups: Sequence[object] | None = None
     """The stratum of every row of the table, if the selection has strata."""
@@ -177,6 +180,8 @@ class Rules:
     """Where the store is now, if it moved."""
     data: Sequence[str] | None = None
     """Where the dataset is now, if it moved."""
+    labelled: tuple[BoolArray, BoolArray] | None = None
+    """Which rows of the table are right and which are wrong, if pairs of a right and a wrong trace are chosen."""
 
     @classmethod
     def of(
@@ -184,7 +189,8 @@ class Rules:
     ) -> Self:
         """Apply a selection to a table; raise if the selection does not fit the table, or leaves no candidates."""
         where, by = selection.where, selection.by
-        table, kept = filter_scores(scores, where.sql if isinstance(where, WhereNote) else where, store, data)
+        sql = where.sql if isinstance(where, WhereNote) else where
+        table, fields, kept = filter_scores(scores, sql, store, data, selection.labels)
         if table.capability is not None and (by is not None or selection.diversity is not None):
             option = "--by" if by else "--diversity"
             raise SettingError(
@@ -197,12 +203,12 @@ class Rules:
         if missing := [name for name in wanted if name != "length" and name not in known]:
             raise SettingError(f"the table has no column {missing[0]} to control for: use one of {', '.join(known)}")
         control = tuple(name for name in LENGTHS if name in known and (name in wanted or "length" in wanted))
-        resolved: dict[str, Any] = {"where": kept, "control": control}
+        resolved: dict[str, Any] = {"where": kept, "control": control, "labels": fields.labels and fields.labels.note}
         excluded = None
         if selection.exclude_flagged or selection.exclude_contaminated is not None:
             excluded = exclude(table, selection.exclude_flagged, selection.exclude_contaminated)
             resolved |= {"exclude_flagged": excluded.flags, "exclude_contaminated": excluded.against}
-        rules = cls(selection, table, excluded, store=store, data=data)
+        rules = cls(selection, table, fields, excluded, store=store, data=data)
         if not rules.is_possible.any():
             place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
             raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
@@ -213,21 +219,25 @@ class Rules:
             raise SettingError(
                 "--group-by names the field that identifies a question: also give --per-group, or select pairs"
             )
-        groups = None if by is None else groups_of(table, by, store, data)
-        return replace(rules, selection=selection.model_copy(update=resolved), groups=groups, question=question)
+        groups = None if by is None else fields.groups(by)
+        selection = selection.model_copy(update=resolved)
+        rules = replace(rules, selection=selection, groups=groups, question=question)
+        return rules if selection.right is None else replace(rules, labelled=fields.right(selection.right))
 
     @property
     def is_possible(self) -> BoolArray:
-        """Whether each row of the table is a candidate: it has a value and is not excluded."""
+        """Whether each row of the table is a candidate: it has a value and a needed label, and is not excluded."""
         has_value = np.isfinite(self.scores.value)
+        if self.labelled is not None:
+            has_value &= self.labelled[0] | self.labelled[1]
         return has_value if self.excluded is None else has_value & ~self.excluded.is_out
 
     @property
     def value(self) -> FloatArray:
         """The values to rank by: NaN for excluded rows, and residuals after a control."""
         value = self.scores.value
-        if self.excluded is not None:
-            value = np.where(self.excluded.is_out, np.nan, value)
+        if self.excluded is not None or self.labelled is not None:
+            value = np.where(self.is_possible, value, np.nan)
         lengths = [name for name in LENGTHS if name in self.selection.control]
         return residuals(value, self.scores.lengths, lengths) if lengths else value
 
@@ -248,8 +258,10 @@ class Rules:
         value, told, rejected = self.value if value is None else value, "", None
         if self.question is not None:
             value, rejected, told = choose_in_questions(
-                table, self.selection, self.question, value, self._responses, listener
+                table, self.selection, self.question, value, self._responses, self.labelled, listener
             )
+            if rejected is not None and self.labelled is None and listener is not ignore:
+                warn_of_labels(self.fields.records, rejected, listener)
         ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
         if groups is not None and len(set(groups)) == len(groups) > 1:
             by = self.selection.by
@@ -266,8 +278,8 @@ class Rules:
 
     def _questions(self, by: str | None) -> IntArray:
         """Return the number of the question of each row of the table, by a field of the records."""
-        opened = open_store_of(self.scores, self.store)
-        return question_groups(opened, by, self.data, opened.positions_of(self.scores.row))
+        records = self.fields.records()
+        return question_groups(records.store, by, self.data, records.positions, self.fields.labels)
 
     def _responses(self, rows: IntArray) -> BitArray:
         """Return a number for each row of the table. Among the given rows, the same response has the same number."""
@@ -362,12 +374,17 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> Subset:
     )
 
 
-def replay_subset(subset: Subset, store: str | None = None, data: Sequence[str] | None = None) -> Rules:
+def replay_subset(
+    subset: Subset, store: str | None = None, data: Sequence[str] | None = None, labels: str | Path | None = None
+) -> Rules:
     """Return the rules that chose a subset; raise DataError if they would choose other samples now.
 
-    store and data say where these are now, if they moved.
+    store, data and labels say where these are now, if they moved.
     """
-    rules = Rules.of(subset.scores, subset.spec, store, data)
+    spec = subset.spec
+    if isinstance(spec.labels, LabelsFile):  # subsets of one trial may have been chosen with and without labels
+        spec = spec.model_copy(update={"labels": moved_labels(spec.labels, labels, "")})
+    rules = Rules.of(subset.scores, spec, store, data)
     if num_others := len(np.setxor1d(rules.rank().take().row, subset.row)):
         where = "The subset" if subset.path is None else f"{subset.path}"
         remedy = ", without a table of --duplicates." if subset.spec.duplicates else "."

@@ -19,7 +19,7 @@ from grace_store.base.arrays import BoolArray, IntArray, Positions
 from grace_store.base.documents import Count, Document, Number, read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import file_sha256, sidecar_of
-from grace_store.base.finding import WhereNote
+from grace_store.base.finding import LabelsFile, WhereNote
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, first_few, last_name, one_line
 from grace_store.choose.contamination_table import AgainstTable
@@ -83,6 +83,11 @@ class Selection(Settings):
     group_by: str | None = None
     """With per_group or margin, the field of the records that names the question; None for the questions of the
     scoring, or else the same prompt and images."""
+    labels: LabelsFile | Given | None = None
+    """A file (CSV, JSON lines, Parquet) with a column id. Its other columns are used as if they were fields."""
+    right: str | None = None
+    """Choose pairs of a right and a wrong trace: a trace is right if it meets this condition in SQL, and wrong if it
+    does not. A trace for which the condition is NULL has no label, and is left out."""
 
     def changed(self, **changes: Any) -> Self:
         """Return the selection with other values of some fields; raise SettingError if a value is invalid."""
@@ -91,7 +96,12 @@ class Selection(Settings):
     @property
     def is_in_questions(self) -> bool:
         """Whether traces are first chosen within their questions."""
-        return self.per_group is not None or self.margin is not None
+        return self.per_group is not None or self.is_of_pairs
+
+    @property
+    def is_of_pairs(self) -> bool:
+        """Whether pairs of traces are chosen."""
+        return self.margin is not None or self.right is not None
 
     @property
     def sized(self) -> Self:
@@ -115,7 +125,7 @@ class Selection(Settings):
     @property
     def is_by_value(self) -> bool:
         """Whether values alone decide, so that no sample outside the subset has a larger value."""
-        return self.given.keys() <= {*SIZES}
+        return self.given.keys() <= {*SIZES, "labels"}
 
     def differences(self, other: Self) -> list[tuple[str, str, str]]:
         """Return every field that differs, with its meaning here and in the other selection, in words."""
@@ -159,6 +169,8 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "per_group": lambda most: f"at most {most} of the traces of a question",
     "margin": lambda least: f"pairs of the best and the worst trace of a question (differing by {least:g} or more)",
     "group_by": lambda field: f"questions told apart by {field}",
+    "labels": lambda file: f"labels from a file ({last_name(file if isinstance(file, str) else file.path)})",
+    "right": lambda condition: f"pairs of a right and a wrong trace of a question (right: {one_line(condition)})",
 }
 """Functions from the value of a field to words, by field. A field that is not here is shown by name and value."""
 
@@ -194,7 +206,7 @@ class SubsetNote(Document):
     @model_validator(mode="after")
     def _is_resolved(self) -> Self:
         """Refuse a selection that has the name of a filter or table instead of its note."""
-        for name in ("exclude_contaminated", "duplicates", "where"):
+        for name in ("exclude_contaminated", "duplicates", "where", "labels"):
             if isinstance(getattr(self.spec, name), str):
                 raise SettingError(f"spec.{name} is a text, but must be a note")
         return self

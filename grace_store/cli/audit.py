@@ -45,5 +45,5 @@ def audit(scores: Path, data: tuple[str, ...], out: Path | None, *, as_json: boo
     Length is measured in three ways: tokens in a step, tokens in the response, and number of steps. To rank samples by
     values without the effect of length, use `select --control length`.
     """
-    check_results(None, [out], [scores])
+    check_results(None, [out], [scores, settings["labels"]])
     show(gs.audit(scores, **settings, data=data or None), out, as_json=as_json)

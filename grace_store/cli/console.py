@@ -109,12 +109,13 @@ def escape_controls(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def where_line(where: WhereNote | None) -> str:
-    """Return a line with a filter and the number of samples that it kept; empty without a filter."""
-    if where is None:
-        return ""
-    kept = f"{where.num_kept} of {counted(where.num_samples, 'sample')}"
-    return f"  where {escape_controls(one_line(where.sql))}: {kept}; shares are of these {where.num_kept}\n"
+def filter_lines(noted: Any) -> str:
+    """Return a line for the filter and one for the file of labels of a note; empty without any."""
+    lines = ""
+    if isinstance(where := noted.where, WhereNote):
+        kept = f"{where.num_kept} of {counted(where.num_samples, 'sample')}"
+        lines += f"  where {escape_controls(one_line(where.sql))}: {kept}; shares are of these {where.num_kept}\n"
+    return lines + ("" if noted.labels is None else f"  labels {escape_controls(str(noted.labels))}\n")
 
 
 def show(found: Finding, out: Path | None = None, *, as_json: bool, most: int | None = None) -> None:
@@ -129,7 +130,7 @@ def show(found: Finding, out: Path | None = None, *, as_json: bool, most: int | 
         return
     click.echo(escape_controls(found.conclusion))
     if found.pool is not None:
-        click.echo(where_line(found.pool.where), nl=False)
+        click.echo(filter_lines(found.pool), nl=False)
         if found.pool.partial:
             click.echo("  partial: the store is not finished.")
     for table in found.tables.values():

@@ -32,7 +32,7 @@ OWN_DATA = """
 The same with your own traces, in five commands (`plan traces.zarr traces.jsonl --dry-run` checks them first):
   grace-store extract traces.zarr --data traces.jsonl --model MODEL
   grace-store score traces.zarr --out scores.parquet
-  grace-store judge traces.zarr --label FIELD         # if a field says which traces are right
+  grace-store judge traces.zarr --right FIELD         # if a field says which traces are right
   grace-store select scores.parquet --exclude-flagged --ratio 0.2 --out subset.jsonl
   grace-store report traces.zarr --scores scores.parquet --subset subset.jsonl --out report.html"""
 

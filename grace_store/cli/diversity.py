@@ -69,7 +69,7 @@ def diversity(
     if asked and not curve:
         raise SettingError("--method and --weight need --curve: give --curve, too")
     choices = gs.curve_choices(seed=settings["seed"], **asked) if curve else ()
-    check_results(store, [out], [scores, *settings["subsets"]])
+    check_results(store, [out], [scores, *settings["subsets"], settings["labels"]])
     settings["clusters"] = settings.pop("num_clusters")
     measured = parsed(gs.DiversitySettings, settings)
     pool = shared.take_pool(store, settings, settings.pop("threads"))

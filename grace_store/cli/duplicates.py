@@ -10,7 +10,7 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_result, print_rows, where_line
+from grace_store.cli.console import filter_lines, print_result, print_rows
 from grace_store.cli.options import FILE, NATURAL, OUT_PARQUET, PATH, PLACE, command, given, only_given, option
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
@@ -61,7 +61,7 @@ def duplicates(
 
     With --engine ray, the cluster reads and decodes the vectors. The search runs on this machine.
     """
-    check_results(store, [out], [scores, source, settings["subset"]])
+    check_results(store, [out], [scores, source, settings["subset"], settings["labels"]])
     if source is not None:
         if ignored := given(but=BESIDE_FROM):
             raise SettingError(f"--from does not search again: leave {', '.join(ignored)} out")
@@ -96,7 +96,7 @@ def _print(found: gs.DuplicateTable, out: Path) -> None:
         f"{counted(found.num_groups, 'group')} from {found.threshold:g} up; {int((~found.keep).sum())} dropped, the "
         f"{kept} of each group kept."
     )
-    click.echo(where_line(found.note.where), nl=False)
+    click.echo(filter_lines(found.note), nl=False)
     same = "text" if found.note.exact_by == "text" else "record"
     click.echo(f"  {int(found.exact.sum())} with the same {same} as another")
     if found.note.num_zero:

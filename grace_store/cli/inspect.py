@@ -10,6 +10,7 @@ from rich.text import Text
 import grace_store as gs
 from grace_store.base.finding import number_text
 from grace_store.base.states import ABOUT
+from grace_store.base.text import one_line
 from grace_store.cli import shared
 from grace_store.cli.console import console, escape_controls, print_json, show
 from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, only_given, option
@@ -70,7 +71,7 @@ def inspect(
     extracted yet has only its segments' texts.
 
     With --neighbours, the nearest samples follow, in the order of their cosines. Each one has its value, the beginning
-    of its prompt and its answer. The options from --least to --seed, except --signal, are for neighbours.
+    of its prompt and its answer. The options from --least to --seed, except --signal and --labels, are for neighbours.
     """
     from grace_store.study.inspect import COUNT as DEFAULT_COUNT
     from grace_store.study.inspect import read_vectors
@@ -78,7 +79,7 @@ def inspect(
     if (sample is None) == (vectors is None):
         raise click.UsageError("Give a SAMPLE or --vectors, and not both.")
     is_alone = neighbours is None and vectors is None
-    if is_alone and (ignored := given(but=("store", "sample", "signal", "data", "as_json"))):
+    if is_alone and (ignored := given(but=("store", "sample", "signal", "data", "labels", "as_json"))):
         raise click.UsageError(f"{', '.join(ignored)} needs --neighbours: give --neighbours N, too.")
     pool = shared.take_pool(store, settings, settings.pop("threads"))
     shown = {} if sample is None else gs.inspect(pool, sample)
@@ -104,6 +105,8 @@ def _print_sample(shown: dict[str, Any]) -> None:
     console.print(f"{escape_controls(shown['sample_id'])}  {place}", markup=False)
     if shown["why_set_aside"]:
         console.print(f"set aside: {escape_controls(shown['why_set_aside'])}", markup=False)
+    for name, value in shown.get("labels", {}).items():
+        console.print(f"label {escape_controls(one_line(name))}: {escape_controls(one_line(value))}", markup=False)
     for name in shown["flags"]:
         console.print(f"flagged {name}: {ABOUT[name]}", markup=False)
     if shown["missing_text"]:

@@ -155,7 +155,7 @@ def options_of(
             continue
         fields = [model.model_fields[name] for model in models if name in model.model_fields]
         if is_settings(kind := fields[0].annotation):
-            made.append(options_of(kind, but=("method", *models[0].model_fields), differing=differing))
+            made.append(options_of(kind, but=("method", "learn", *models[0].model_fields), differing=differing))
             continue
         made.append(_option_of(name, fields, differing.get(name, As()), has_defaults=has_defaults))
     return stacked(*made)
@@ -173,7 +173,7 @@ def is_settings(kind: Any) -> TypeGuard[type[Settings]]:
 def parsed(model: type[SettingsT], values: dict[str, Any]) -> SettingsT:
     """Remove the parameters of a settings model from a command's values, and return the settings.
 
-    A parameter that was not given keeps its default. A parameter of both a model and its nested settings is the model's.
+    A parameter that was not given keeps its default. One that nested settings have, too, is the outer model's.
     """
     nested = {name: each.annotation for name, each in model.model_fields.items() if is_settings(each.annotation)}
     given = only_given({name: values.pop(name) for name in model.model_fields if name in values})

@@ -9,9 +9,22 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
-from grace_store.cli.console import escape_controls, print_result, where_line
-from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, only_given, option, options_of
+from grace_store.cli.console import escape_controls, filter_lines, print_result
+from grace_store.cli.options import (
+    FILE,
+    OUT_PARQUET,
+    PLACE,
+    As,
+    choice,
+    command,
+    given,
+    only_given,
+    option,
+    options_of,
+    parsed,
+)
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.pool.labels import LabelSettings
 from grace_store.scoring.grouped_scoring import groups_in_words
 from grace_store.values.measures import MEASURES
 from grace_store.values.methods.method import METHODS, InfluenceSpec, parse_spec
@@ -19,7 +32,8 @@ from grace_store.values.within_groups import Within
 
 NAMED_AT_MOST = 10
 """Maximum number of subtasks or capabilities to name. A target set can have hundreds."""
-BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "data", "threads", "engine", "address", "as_json")
+MOVED = ("targets", "target_data", "data", "labels")
+BESIDE_REPLAY = ("store", "out", "replay", *MOVED, "threads", "engine", "address", "as_json")
 """Parameters that can be given together with --replay. All other settings come from the table."""
 
 LISTS = "\n".join(
@@ -31,6 +45,10 @@ LISTS = "\n".join(
     ]
 )
 
+RIGHT = (
+    "With --learn, condition in SQL that right traces meet, such as is_correct, score >= 0.5 or verdict = 'good'. "
+    "[default: the labels that the format names]"
+)
 GROUP = "group"
 """Value of --within that means questions. Other values name a field; a field with the name group is $.group."""
 
@@ -43,6 +61,7 @@ GROUP = "group"
     "grace-store score traces.zarr --out scores.parquet --measure loss:lowest --within group",
     "grace-store score traces.zarr --out scores.parquet --measure grace=0.5 --measure loss:lowest=0.5",
     "grace-store score traces.zarr --out scores.parquet --measure tokens                # the baseline Longest",
+    "grace-store score traces.zarr --out scores.parquet --learn --right is_correct      # a value learned from labels",
     "grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2",
     "grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject",
     "grace-store score traces.zarr --out scores.parquet --where \"is_correct and source in ('a', 'b')\"",
@@ -62,6 +81,7 @@ GROUP = "group"
     "Score by the influence on --targets instead of measures; see the list below. [default: none]",
 )
 @shared.grace
+@options_of(LabelSettings, differing={"right": As(help=RIGHT)})
 @options_of(InfluenceSpec, but=["method", "seed"])
 @option(
     "--targets",
@@ -112,6 +132,9 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     --method less, icons or cadc, signals are checkpoints with one gradient for each sample (`extract --kind gradient`).
     Their weights are learning rates: the given weights, else the recorded ones if all signals have one, else equal.
 
+    --learn fits the measures of a trace (its flags, too) to labels, and gives every sample a value. No value comes from
+    a model that saw the question of its sample. With labels of steps, the steps are learned.
+
     With --within or --target group, traces of one question are compared with each other, and the dataset is read. The
     only trace of a question gets the flag only_trace. Its value is 0 with --within, and missing with --target group.
     """
@@ -122,15 +145,19 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     if replay is None and store is None:
         raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
-    where, data = settings.pop("where"), settings.pop("data") or None
+    where, data, labels = settings.pop("where"), settings.pop("data") or None, settings.pop("labels")
     targets, groups = _take_targets(settings), _take_groups(settings)
     with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as pool:
         if replay is not None:
-            done = gs.replay(replay, out, store, targets=targets, data=data, threads=pool, listener=display)
+            moved = {"targets": targets, "data": data, "labels": labels}
+            done = gs.replay(replay, out, store, **moved, threads=pool, listener=display)
         else:
+            asked = parsed(LabelSettings, settings).asked()
             spec = parse_spec(only_given(settings))
-            pool_of = {"partial": partial, "where": where, "data": data}
-            request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, **pool_of, **groups)
+            pool_of = {"partial": partial, "where": where, "data": data, "labels": labels}
+            request = gs.ScoreRequest(
+                spec=spec, signals=signals or None, targets=targets, learn_from=asked, **pool_of, **groups
+            )
             done = gs.score(str(store), request, out=out, threads=pool, listener=display)
     conclusion = done.conclusion
     counts = {"num_samples": done.num_samples, "num_with_value": done.num_with_value, "flags": done.flags}
@@ -170,7 +197,7 @@ def _print(run: gs.ScoreRun, conclusion: str) -> None:
     lacking = f", {without} of them without a value" if without else ""
     click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
     note = run.note
-    click.echo(where_line(note.where), nl=False)
+    click.echo(filter_lines(note), nl=False)
     if note.groups is not None:
         click.echo(escape_controls(f"  {groups_in_words(note)}"))
     if note.targets is not None:

@@ -9,14 +9,14 @@ import click
 import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.files import check_name
-from grace_store.base.finding import UNKNOWN, WhereNote
+from grace_store.base.finding import UNKNOWN, LabelsFile, WhereNote
 from grace_store.base.states import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.choose.exports import EXPORTS
 from grace_store.choose.select import subset_paths
 from grace_store.choose.selection import SIZES
 from grace_store.cli import shared
-from grace_store.cli.console import escape_controls, print_result, print_rows, where_line
+from grace_store.cli.console import escape_controls, filter_lines, print_result, print_rows
 from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.provenance import check_outputs
@@ -42,6 +42,7 @@ GROUPS_WRITTEN = 1000
     "grace-store select scores.parquet --per-group 0.5 --ratio 0.2 --out subset.jsonl",
     "grace-store select scores.parquet --weights weights.parquet --as ms-swift --out train.jsonl   # with step weights",
     "grace-store select scores.parquet --as trl-pairs --margin 0.1 --out pairs.jsonl   # best and worst of each",
+    "grace-store select scores.parquet --as trl-pairs --labels a.csv --right \"verdict = 'good'\" --out pairs.jsonl",
 )
 @click.argument("scores", type=FILE)
 @option(
@@ -106,6 +107,7 @@ GROUPS_WRITTEN = 1000
     click.FloatRange(0),
     "With --as *-pairs, smallest difference between the two values of a pair. [default: any difference]",
 )
+@shared.right
 @shared.group_by
 @option(
     "--control",
@@ -145,7 +147,8 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
 
     Traces of one question have the same prompt and images, or the same value of --group-by. With --per-group, --ratio
     is a share of the remaining samples. A pair is the best trace of a question and its worst trace with another
-    response. --ratio and --count keep the pairs with the largest difference.
+    response. --ratio and --count keep the pairs with the largest difference. With --right, a pair is the best right
+    trace of a question and its worst wrong trace; questions without both are left out.
     """
     check_name(out, *EXPORTS[as_format].formats)
     sizes = _sizes(settings)
@@ -159,6 +162,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     tables = (
         (selection.duplicates, "the table of duplicates"),
         (selection.exclude_contaminated, "the table of benchmark items"),
+        (selection.labels, "the labels"),
     )
     check_outputs(paths, [(Path(path), what) for path, what in tables if isinstance(path, str)])
     results = [
@@ -187,9 +191,9 @@ def _selection(settings: dict[str, Any], as_format: str) -> gs.Selection:
     asked["exclude_flagged"] = [name for names in asked["exclude_flagged"] for name in names.split(",")]
     if EXPORTS[as_format].is_of_pairs:
         asked["margin"] = asked["margin"] or 0.0
-    elif asked["margin"] is not None:
+    elif lonely := only_given({name: asked[name] for name in ("margin", "right")}):
         pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
-        raise SettingError(f"--margin needs a format for pairs: give --as with one of {pairs}")
+        raise SettingError(f"--{next(iter(lonely))} needs a format for pairs: give --as with one of {pairs}")
     if asked["diversity"] is not None:
         asked["diversity"] = DiversitySpec.parse(method=asked["diversity"], **diversity)
     elif lonely := only_given({**diversity, "duplicates": asked["duplicates"]}):
@@ -214,6 +218,8 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
     }
     if isinstance(where := subset.spec.where, WhereNote):
         found["where"] = where.model_dump()
+    if isinstance(labels := subset.spec.labels, LabelsFile):
+        found["labels"] = labels.model_dump()
     if subset.groups:
         found["num_groups"] = len(subset.groups)
         found["groups"] = [asdict(each) | {"share": each.share} for each in subset.groups[:GROUPS_WRITTEN]]
@@ -223,14 +229,14 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
 def _print(results: list[dict[str, Any]], subsets: list[gs.Subset]) -> None:
     for result, subset in zip(results, subsets, strict=True):
         # If not only the value decides, some samples above the smallest chosen value are not chosen.
-        is_of_pairs, where = subset.rejected is not None, subset.spec.where
+        is_of_pairs = subset.rejected is not None
         control = ", length taken out" if subset.spec.control else ""
         smallest = f"smallest {'margin' if is_of_pairs else 'value'} kept {result['smallest_value']:.4f}{control}"
         least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
         of = counted(result["num_with_value"], "pair" if is_of_pairs else "sample")
         click.echo(escape_controls(subset.conclusion))
         click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
-        click.echo(where_line(where if isinstance(where, WhereNote) else None), nl=False)
+        click.echo(filter_lines(subset.spec), nl=False)
         for note in result["notes"]:
             click.echo(f"  {escape_controls(note)}")
         if subset.groups:

@@ -75,16 +75,34 @@ out_finding = option(
 )
 
 
+labels = option(
+    "--labels",
+    FILE,
+    "File with labels of samples: CSV, JSON lines or Parquet, with the samples' ids in a column id. Options that name "
+    "fields of the records can name its other columns, too. [default: none]",
+)
+right = option(
+    "--right",
+    "CONDITION",
+    "Condition in SQL that right traces meet, such as is_correct, score >= 0.5 or verdict = 'good'. Traces for which "
+    "the condition is NULL have no label and are left out. [default: none]",
+)
+
+
 def where(knows: str = "") -> Decorator:
-    """Return --where. knows lists the names that a condition can use besides id, row, num_steps and fields."""
+    """Return --where and --labels.
+
+    knows lists the names that a condition can use besides id, row, num_steps, fields and labels.
+    """
     names = f"id, row, num_steps{knows}"
-    return option(
+    condition = option(
         "--where",
         "CONDITION",
         f"Use only the samples that meet this condition in SQL. The condition can use {names} and the fields of the "
         "records, for example: is_correct and source in ('a', 'b'). Write a nested field as \"meta.level\". Shares "
         "such as --ratio are shares of the samples that meet the condition. [default: all samples]",
     )
+    return stacked(condition, labels)
 
 
 group_by = option(
@@ -183,7 +201,7 @@ def extract_job(store: str, wishes: dict[str, Any], **rest: Any) -> ExtractJob:
 
 # ---------------------------------------------------------------- how Grams become values
 
-grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True)})
+grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True), "learn": As(is_flag=True)})
 
 
 # ---------------------------------------------------------------- descriptors, clusters and the pool
@@ -213,8 +231,8 @@ clusters = stacked(
 
 
 def take_pool(store: str, settings: dict[str, Any], threads: Threads) -> Pool:
-    """Remove --signal, --where, --data and --partial from the settings, and return the pool that they describe."""
-    named = only_given({name: settings.pop(name, None) for name in ("where", "data", "partial")})
+    """Remove --signal, --where, --labels, --data and --partial from the settings, and return the pool they describe."""
+    named = only_given({name: settings.pop(name, None) for name in ("where", "labels", "data", "partial")})
     return Pool.of(store, signals=settings.pop("signal"), threads=threads, **named)
 
 
@@ -264,7 +282,7 @@ def study_command(name: str) -> click.Command:
     options = stacked(
         store,
         option("--signal", TEXT, study.signal, "signals", many=study.has_many_signals),
-        options_of(study.settings, differing={"without_answer": As(is_flag=True)}),
+        options_of(study.settings, differing={"without_answer": As(is_flag=True), "learn": As(is_flag=True)}),
         where(),
         moved_data,
         partial,
@@ -275,7 +293,7 @@ def study_command(name: str) -> click.Command:
     def run(store: str, out: Path | None, *, as_json: bool, **given: Any) -> None:
         from grace_store.scoring.provenance import check_results  # imports pyarrow, which `status` does without
 
-        check_results(store, [out])
+        check_results(store, [out], [given["labels"]])
         settings = parsed(study.settings, given)
         pool = Pool.of(store, **{each: value or None for each, value in given.items() if each != "partial"})
         with ProgressDisplay(quiet=as_json) as display:

@@ -54,7 +54,12 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     spec = sweep_of(only_given(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
     with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:
-        given = {"where": settings["where"], "data": settings["data"] or None, "partial": partial}
+        given = {
+            "where": settings["where"],
+            "labels": settings["labels"],
+            "data": settings["data"] or None,
+            "partial": partial,
+        }
         found = gs.sweep(gs.Pool.of(store, threads=threads, **given), spec, out=folder, listener=display).finding()
     replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
     written = f"{folder}: values.parquet, samples.parquet, summary.parquet, overlap.parquet{replaced}"

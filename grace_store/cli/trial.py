@@ -13,6 +13,7 @@ from grace_store.cli import shared
 from grace_store.cli.console import show, stoppable
 from grace_store.cli.options import (
     COUNT,
+    FILE,
     OUT_FOLDER,
     PATH,
     PLACE,
@@ -76,6 +77,7 @@ recipe = stacked(
     callback=as_table,
 )
 @shared.moved_data
+@option("--labels", FILE, "File of labels that subsets were chosen with, if it has moved. [default: the earlier file]")
 @shared.images
 @option("--workers", COUNT, "Number of processes that share the trainings. [default: one per accelerator]")
 @speed
@@ -112,7 +114,7 @@ def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
     options = WarmupOptions(**pick(wishes, WarmupOptions))
     run, shard, engine = choose_engine(RunOptions(device=options.device), wishes["workers"], None)
     options = options.model_copy(update={"device": run.device})
-    named = ("subsets", "weighted", "store", "model", "format", "map", "images")
+    named = ("subsets", "weighted", "store", "model", "format", "map", "images", "labels")
     spec = TrialSpec(training=TrainingSpec(**pick(wishes, TrainingSpec)), **pick(wishes, TrialSpec))
     request = gs.TrialRequest(spec=spec, options=options, **{name: wishes[name] for name in named})
     return replace(request, data=wishes["data"] or None, devices=engine.devices), shard[0] == 0

@@ -23,9 +23,12 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet as pq
 
 from grace_store.base.errors import DataError
+from grace_store.base.files import JSON_LINES, PARQUET, format_of
 from grace_store.base.text import without_nan
 from grace_store.data.byte_streams import CursorPool
 
@@ -37,6 +40,8 @@ _GROUP_BYTES = 2**29
 _ROWS_PER_BYTE = 16
 """Limit of rows per byte of a file; a file that claims more rows has no records, only a false count."""
 _NOT_UTF8 = b"\xff"
+ID = "id"
+"""The column with the ids of samples in a file of labels."""
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -125,6 +130,42 @@ def _explained(path: Path) -> Iterator[None]:
             f"{path} cannot be read as a table: {error}. If the file was cut short, copy it again. Otherwise convert "
             "it to JSON lines."
         ) from error
+
+
+def read_labels_table(path: Path) -> pa.Table:
+    """Read a whole file of labels: CSV, TSV, JSON lines or Parquet. An empty cell of CSV is missing."""
+    said = format_of(path)
+    if said not in (kinds := ("CSV", "TSV", JSON_LINES, PARQUET)):
+        raise DataError(f"The name {path.name} does not say the format of the labels. Give {', '.join(kinds)}.")
+    with _explained(path):
+        if said == PARQUET:
+            with pq.ParquetFile(path) as file:
+                _check_table(file.schema_arrow, file.metadata.num_rows, path.stat().st_size)
+                return file.read()
+        if said == JSON_LINES:
+            found = pa.json.read_json(path)
+            if ID in found.column_names and pa.types.is_temporal(found[ID].type):  # ids that look like times
+                as_text = pa.json.ParseOptions(explicit_schema=pa.schema({ID: pa.string()}))
+                found = pa.json.read_json(path, parse_options=as_text)
+        else:
+            typed = pa.csv.ConvertOptions(column_types={ID: pa.string()}, null_values=[""], strings_can_be_null=True)
+            cells = pa.csv.ParseOptions(delimiter="," if said == "CSV" else "\t", newlines_in_values=True)
+            found = pa.csv.read_csv(path, parse_options=cells, convert_options=typed)
+        _check_table(found.schema, 0, 0)
+        return found
+
+
+def plain_column(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column whose values are texts, numbers or booleans: NaN is missing; lists and objects become JSON."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
+    elif pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
+        texts = [None if value is None else json.dumps(value, default=_plain_value) for value in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    elif pa.types.is_temporal(kind) or pa.types.is_dictionary(kind):
+        column = column.cast(pa.string())
+    return column.combine_chunks()
 
 
 class _GroupCursor:

@@ -1,8 +1,11 @@
 """The page's comparisons: of score tables with each other, and of the values of groups of traces."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,12 +18,15 @@ from grace_store.pages.figures import BOXES, intervals, matrix_map, value_boxes
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import SignalStatus, Status
 from grace_store.scoring.notes import ScoresNote, check_plan_of
-from grace_store.scoring.provenance import groups_of
+from grace_store.scoring.provenance import filter_scores
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.backend import run_logs
 from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
 from grace_store.values.length_bias import mean_ranks, rank_correlation, share_interval
+
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportRequest
 
 MAX_CORRELATED = 1 << 17
 MAX_FIELD_GROUPS = 24
@@ -150,13 +156,13 @@ def groups_section(
     tables: Mapping[str, ScoreTable],
     main: ScoreTable,
     chosen: BoolArray,
-    fields: Sequence[str],
-    data: Sequence[str] | None = None,
+    request: ReportRequest,
 ) -> Section:
     """Return the part of the page that compares the values of groups. Fields of the records make the groups.
 
-    chosen has True for the chosen samples of the main table. data has the dataset's files, if they have moved.
+    chosen has True for the chosen samples of the main table.
     """
+    _, groups, _ = filter_scores(main, None, store.location, request.data, request.labels)
     lead = "How values depend on fields of the records. Scores never read these fields."
     section = Section("groups", "Kinds of traces", lead)
     values: dict[str, FloatArray] = {}
@@ -164,8 +170,8 @@ def groups_section(
         values[name] = np.full(len(main), np.nan)
         _, here, there = np.intersect1d(main.row, table.row, return_indices=True)
         values[name][here] = table.value[there]
-    for field in fields:
-        found, shown = groups_of(main, field, store.location, data), one_line(field)
+    for field in request.by:
+        found, shown = groups.groups(field), one_line(field)
         if (numbers := _numbers(found)) is not None:
             section.table(
                 f"Value and {shown}",

@@ -23,7 +23,7 @@ from grace_store.pages.similarity import similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, choose_traces, gather_traces
 from grace_store.pool.pool import Pool, stepwise_signals
 from grace_store.run.status import status
-from grace_store.scoring.provenance import check_outputs, keep_samples, sources_of, where_note
+from grace_store.scoring.provenance import check_outputs, keep_samples, sources_of
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import ScoreTable, conclude_scores
 from grace_store.store.opened import Store
@@ -58,10 +58,10 @@ def report(
     for name in ("duplicates", "sweep", "against", "warmup"):
         if (path := getattr(request, name)) is not None:
             sources.append((path, f"what {name} wrote"))
-    check_outputs([out], [*sources_of(opened), *sources])
+    check_outputs([out], [*sources_of(opened, request.labels), *sources])
     check_name(out, HTML)
     if figures is not None:
-        check_outputs([figures], sources_of(opened))
+        check_outputs([figures], sources_of(opened, request.labels))
     table, sections, traces = _gather(opened, request, listener)
     written: list[Path] = []
     if figures is not None:
@@ -82,10 +82,9 @@ def _gather(
     listener(Note("Scoring and counting."))
     state = status(store)
     tables = _with_step_scores(store, given.tables, request)
-    given = replace(given, kept=keep_samples(store, request.where, _main(tables), request.data))
-    if given.kept is not None:
-        kept_rows = store.column("sample_row")[given.kept.places]
-        tables = [table.among(kept_rows) for table in tables]
+    given = replace(given, pool=Pool.of(given.pool, where=keep_samples(given.pool, _main(tables))))
+    if given.pool.kept is not None:
+        tables = [table.among(given.pool.rows) for table in tables]
     table = _main(tables)
     conclusions = [conclude_scores(table)]
     subsets = [(name, np.isin(table.row, rows)) for name, rows in given.subsets.items()]
@@ -104,16 +103,15 @@ def _gather(
     counts = [(name, int(mask.sum())) for name, mask in subsets] if request.subsets else []
     conclusions += given.conclusions
     sections = [
-        overview_section(store, state, table, counts, where=where_note(given.kept), conclusions=conclusions),
+        overview_section(store, state, table, counts, pool=given.pool.note(), conclusions=conclusions),
         values_section(table, points, chosen_name),
         length_section(table, points, request.ratio),
     ]
     named_tables = name_tables(tables)
     if request.by:
-        sections.append(groups_section(store, named_tables, table, chosen, request.by, request.data))
+        sections.append(groups_section(store, named_tables, table, chosen, request))
     listener(Note("Comparing settings."))
-    pool = Pool(store, where=given.kept, partial=request.partial)
-    sections.append(settings_section(pool, table, given.sweep, request.ratio))
+    sections.append(settings_section(Pool.of(given.pool, partial=request.partial), table, given.sweep, request.ratio))
     sections.append(methods_section(store, named_tables, state, request.ratio))
     listener(Note("Looking for neighbours."))
     similar, neighbours, groups = similarity_section(given, table, place, listener)

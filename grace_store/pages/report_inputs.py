@@ -14,7 +14,7 @@ from grace_store.base.text import enumerated
 from grace_store.choose.contamination_table import AgainstTable, read_against
 from grace_store.choose.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.choose.selection import SubsetNote, selected_rows
-from grace_store.pool.pool import Kept
+from grace_store.pool.pool import Pool
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.scoring.sweep import Sweep, read_sweep
@@ -52,6 +52,8 @@ class ReportRequest:
     flags."""
     images: str | None = None
     data: Sequence[str] | None = None
+    labels: Path | None = None
+    """File of labels, whose columns are used as if they were fields."""
     ratio: str = "0.2"
     """Share of the samples that counts as chosen without a subset, and for the comparison of methods."""
     max_traces: int = 5000
@@ -71,10 +73,10 @@ class ReportInputs:
     against: AgainstTable | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
+    pool: Pool
+    """The samples that the request's filter keeps, with their fields and labels."""
     conclusions: tuple[str, ...] = ()
     """Conclusions of the commands that wrote the files."""
-    kept: Kept | None = None
-    """Positions of the samples that the request's filter keeps."""
 
     @classmethod
     def read(cls, store: Store, request: ReportRequest) -> Self:
@@ -113,6 +115,7 @@ class ReportInputs:
             findings=findings,
             against=against,
             subsets=subsets,
+            pool=Pool(store, where=request.where, data=request.data, labels=request.labels),
             conclusions=tuple(conclusions),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, sum_by_sample
-from grace_store.base.finding import WhereNote
+from grace_store.base.finding import PoolNote
 from grace_store.base.settings import short
 from grace_store.base.states import ABOUT, HYGIENE_FLAGS
 from grace_store.base.text import one_line, size
@@ -35,7 +35,7 @@ def overview_section(
     table: ScoreTable,
     subsets: list[tuple[str, int]],
     *,
-    where: WhereNote | None = None,
+    pool: PoolNote | None = None,
     conclusions: Sequence[str] = (),
 ) -> Section:
     """Return the part with the conclusions, the counts and settings of a store, and the settings of the scores."""
@@ -46,10 +46,12 @@ def overview_section(
     section.counts(parts, f"{status.num_records:,} records")
     if not status.is_complete:
         section.text("The store is not finished. The page shows the finished samples.", kind="note")
-    if where is not None:
+    if pool is not None and (where := pool.where) is not None:
         kept = f"{where.num_kept:,} of {where.num_samples:,} samples"
         about = f"The page uses only samples where {one_line(where.sql)}"
         section.text(f"{about}: {kept}. Shares are shares of these samples.", kind="note")
+    if pool is not None and pool.labels is not None:
+        section.text(f"Labels: {pool.labels}.", kind="note")
     if status.set_aside:
         ordered = sorted(status.set_aside.items(), key=lambda item: -item[1])
         section.table("Set aside, and why", ["reason", "records"], [[*item] for item in ordered], bar=1)

@@ -131,5 +131,5 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
     from grace_store.study.diversity import diversity
 
     ratio, signal = () if request.subsets else (request.ratio,), table.note.signal
-    pool = Pool(given.store, signal, given.kept, partial=request.partial)
+    pool = Pool.of(given.pool, signals=signal, partial=request.partial)
     add_finding(section, diversity(pool, request.subsets, scores=table, ratio=ratio))

@@ -20,12 +20,13 @@ from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted, one_line
-from grace_store.data.record import fields_in, value_of
+from grace_store.data.record import fields_in
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.sample_digests import prompt_digest
 from grace_store.pages.sections import shortened
-from grace_store.pool.pool import parse_names, stepwise_signals
+from grace_store.pool.pool import stepwise_signals
 from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
+from grace_store.pool.sample_fields import parse_names
 from grace_store.pool.walk import SignalReader
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.layout import SAMPLES_PER_CHUNK
@@ -253,7 +254,7 @@ def _shown_fields(given: ReportInputs, positions: IntArray) -> dict[str, list[Sh
         lists = request.by if request.fields is None else [request.fields] if request.fields else []
         named = list(dict.fromkeys(name for each in lists for name in parse_names(each)))
     try:
-        return _field_values(SampleRecords(given.store, request.data, positions), named)
+        return _field_values(given.pool.records(positions), named)
     except (DataError, OSError):
         if request.data:
             raise
@@ -264,10 +265,11 @@ def _field_values(records: SampleRecords, named: Sequence[str] | None) -> dict[s
     """Return the values of the named fields, or of a few fields with short values that differ between traces."""
     if named is None:
         named = _default_fields(records)
-    columns: dict[str, list[Shown]] = {name: [] for name in named if name not in SHOWN_ANYWAY}
-    for record in records if columns else ():
-        for name, values in columns.items():
-            values.append(_shown(value_of(record, name)))
+        if records.labels is not None:
+            of_records = records.first_fields()
+            named = [*(name for name in records.labels.names if name not in of_records), *named]
+    found = records.fields([name for name in named if name not in SHOWN_ANYWAY])
+    columns = {name: [_shown(value) for value in values] for name, values in found.items()}
     for name, values in columns.items():
         if len(records) and all(value is None for value in values):
             raise records.unknown(name)

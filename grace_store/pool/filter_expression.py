@@ -1,4 +1,4 @@
-"""The condition of --where: a WHERE clause of SQL, which SQLite evaluates over rows. The only importer of sqlite3.
+"""Conditions of --where and --right: WHERE clauses of SQL, which SQLite evaluates. The only importer of sqlite3.
 
 An expression may come from a stranger, in the note of a table that is scored again here. So SQLite may only read the
 columns of these rows and call pure functions with short results. It may read no other table, run no SELECT inside the
@@ -55,14 +55,15 @@ class FilterExpression:
     known: list[str]
     """The known columns that the expression reads."""
 
-    def __init__(self, text: str, known: Sequence[str] = ()) -> None:
-        """Parse an expression, or raise SettingError; known are columns that exist without the records."""
+    def __init__(self, text: str, known: Sequence[str] = (), option: str = "--where") -> None:
+        """Parse an expression of an option, or raise SettingError; known are columns that exist without the records."""
+        self._option = option
         if not text.strip():
-            raise SettingError("--where is empty: give a condition, such as \"num_steps > 8 and source = 'a'\"")
+            raise SettingError(f"{option} is empty: give a condition, such as \"num_steps > 8 and source = 'a'\"")
         if len(text) > MAX_CHARACTERS:
-            raise SettingError(f"--where has {len(text)} characters, more than {MAX_CHARACTERS}")
+            raise SettingError(f"{option} has {len(text)} characters, more than {MAX_CHARACTERS}")
         if text != text.encode("utf-8", "replace").decode():
-            raise SettingError(f"--where {one_line(text)!r} has characters that are not valid text")
+            raise SettingError(f"{option} {one_line(text)!r} has characters that are not valid text")
         self.text = text
         quoted = (match["name"] for match in _PARTS.finditer(text) if match["name"] is not None)
         # SQLite reads a name in double quotes as a text if there is no such column, so these columns exist first.
@@ -73,10 +74,10 @@ class FilterExpression:
         self._columns += [name for name in self.quoted if by_column[name.lower()] == name and name not in known]
         while (missing := self._missing()) is not None:
             if missing.lower() in (each.lower() for each in self._columns):
-                raise SettingError(f'--where has {missing}: write a name with a dot in double quotes, "{missing}"')
+                raise SettingError(f'{option} has {missing}: write a name with a dot in double quotes, "{missing}"')
             self._columns.append(missing)
             if len(self.names) > MAX_NAMES:
-                raise SettingError(f"--where names more than {MAX_NAMES} fields")
+                raise SettingError(f"{option} names more than {MAX_NAMES} fields")
         names, self.known = self.names, [name for name in known if name in self._read]
         self._columns, self._num_known = [*self.known, *names], len(self.known)
         self._check_spelling()
@@ -86,10 +87,13 @@ class FilterExpression:
         """The fields of records that the expression reads, as they are first spelled."""
         return self._columns[self._num_known :]
 
-    def keeps(self, rows: Iterable[Sequence[object]]) -> list[int]:
-        """Return the indices of the rows for which the expression is true; a row has self.known, then self.names."""
+    def keeps(self, rows: Iterable[Sequence[object]], *, negated: bool = False) -> list[int]:
+        """Return the indices of the rows for which the expression is true, or, if negated, false (and not NULL).
+
+        A row has self.known, then self.names.
+        """
         with closing(_Engine(self._columns)) as engine, self._explained(engine):
-            return engine.places(rows, f"((\n{self.text}\n))")
+            return engine.places(rows, f"{'not ' if negated else ''}((\n{self.text}\n))")
 
     def _missing(self) -> str | None:
         """Return a name in the expression that is no column yet; None if SQLite can evaluate the expression."""
@@ -112,7 +116,7 @@ class FilterExpression:
             if len(written := dict.fromkeys([name, *found])) > 1:
                 both = " and ".join(list(written)[:2])
                 raise SettingError(
-                    f"--where has {both}. SQL ignores upper and lower case: write the field in one way only"
+                    f"{self._option} has {both}. SQL ignores upper and lower case: write the field in one way only"
                 )
 
     @contextmanager
@@ -126,7 +130,7 @@ class FilterExpression:
             if engine.watch.refused is None and (missing := _NO_COLUMN.fullmatch(said)):
                 raise _NoColumn(missing["plain"] if missing["quoted"] is None else missing["quoted"]) from None
             why = self._in_words(one_line(said), engine.watch.refused)
-            raise SettingError(f"--where {one_line(self.text)!r}: {why}") from None
+            raise SettingError(f"{self._option} {one_line(self.text)!r}: {why}") from None
 
     def _in_words(self, said: str, refused: str | None) -> str:
         if refused is not None:

@@ -1,21 +1,24 @@
-"""Labels of traces and of steps, from fields of the records."""
+"""Labels of traces and of steps, from fields of the records or from a file of labels."""
+
+from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.settings import Frozen
+from grace_store.base.settings import Frozen, Settings
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.data.formats.known_formats import FORMATS
-from grace_store.pool.records import SampleRecords, question_groups
+from grace_store.data.formats.trace import StepLabels
+from grace_store.pool.records import question_groups
 from grace_store.store.opened import Store
+
+if TYPE_CHECKING:
+    from grace_store.pool.pool import Pool
 
 FIELDS_SHOWN = 20
 RECORDS_ASKED = 20
@@ -28,14 +31,38 @@ class LabelsNote(Frozen):
     """The field of the labels, and their meaning."""
 
     field: str
+    """A field with labels of steps; for labels of traces, the condition that right traces meet."""
     says: LabelsOf
     """Whether a trace is right, which step is the first wrong one, or which steps are wrong."""
-    threshold: float | None = None
-    """Least number that means right, if labels are numbers."""
     kind: str | None = None
     """The field that names kinds of error."""
     question: str | None = None
     """The field that names the question; without it, traces with the same prompt have the same question."""
+
+    def __str__(self) -> str:
+        return f"{'--right' if self.says == 'traces' else 'field'} {one_line(self.field)!r}"
+
+
+class LabelSettings(Settings):
+    """Options that say which traces or steps are right."""
+
+    right: str | None = None
+    """Condition in SQL that right traces meet, such as is_correct, score >= 0.5 or verdict = 'good'. Traces for which
+    the condition is NULL have no label and are left out. [default: the labels that the format names]"""
+    first_wrong: str | None = None
+    """Field with the number of the first wrong step. The first step of a trace has the number 0; -1 means that no step
+    is wrong. [default: not used]"""
+    wrong_steps: str | None = None
+    """Field with a list of the numbers of the wrong steps. The first step of a trace has the number 1. [default: not
+    used]"""
+
+    def asked(self) -> LabelsNote | None:
+        """Return the labels that the settings name; None for those of the format."""
+        asked = {"traces": self.right, "first_wrong": self.first_wrong, "wrong_steps": self.wrong_steps}
+        given = {says: name for says, name in asked.items() if name is not None}
+        if len(given) > 1:
+            raise SettingError("Give one of --right, --first-wrong and --wrong-steps.")
+        return next((LabelsNote(field=name, says=says) for says, name in given.items()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +84,15 @@ class Labels:
     num_left_out: int
 
 
-def resolve_labels(store: Store, asked: LabelsNote | None, kind: str | None, question: str | None) -> LabelsNote:
+def resolve_labels(pool: Pool, asked: LabelsNote | None, kind: str | None, question: str | None) -> LabelsNote:
     """Return the field of the labels and their meaning: as the user says, or as the format of the store defines."""
-    known = FORMATS[store.plan.spec.format].step_labels if store.plan.spec.format in FORMATS else None
+    known = format_labels(pool.store)
     if asked is None and known is None:
-        fields = SampleRecords(store).spread(RECORDS_ASKED).field_names()
+        fields = pool.records().spread(RECORDS_ASKED).field_names()
         raise SettingError(
-            "Name the field of the records with the labels: --label FIELD (whether a trace is right), or "
-            "--first-wrong "
-            f"FIELD (its first wrong step). The records have the fields {first_few(fields, FIELDS_SHOWN)}."
+            "Say which traces are right with --right CONDITION, such as is_correct or verdict = 'good', or name the "
+            "field of the first wrong step with --first-wrong FIELD. The records have the fields "
+            f"{first_few(fields, FIELDS_SHOWN)}."
         )
     if asked is None:
         assert known is not None
@@ -74,26 +101,34 @@ def resolve_labels(store: Store, asked: LabelsNote | None, kind: str | None, que
     return asked.model_copy(update={"kind": kind or kinds, "question": question or questions})
 
 
-def read_labels(
-    store: Store, note: LabelsNote, positions: IntArray, data: Sequence[str | Path] | None = None
-) -> Labels:
+def format_labels(store: Store) -> StepLabels | None:
+    """Return the fields of the labels that the format of a store defines, if it does."""
+    return FORMATS[store.plan.spec.format].step_labels if store.plan.spec.format in FORMATS else None
+
+
+def read_labels(pool: Pool, note: LabelsNote, positions: IntArray) -> Labels:
     """Read the labels of samples at some positions, ascending; samples without a label are left out."""
-    fields = [field for field in (note.field, note.kind, note.question) if field is not None]
-    found = SampleRecords(store, data, positions).fields(fields)
+    of_steps = note.field if note.says != "traces" else None
+    fields = [field for field in (of_steps, note.kind, note.question) if field is not None]
+    found = pool.records(positions).fields(fields)
     for field in fields:
         if all(value is None for value in found[field]):
-            raise SampleRecords(store, data).unknown(field)
-    num_steps = store.column("sample_num_steps")[positions].tolist()
-    reader = _Reader(note, found[note.field])
-    steps = [reader.read(value, num) for value, num in zip(found[note.field], num_steps, strict=True)]
+            raise pool.records().unknown(field)
+    if of_steps is None:
+        labelled, right = pool.right(note.field, positions)
+        known = dict(zip(labelled.tolist(), right.tolist(), strict=True))
+        steps = [_of_trace(known.get(position)) for position in positions.tolist()]
+    else:
+        num_steps, reader = pool.store.column("sample_num_steps")[positions].tolist(), _Reader(note.says)
+        steps = [reader.read(value, num) for value, num in zip(found[of_steps], num_steps, strict=True)]
+        if all(each is None for each in steps):
+            raise DataError(f"No sample has a usable label in {note}: {reader.trouble}.")
     kept = [number for number, each in enumerate(steps) if each is not None]
-    if not kept:
-        raise DataError(f"No sample has a usable label in field {note.field!r}: {reader.trouble}.")
     labels = [each for each in steps if each is not None]
     is_right = np.array([RIGHT if first < 0 else WRONG for _, first in labels])
     kinds = found[note.kind] if note.kind else [None] * len(steps)
     if note.question is None:
-        question = question_groups(store, None, data, positions[kept])
+        question = question_groups(pool.store, None, pool.data, positions[kept])
     else:  # a record without a question in this field has a question of its own
         asked, numbers = found[note.question], dict[object, int]()
         names = ((number,) if asked[number] is None else asked[number] for number in kept)
@@ -113,23 +148,21 @@ Label = tuple[IntArray, int]
 """RIGHT, WRONG or UNKNOWN for each step, and the first wrong step; 0 for a wrong trace with an unknown wrong step."""
 
 
-class _Reader:
-    """Parses the values of a field as labels."""
+def _of_trace(is_right: bool | None) -> Label | None:
+    return None if is_right is None else (np.zeros(0, np.int64), -1 if is_right else 0)
 
-    def __init__(self, note: LabelsNote, values: Sequence[object]) -> None:
-        self._note = note
-        self._right_from = _right_from(note, values) if note.says == "traces" else 0.0
+
+class _Reader:
+    """Parses the values of a field as labels of steps."""
+
+    def __init__(self, says: LabelsOf) -> None:
+        self._says = says
         self.trouble = "it is empty"
 
     def read(self, value: object, num_steps: int) -> Label | None:
         """Return the label of a sample; None if it has none that can be used."""
-        kinds = {"traces": self._trace, "first_wrong": self._first_wrong, "wrong_steps": self._wrong_steps}
-        return None if value is None else kinds[self._note.says](value, num_steps)
-
-    def _trace(self, value: object, _: int) -> Label | None:
-        if (number := _number(value)) is None:
-            return self._refused(value, "true, false or a number is wanted")
-        return np.zeros(0, np.int64), -1 if number >= self._right_from else 0
+        parse = self._first_wrong if self._says == "first_wrong" else self._wrong_steps
+        return None if value is None else parse(value, num_steps)
 
     def _first_wrong(self, value: object, num_steps: int) -> Label | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < -1:
@@ -159,25 +192,3 @@ class _Reader:
     def _refused(self, value: object, why: str) -> Label | None:
         self.trouble = f"it holds {one_line(value)!r}, and {why}"
         return None
-
-
-def _right_from(note: LabelsNote, values: Sequence[object]) -> float:
-    """Return the least number that means right: the given threshold, or the larger of two numbers."""
-    if note.threshold is not None:
-        return note.threshold
-    numbers = sorted({number for value in values if (number := _number(value)) is not None})
-    if len(numbers) > 2:
-        raise SettingError(
-            f"Field {note.field!r} has {len(numbers)} different numbers, from {numbers[0]:g} to {numbers[-1]:g}: give "
-            "the smallest number of a right trace with --threshold."
-        )
-    return numbers[-1] if len(numbers) == 2 else 0.5
-
-
-def _number(value: object) -> float | None:
-    """Return a boolean or a finite number as a float; None for any other value."""
-    try:
-        found = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None

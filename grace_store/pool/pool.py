@@ -1,15 +1,10 @@
-"""Pools: some samples of a store, with the signals to read, the filter (--where) and the groups (--by) of samples.
-
-Filters and groups read fields of the records, and columns that a plan or a table has.
-"""
+"""Pools: some samples of a store, with the signals to read, the filter (--where), the questions and the labels."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import islice
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,156 +12,26 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, IntArray, Positions, Rows
 from grace_store.base.errors import SettingError, UnknownName
-from grace_store.base.finding import PoolNote, SignalNote, WhereNote
-from grace_store.base.text import one_line
-from grace_store.data.record import value_of
+from grace_store.base.finding import LabelsFile, PoolNote, SignalNote, WhereNote
+from grace_store.pool.sample_fields import Kept, KnownColumns, SampleFields
 from grace_store.pool.walk import SignalReader, Threads
 from grace_store.store.opened import SignalView, Store, StoreLike
 
 if TYPE_CHECKING:
-    from grace_store.pool.filter_expression import FilterExpression
+    from grace_store.pool.label_columns import LabelColumns, LabelsLike
     from grace_store.pool.records import SampleRecords
 
-ROWS_AT_ONCE = 512
-"""Samples that are filtered together; a small number, because a field may hold a whole trace."""
-EXAMPLES_SHOWN = 3
-RECORDS_SEEN = 1000
-"""Records that are searched for examples."""
-_MISSING = object()
 
-KnownColumns = Mapping[str, Callable[[int, int], Sequence[object]]]
-"""Columns that are known without the records: by name, a function that returns the values of samples start..stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The samples that a filter keeps."""
-
-    where: str
-    """The filter, in SQL."""
-    is_kept: BoolArray
-    num_samples: int
-    """Number of samples that the filter was applied to, which may be fewer than all."""
-
-    @property
-    def num_kept(self) -> int:
-        return int(np.count_nonzero(self.is_kept))
-
-    @property
-    def note(self) -> WhereNote:
-        """The note of the filter for documents."""
-        return WhereNote(sql=self.where, num_samples=self.num_samples, num_kept=self.num_kept)
-
-    @property
-    def places(self) -> IntArray:
-        """Indices of the samples that the filter keeps."""
-        return np.flatnonzero(self.is_kept)
-
-
-def keep_planned(store: Store, where: str, data: Sequence[str | Path] | None = None) -> Kept:
-    """Return the samples of a plan that a filter keeps, by position."""
-    from grace_store.pool.records import SampleRecords  # the dataset's modules, which only filters need
-
-    return keep(where, planned_columns(store), store.plan.num_samples, lambda: SampleRecords(store, data))
-
-
-def planned_columns(store: Store) -> KnownColumns:
-    """Return the columns that a plan has of its samples."""
+def planned_columns(store: Store, positions: IntArray | None = None) -> KnownColumns:
+    """Return the columns that a plan has of its samples, or of the samples at some positions."""
 
     def column(name: str) -> Callable[[int, int], Sequence[object]]:
+        chosen = cache(lambda: store.column(f"sample_{name}")[positions])
+        if positions is not None:
+            return lambda start, stop: chosen()[start:stop].tolist()
         return lambda start, stop: store.column(f"sample_{name}", start, stop).tolist()
 
     return {name: column(name) for name in ("id", "row", "num_steps")}
-
-
-def keep(where: str, known: KnownColumns, num_samples: int, records: Callable[[], SampleRecords]) -> Kept:
-    """Return the samples that a filter keeps; records are opened only if the filter reads one of their fields."""
-    from grace_store.pool.filter_expression import FilterExpression
-
-    expression = FilterExpression(where, list(known))
-    is_kept = np.zeros(num_samples, dtype=np.bool_)
-    seen = _Seen({name: [] for name in expression.names})
-    found = records() if expression.names else None
-    rows = iter(found) if found is not None else iter(lambda: None, 0)
-    for start in range(0, num_samples, ROWS_AT_ONCE):
-        stop = min(start + ROWS_AT_ONCE, num_samples)
-        columns = [known[name](start, stop) for name in expression.known]
-        fields = [seen.values(record) for record in islice(rows, stop - start)]
-        block = [(*each, *more) for *each, more in zip(*columns, fields, strict=True)]
-        is_kept[[start + place for place in expression.keeps(block)]] = True
-    if found is not None:
-        seen.check(expression, found, list(known))
-    if num_samples and not is_kept.any():
-        raise SettingError(f"--where {one_line(where)!r} keeps none of the {num_samples} samples{seen.in_words()}")
-    return Kept(where, is_kept, num_samples)
-
-
-@dataclass(slots=True)
-class _Seen:
-    """The first values of each field that a filter reads, as examples for errors."""
-
-    examples: dict[str, list[object]]
-    is_there: set[str] = field(default_factory=set)
-    num_seen: int = 0
-
-    def values(self, record: object) -> list[object]:
-        """Return the fields of a record, None for a field that the record lacks."""
-        if self.num_seen >= RECORDS_SEEN and len(self.is_there) == len(self.examples):
-            return [value_of(record, name) for name in self.examples]
-        self.num_seen += 1
-        found = {name: value_of(record, name, _MISSING) for name in self.examples}
-        there = {name: value for name, value in found.items() if value is not _MISSING}
-        self.is_there.update(there)
-        for name, value in there.items():
-            if len(some := self.examples[name]) < EXAMPLES_SHOWN and value not in some:
-                some.append(value)
-        return [there.get(name) for name in found]
-
-    def check(self, expression: FilterExpression, records: SampleRecords, known: Sequence[str]) -> None:
-        """Raise SettingError for a field that no record has."""
-        for name in self.examples.keys() - self.is_there:
-            error = records.unknown(name, known)
-            if name in expression.quoted:
-                error.add_note("Double quotes are for names of fields; a text stands in single quotes.")
-            raise error
-
-    def in_words(self) -> str:
-        """Return examples of values, for the error of a filter that keeps no sample."""
-        shown = (f"{n} is {', '.join(one_line(repr(each)) for each in some)}" for n, some in self.examples.items())
-        return f": {'; '.join(shown)}, for example" if self.examples else ""
-
-
-# ---------------------------------------------------------------- groups
-
-
-def parse_names(text: str) -> list[str]:
-    """Return the names of a list; a name with a comma stands in double quotes.
-
-    >>> parse_names('source,"a, b"')
-    ['source', 'a, b']
-    """
-    try:
-        names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
-    except csv.Error as error:
-        raise SettingError(f"{text!r} is not a list of fields ({error})") from None
-    if not names or not all(names) or len(set(names)) < len(names):
-        raise SettingError(f"{text!r} is not a list of different fields: write source,level for example")
-    return names
-
-
-def read_groups(by: str, known: KnownColumns, num_samples: int, records: Callable[[], SampleRecords]) -> list[object]:
-    """Return the group of each sample: its value of a field, or a tuple of its values of several fields."""
-    names = parse_names(by)
-    columns: dict[str, Sequence[object]] = {
-        name: known[name](0, num_samples) if name in known else [] for name in names
-    }
-    if fields := [name for name in names if name not in known]:
-        opened = records()
-        columns |= (found := opened.fields(fields))
-        for name, values in found.items():
-            if all(value is None for value in values):
-                raise opened.unknown(name, list(known))
-    return list(columns[names[0]]) if len(names) == 1 else list(zip(*columns.values(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +112,8 @@ class Pool:
     """New paths of the dataset, if it moved."""
     threads: Threads = None
     """Threads or tasks that read the store; changes only the speed."""
+    labels: LabelsLike | None = None
+    """A file (CSV, JSON lines, Parquet) with a column id. Its other columns are used as if they were fields."""
 
     @classmethod
     def of(cls, given: PoolLike, **more: Any) -> Pool:
@@ -265,7 +132,38 @@ class Pool:
         """The samples that the filter keeps, by position; None without a filter."""
         if self.where is None or isinstance(self.where, Kept):
             return self.where
-        return keep_planned(self.store, self.where, self.data)
+        return self.fields().where(self.where)
+
+    @cached_property
+    def label_columns(self) -> LabelColumns | None:
+        """The columns of the file of labels, for all samples of the plan."""
+        from grace_store.pool.label_columns import join_labels  # imports pyarrow
+
+        return None if self.labels is None else join_labels(self.labels, self.store.column("sample_id"))
+
+    def records(self, positions: IntArray | None = None) -> SampleRecords:
+        """Return the records, with their labels, of the samples at some positions, or of all samples of the plan."""
+        from grace_store.pool.records import SampleRecords  # the dataset's modules, which few functions need
+
+        records = SampleRecords(self.store, self.data, None, self.label_columns)
+        return records if positions is None else records.at(positions)
+
+    def fields(self, positions: IntArray | None = None) -> SampleFields:
+        """Return the fields of the samples at some positions, or of all samples of the plan."""
+        num = self.store.plan.num_samples if positions is None else len(positions)
+        labels = None if self.label_columns is None else self.label_columns.at(positions)
+        return SampleFields(planned_columns(self.store, positions), num, lambda: self.records(positions), labels)
+
+    def right(self, condition: str, positions: IntArray | None = None) -> tuple[Positions, BoolArray]:
+        """Return the samples that have a label, and whether each one is right: whether it meets a condition in SQL.
+
+        Of the pool's samples, or of those at some positions, ascending. A sample has no label where the condition is
+        NULL, such as verdict = 'good' without a verdict. Raise DataError unless some samples are right and some wrong.
+        """
+        wanted = self.positions if positions is None else positions
+        is_right, is_wrong = self.fields(wanted).right(condition)
+        has_label = is_right | is_wrong
+        return Positions(wanted[has_label]), is_right[has_label]
 
     @property
     def wanted(self) -> BoolArray | None:
@@ -286,7 +184,8 @@ class Pool:
         """Return the number of the question of each sample of the pool, or of the samples at some positions."""
         from grace_store.pool.records import question_groups
 
-        return question_groups(self.store, self.group_by, self.data, self.positions if positions is None else positions)
+        wanted = self.positions if positions is None else positions
+        return question_groups(self.store, self.group_by, self.data, wanted, self.records(wanted).labels)
 
     # ------------------------------------------------------------ signals
 
@@ -313,7 +212,7 @@ class Pool:
 
     def note(self, signals: SignalReader | None = None) -> PoolNote:
         """Return the note of the pool, and of the signals that were read, for documents."""
-        plan, kept = self.store.plan, self.kept
+        plan = self.store.plan
         found = {} if signals is None else dict(zip(signals.views, signals.committed, strict=True))
         return PoolNote(
             store=self.store.location,
@@ -324,8 +223,17 @@ class Pool:
                 view.name: SignalNote(sha256=view.signal.identity(), num_units=len(units))
                 for view, units in found.items()
             },
-            where=None if kept is None else kept.note,
+            **self.filter_notes,
         )
+
+    @property
+    def filter_notes(self) -> dict[str, WhereNote | LabelsFile | None]:
+        """The notes of the filter and of the file of labels, by the names of these fields in documents."""
+        labels = self.label_columns
+        return {
+            "where": None if self.kept is None else self.kept.note,
+            "labels": None if labels is None else labels.note,
+        }
 
 
 PoolLike = Pool | StoreLike

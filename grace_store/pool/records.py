@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,10 +29,15 @@ from grace_store.data.sample_digests import QUESTION_BYTES, field_digest
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SampleRows, SignalView, Store
 
+if TYPE_CHECKING:
+    from grace_store.pool.label_columns import LabelColumns
+
 CHANGES_SHOWN = 3
 FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
 RECORDS_LOOKED_AT = 1000
 """Records that are read to list the fields."""
+FIRST_RECORDS = 20
+"""Records that are searched for a field with the name of a label."""
 GATHERED_AT_ONCE = 1 << 18
 """Samples that are looked up together if neighbours in the dataset are far apart in the plan."""
 
@@ -245,6 +250,8 @@ class SampleRecords:
     """New paths of the dataset, if it moved."""
     positions: IntArray | None = None
     """Positions in the plan; None for all samples."""
+    labels: LabelColumns | None = None
+    """Columns of a file of labels for these samples; they are further fields."""
 
     def __len__(self) -> int:
         return self.store.plan.num_samples if self.positions is None else len(self.positions)
@@ -257,8 +264,12 @@ class SampleRecords:
 
     def spread(self, most: int) -> SampleRecords:
         """Return at most this many of the records, evenly spread."""
-        places = np.unique(np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64))
-        return replace(self, positions=places if self.positions is None else self.positions[places])
+        return self.at(np.unique(np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)))
+
+    def at(self, places: IntArray) -> SampleRecords:
+        """Return the records at some places among these records."""
+        labels = None if self.labels is None else self.labels.at(places)
+        return replace(self, positions=places if self.positions is None else self.positions[places], labels=labels)
 
     def unknown(self, field: str, known: Sequence[str] = ()) -> SettingError:
         """Return the error for a field that no record has, with the fields that exist; known are further names."""
@@ -271,8 +282,8 @@ class SampleRecords:
         )
 
     def field_names(self) -> list[str]:
-        """Return the names of fields, the most frequent first; a field inside another has a dot in its name."""
-        counts: Counter[str] = Counter()
+        """Return the names of labels, then of fields, the most frequent first; a nested field has a dot in its name."""
+        counts: Counter[str] = Counter([] if self.labels is None else {name: len(self) for name in self.labels.names})
         for record in self:
             counts.update(name for name, _ in fields_in(record))
         return [name for name, _ in counts.most_common()]
@@ -282,11 +293,26 @@ class SampleRecords:
 
         A dot leads into an object; lists and objects are returned as JSON texts.
         """
-        found: dict[str, list[object]] = {name: [] for name in names}
-        for record in self:
-            for name, values in found.items():
+        known = [] if self.labels is None else self.labels.names
+        found = {name: list(self.each(name)) if name in known else [] for name in names}
+        of_records = [(name, found[name]) for name in found if name not in known]
+        for record in self if of_records else ():
+            for name, values in of_records:
                 values.append(value_of(record, name))
         return found
+
+    def each(self, name: str) -> Iterator[object]:
+        """Yield the values of one field, None where a record lacks the field."""
+        if self.labels is not None and name in self.labels.names:
+            return iter(self.labels.column(name, self.first_fields).to_pylist())
+        return (value_of(record, name) for record in self)
+
+    def first_fields(self) -> set[str]:
+        """Return the fields of the first records of the dataset, without labels. A record has objects, too."""
+        first = range(min(FIRST_RECORDS, self.store.plan.num_samples))
+        with open_dataset(self.store, self.data, by_content=False) as dataset:
+            records = map(json.loads, dataset.read_many(locators_at(self.store, first)))
+            return {name for record in records for name in (*record, *dict(fields_in(record)))}
 
 
 def read_field(
@@ -312,33 +338,43 @@ def columns_of_rows(
 
 
 def question_groups(
-    store: Store, by: str | None = None, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
+    store: Store,
+    by: str | None = None,
+    data: Sequence[str | Path] | None = None,
+    positions: IntArray | None = None,
+    labels: LabelColumns | None = None,
 ) -> IntArray:
     """Return the number of the question of all samples, or of samples at some positions, in the order of occurrence.
 
     by is a field of the records (a dot leads into an object), None for prompt and images; a record without a value in
-    this field has a question of its own. data gives the new paths of the dataset.
+    this field has a question of its own. data gives the new paths of the dataset; labels are those of the samples.
     """
     wanted = np.arange(store.plan.num_samples) if positions is None else positions
-    known, place = np.unique(wanted, return_inverse=True)
-    return _numbered(question_digests(store, by, data, known))[place]
+    known, first, place = np.unique(wanted, return_index=True, return_inverse=True)
+    return _numbered(question_digests(store, by, data, known, None if labels is None else labels.at(first)))[place]
 
 
-def question_digests(store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray) -> BitArray:
+def question_digests(
+    store: Store,
+    by: str | None,
+    data: Sequence[str | Path] | None,
+    positions: IntArray,
+    labels: LabelColumns | None = None,
+) -> BitArray:
     """Return 64 bits of a digest of each sample's question, the same in all stores; positions ascend.
 
-    The plan has the digests of prompts and images, so only a field is read from the records.
+    The plan has the digests of prompts and images, so only a field is read from the records or labels.
     """
     if by is None:
         (digests,) = _columns_at(store, ["sample_question"], positions)
         return np.ascontiguousarray(digests[:, :QUESTION_BYTES]).view(">u8")[:, 0].astype(np.uint64)
-    return _as_numbers(_of_field(store, by, data, positions))
+    return _as_numbers(_of_field(SampleRecords(store, data, positions, labels), positions, by))
 
 
 def digest_samples(
     store: Store, data: Sequence[str | Path] | None, positions: IntArray, digest: Callable[[Sample], bytes]
 ) -> BitArray:
-    """Return 64 bits of a digest of each sample; positions ascend."""
+    """Return 64 bits of a digest of each sample, the same in all stores; positions ascend."""
     # Each record is checked against its digest in the plan, so the files are not checked as a whole.
     with open_dataset(store, data, by_content=False) as dataset:
         return _as_numbers(map(digest, UnitLoader(store, dataset).each(positions)))
@@ -348,10 +384,9 @@ def _as_numbers(digests: Iterable[bytes]) -> BitArray:
     return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
 
 
-def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, positions: IntArray) -> Iterator[bytes]:
-    records, found_any = SampleRecords(store, data, positions), False
-    for position, record in zip(positions.tolist(), records, strict=True):
-        value = value_of(record, by)
+def _of_field(records: SampleRecords, positions: IntArray, by: str) -> Iterator[bytes]:
+    found_any = False
+    for position, value in zip(positions.tolist(), records.each(by), strict=True):
         found_any |= value is not None
         yield field_digest(value, position)
     if len(positions) and not found_any:

@@ -21,7 +21,7 @@ from grace_store.pool.pool import Pool
 from grace_store.pool.walk import SampleBlock, SignalReader, Threads
 from grace_store.scoring.grouped_scoring import Scoring
 from grace_store.scoring.notes import ScoresNote
-from grace_store.scoring.provenance import Source, scores_note, sources_of, where_note
+from grace_store.scoring.provenance import Source, scores_note, sources_of
 from grace_store.scoring.score_table import ScoreRows
 from grace_store.scoring.signal_pairs import pair_signals
 from grace_store.scoring.targets import Targets, TargetSet, find_subtasks, read_targets
@@ -151,7 +151,7 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
         targets=found.describe(pairs.weights.names, targets.data),
         notes=tuple(notes),
         label="reconstruction" if method.is_reconstruction else None,
-        where=where_note(pool.kept),
+        **pool.filter_notes,
         **joined,
     )
     for text in notes:
@@ -160,7 +160,7 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
     listener(Note(f"Comparing with {work} at {', '.join(pairs.weights.names)}."))
     compared = PoolProducts(reader, method.restores_length, pairs.shares, directions)
     others = [(path, what.replace("the store", "the target store")) for path, what in sources_of(store)]
-    sources = [*sources_of(pool.store), *others]
+    sources = [*sources_of(pool.store, pool.labels), *others]
     if method.needs_whole_pool:
         return _scoring_of_all(compared, note, sources, method, listener, pool.threads)
 

@@ -6,7 +6,7 @@ A first walk writes the measures of all samples to scratch, a second one makes t
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +15,11 @@ import pyarrow as pa
 from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, sum_by_sample
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener
+from grace_store.base.finding import Estimate
 from grace_store.base.states import TEXT_FLAGS, Flag
 from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
 from grace_store.pool.pool import Pool, SignalWeights
-from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
+from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads, arrays_of
 from grace_store.scoring.grouped_scoring import Scoring
 from grace_store.scoring.notes import LearnedNote
 from grace_store.scoring.provenance import scores_note, sources_of
@@ -26,7 +27,6 @@ from grace_store.scoring.score_table import ScoreRows
 from grace_store.values.gram import is_step
 from grace_store.values.learned import fold_of_questions, learn, single_best, standardise
 from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
-from grace_store.values.methods.grace import placed
 from grace_store.values.methods.method import NamedMeasure, ScoreSpec, parse_measure
 from grace_store.values.roc import LabelledItems, area_across, area_within, question_draws
 
@@ -40,7 +40,7 @@ DRAWS = 400
 
 
 def prepare_learned(
-    pool: Pool, spec: ScoreSpec, asked: LabelsNote | None, group: IntArray, threads: Threads, listener: Listener
+    pool: Pool, spec: ScoreSpec, asked: LabelsNote | None, group: IntArray, listener: Listener
 ) -> Scoring:
     """Learn from the labels of a pool and return the scoring; group is the question of every sample of the plan."""
     names, _ = pool.stepwise()
@@ -49,7 +49,7 @@ def prepare_learned(
     features = _Features.of(pool, names, spec, of_steps=note.says != "traces")
     reader = SignalReader(pool.store, weights.names, pool.wanted, features.reads)
     reader.check_complete(partial=pool.partial)
-    raw, position = features.read(reader, threads, listener)
+    raw, position = features.read(reader, pool.threads, listener)
     num_items = pool.store.column("sample_num_steps")[position] if features.of_steps else np.ones_like(position)
     owner = np.repeat(np.arange(len(position)), num_items)
     labels = read_labels(pool, note, position)
@@ -86,7 +86,7 @@ def prepare_learned(
         rows = ScoreRows.of(reader, block, of_trace[at], flags, steps=steps, step_tokens=tokens)
         return rows.to_table(scored), rows.all_flags
 
-    return Scoring(scored, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
+    return Scoring(scored, sources_of(pool.store, pool.labels), lambda threads: reader.map(table, threads, listener))
 
 
 def _within(counts: IntArray) -> IntArray:
@@ -133,7 +133,7 @@ class _Features:
         return cls(tuple(names), tuple(measures), spec, of_steps)
 
     @property
-    def reads(self) -> Any:
+    def reads(self) -> tuple[Reads, ...]:
         return arrays_of(*(ScoreSpec(measure=(each.bare,)) for each in self.measures))
 
     @property
@@ -208,9 +208,9 @@ def _check_enough(is_right: BoolArray, question: IntArray, note: LabelsNote) -> 
     if min(right, wrong) >= FEWEST_LABELS and questions >= FEWEST_QUESTIONS:
         return
     raise DataError(
-        f"{note} gives {right} right and {wrong} wrong labels of {questions} questions, too few to learn from: at least "
-        f"{FEWEST_LABELS} right and {FEWEST_LABELS} wrong labels of {FEWEST_QUESTIONS} questions are needed. About "
-        f"{10 * FEWEST_LABELS} labels of {10 * FEWEST_QUESTIONS} questions are a good start."
+        f"{note} gives {right} right and {wrong} wrong labels of {questions} questions, too few to learn from: at "
+        f"least {FEWEST_LABELS} right and {FEWEST_LABELS} wrong labels of {FEWEST_QUESTIONS} questions are needed. "
+        f"About {10 * FEWEST_LABELS} labels of {10 * FEWEST_QUESTIONS} questions are a good start."
     )
 
 

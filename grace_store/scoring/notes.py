@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import ResumeMismatch, SettingError
-from grace_store.base.finding import Estimate, PoolNote, SignalNote, WhereNote
+from grace_store.base.finding import Estimate, LabelsFile, PoolNote, SignalNote, WhereNote
 from grace_store.base.settings import Frozen
 from grace_store.base.text import counted
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
@@ -53,6 +53,8 @@ class StoreNote(Document):
     """Whether signals were unfinished."""
     where: WhereNote | None = None
     """The filter on samples, if there was one."""
+    labels: LabelsFile | None = None
+    """The file of labels, if there was one."""
 
 
 # ---------------------------------------------------------------- scores
@@ -124,12 +126,16 @@ class LearnedNote(Frozen):
     @property
     def in_words(self) -> str:
         """What was learned, in a few sentences."""
-        labels = f"{self.num_right} right and {self.num_wrong} wrong {self.of} of {counted(self.num_questions, 'question')}"
+        labels = (
+            f"{self.num_right} right and {self.num_wrong} wrong {self.of} of {counted(self.num_questions, 'question')}"
+        )
         told = f"Learned from {labels}: on questions that were left out, a right one has the larger value in"
         pairs = f"{self.area.text(2)} of pairs (the best single measure: {self.single_area.text(2)}; chance: 0.50)"
         if self.area.low <= CHANCE <= self.area.high or not self.area.is_known:
             wanted = self.area.num_wanted(self.num_right + self.num_wrong)
-            return f"{told} {pairs}: not shown to be better than chance. About {wanted} labels would narrow this to 0.05."
+            return (
+                f"{told} {pairs}: not shown to be better than chance. About {wanted} labels would narrow this to 0.05."
+            )
         largest = sorted(self.weights, key=lambda name: -abs(self.weights[name]))[:3]
         weighed = ", ".join(f"{name} ({self.weights[name]:+.2g})" for name in largest)
         return f"{told} {pairs}. The largest weights: {weighed}."

@@ -14,8 +14,10 @@ import numpy as np
 
 from grace_store.base.errors import NotAStore, ResumeMismatch, SettingError
 from grace_store.base.files import overlaps
-from grace_store.base.finding import PoolNote, SignalNote, WhereNote
-from grace_store.pool.pool import Kept, KnownColumns, SignalWeights, keep, keep_planned, read_groups
+from grace_store.base.finding import LabelsFile, PoolNote, SignalNote, WhereNote
+from grace_store.pool.label_columns import LabelColumns, LabelsLike, join_labels
+from grace_store.pool.pool import Pool, SignalWeights
+from grace_store.pool.sample_fields import Kept, KnownColumns, SampleFields
 from grace_store.pool.walk import SignalReader
 from grace_store.scoring.notes import NamedSignal, ScoredSignal, ScoresNote, StoreNote, TargetsNote, check_plan_of
 from grace_store.scoring.parquet_columns import arrow_flags
@@ -41,7 +43,9 @@ def scores_note(signals: SignalReader, spec: MethodSpec, weights: SignalWeights,
     return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **store_note(signals), **more)
 
 
-def noted_pool(note: ScoresNote | SweepNote, where: WhereNote | None = None) -> PoolNote:
+def noted_pool(
+    note: ScoresNote | SweepNote, where: WhereNote | None = None, labels: LabelColumns | None = None
+) -> PoolNote:
     """Return the pool of a table, for a finding; where is a filter on its rows."""
     signals = {name: SignalNote(sha256=each.sha256, num_units=each.num_units) for name, each in note.signals.items()}
     return PoolNote(
@@ -51,6 +55,7 @@ def noted_pool(note: ScoresNote | SweepNote, where: WhereNote | None = None) -> 
         signals=signals,
         partial=note.partial,
         where=where or note.where,
+        labels=note.labels if labels is None else labels.note,
     )
 
 
@@ -99,54 +104,61 @@ def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
     return store
 
 
+def moved_labels(noted: LabelsFile | None, moved: str | Path | None, what: str) -> LabelsFile | None:
+    """Return the note of a file of labels with the new path of the file, if the file moved."""
+    if moved is None:
+        return noted
+    if noted is None:
+        raise SettingError(f"{what} was made without a file of labels: leave --labels out")
+    return noted.model_copy(update={"path": str(moved)})
+
+
 # ---------------------------------------------------------------- the rows that a filter keeps, and their groups
 
 
-def where_note(kept: Kept | None) -> WhereNote | None:
-    """Return the note of a filter."""
-    return None if kept is None else kept.note
-
-
 def filter_scores(
-    table: ScoreTable, where: str | None, store: str | None = None, data: Sequence[str | Path] | None = None
-) -> tuple[ScoreTable, WhereNote | None]:
-    """Return the rows that a filter keeps, and its note; store and data are the new paths, if they moved."""
+    table: ScoreTable,
+    where: str | None,
+    store: str | None = None,
+    data: Sequence[str | Path] | None = None,
+    labels: LabelsLike | None = None,
+) -> tuple[ScoreTable, SampleFields, WhereNote | None]:
+    """Return the rows that a filter keeps, their fields, and the filter's note.
+
+    store and data are the new paths, if they moved; labels is a file of labels.
+    """
+    joined = None if labels is None else join_labels(labels, table.table["sample_id"])
+    fields = fields_of(table, store, data, joined)
     if where is None:
-        return table, None
-    kept = keep(where, scored_columns(table), len(table), lambda: records_of(table, store, data))
-    return replace(table, table=table.table.filter(arrow_flags(kept.is_kept))), where_note(kept)
+        return table, fields, None
+    kept = fields.where(where)
+    table = replace(table, table=table.table.filter(arrow_flags(kept.is_kept)))
+    return table, fields_of(table, store, data, None if joined is None else joined.at(kept.places)), kept.note
 
 
-def keep_samples(
-    store: Store, where: str | Kept | None, table: ScoreTable | None = None, data: Sequence[str | Path] | None = None
-) -> Kept | None:
+def fields_of(
+    table: ScoreTable, store: str | None, data: Sequence[str | Path] | None, labels: LabelColumns | None
+) -> SampleFields:
+    """Return the fields of the samples of a table, with their labels."""
+
+    def records() -> SampleRecords:
+        from grace_store.pool.records import SampleRecords  # the dataset's modules, which few filters need
+
+        opened = open_store_of(table, store)
+        return SampleRecords(opened, data, opened.positions_of(table.row), labels)
+
+    return SampleFields(scored_columns(table), len(table), records, labels)
+
+
+def keep_samples(pool: Pool, table: ScoreTable | None = None) -> Kept | None:
     """Return the samples of a plan that a filter keeps, None without a filter; with a table, only its samples."""
-    if where is None or isinstance(where, Kept):
-        return where
-    if table is None:
-        return keep_planned(store, where, data)
-    from grace_store.pool.records import SampleRecords
-
-    positions = store.positions_of(table.row)
-    found = keep(where, scored_columns(table), len(table), lambda: SampleRecords(store, data, positions))
-    is_kept = np.zeros(store.plan.num_samples, dtype=np.bool_)
-    is_kept[positions[found.is_kept]] = True
-    return Kept(where, is_kept, len(table))
-
-
-def groups_of(
-    table: ScoreTable, by: str, store: str | None = None, data: Sequence[str | Path] | None = None
-) -> list[object]:
-    """Return the group of every row: its value of a field, or its values of several fields (with commas in by)."""
-    return read_groups(by, scored_columns(table), len(table), lambda: records_of(table, store, data))
-
-
-def records_of(table: ScoreTable, store: str | None = None, data: Sequence[str | Path] | None = None) -> SampleRecords:
-    """Return the records of the samples of a table."""
-    from grace_store.pool.records import SampleRecords  # the dataset's modules, which few filters need
-
-    opened = open_store_of(table, store)
-    return SampleRecords(opened, data, opened.positions_of(table.row))
+    if table is None or pool.where is None or isinstance(pool.where, Kept):
+        return pool.kept
+    positions = pool.store.positions_of(table.row)
+    fields = replace(pool.fields(positions), known=scored_columns(table))
+    is_kept = np.zeros(pool.store.plan.num_samples, dtype=np.bool_)
+    is_kept[positions[fields.where(pool.where).is_kept]] = True
+    return Kept(pool.where, is_kept, len(table))
 
 
 def scored_columns(table: ScoreTable) -> KnownColumns:
@@ -169,10 +181,16 @@ Source = tuple[Path, str]
 """A path, and its role in words."""
 
 
-def sources_of(store: Store) -> list[Source]:
-    """Return the paths of the store and of the files that it was planned from."""
+def sources_of(store: Store, labels: LabelsLike | None = None) -> list[Source]:
+    """Return the paths of the store, of the files that it was planned from, and of a file of labels."""
     planned = [(Path(file.path), "which the store was planned from") for file in store.plan.files]
-    return [*planned, *place_of(store.location)]
+    return [*planned, *place_of(store.location), *labels_source(labels)]
+
+
+def labels_source(labels: LabelsLike | None) -> list[Source]:
+    """Return the path of a file of labels, if there is one."""
+    path = labels.path if isinstance(labels, LabelsFile) else labels
+    return [] if path is None else [(Path(path), "the labels")]
 
 
 def place_of(location: str) -> list[Source]:

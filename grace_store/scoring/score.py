@@ -17,6 +17,8 @@ from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.states import ABOUT, flag_counts
+from grace_store.pool.label_columns import LabelsLike
+from grace_store.pool.labels import LabelsNote
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
 from grace_store.scoring.grouped_scoring import GroupAlignment, Scoring, align_with_groups, score_in_groups
@@ -25,10 +27,10 @@ from grace_store.scoring.parquet_columns import numpy_numbers
 from grace_store.scoring.provenance import (
     check_outputs,
     check_signals_of,
+    moved_labels,
     open_made_from,
     scores_note,
     sources_of,
-    where_note,
 )
 from grace_store.scoring.score_table import (
     ScoreRows,
@@ -73,6 +75,10 @@ class ScoreRequest:
     images."""
     data: Sequence[str] | None = None
     """New paths of the dataset, if it moved; where, within and the target group read the dataset."""
+    labels: LabelsLike | None = None
+    """A file of labels, whose columns where and group_by can use."""
+    learn_from: LabelsNote | None = None
+    """What a learned value is learned from; None for the labels that the format of the store names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +149,13 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
 
 def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
     """Return the scoring that a request asks for; raise SettingError if the request is impossible."""
-    pool = Pool(store, request.signals, request.where, request.group_by, request.partial, request.data, threads)
+    given = (request.signals, request.where, request.group_by, request.partial, request.data, threads, request.labels)
+    pool = Pool(store, *given)
     has_group_target = isinstance(request.spec, ScoreSpec) and request.spec.target == "group"
-    if request.within is None and not has_group_target:
+    learns = isinstance(request.spec, ScoreSpec) and request.spec.learn
+    if request.learn_from is not None and not learns:
+        raise SettingError("labels of right traces or steps are only for a learned value: give --learn, too")
+    if request.within is None and not has_group_target and not learns:
         if request.group_by is not None:
             raise SettingError(
                 "--group-by names the field that identifies a question: also give --within group or --target group"
@@ -154,6 +164,8 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
     group = np.full(store.plan.num_samples, -1)
     group[pool.positions] = pool.questions()
     scoring = _prepare_method(pool, request, group, listener)
+    if learns and request.within is None:
+        return scoring
     return score_in_groups(scoring, store, group, request.group_by, request.within, threads)
 
 
@@ -172,7 +184,13 @@ def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, l
         return prepare_influence(pool, spec, request.targets, listener)
     if request.targets is not None:
         raise SettingError(f"only methods {', '.join(METHODS)} use a target set: leave the target set out")
-    return _score_blocks(pool, cast(ScoreSpec, spec), request.custom_history, group, listener)
+    assert isinstance(spec, ScoreSpec)
+    if spec.learn:
+        from grace_store.scoring.learn import prepare_learned  # reads labels, which no other scoring needs
+
+        assert group is not None
+        return prepare_learned(pool, spec, request.learn_from, group, listener)
+    return _score_blocks(pool, spec, request.custom_history, group, listener)
 
 
 def replay(
@@ -182,13 +200,15 @@ def replay(
     *,
     targets: Targets | None = None,
     data: Sequence[str] | None = None,
+    labels: str | Path | None = None,
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreRun:
     """Score a store, or a copy of the store, again with the settings of a table.
 
     targets gives the new paths of the target set and its data. All other settings of the target set come from the
-    table. data gives the new paths of the dataset. Only tables with a filter need data.
+    table. data gives the new paths of the dataset. Only tables with a filter need data. labels gives the new path of
+    the file of labels, whose content must be the same.
     """
     note = read_scores_note(table)
     what = f"table of scores {table}"
@@ -201,7 +221,7 @@ def replay(
         raise SettingError(
             f"{table} was scored with a history function from Python: score again from Python with the same function."
         )
-    request = replace(request_of(note, targets), data=data)
+    request = replace(request_of(note, targets), data=data, labels=moved_labels(note.labels, labels, str(table)))
     return score(opened, request, out=out, threads=threads, listener=listener)
 
 
@@ -228,6 +248,8 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
         where=None if note.where is None else note.where.sql,
         within=None if note.groups is None else note.groups.within,
         group_by=None if note.groups is None else note.groups.by,
+        labels=note.labels,
+        learn_from=None if note.learned is None else note.learned.labels,
     )
 
 
@@ -236,7 +258,8 @@ def _score_blocks(
 ) -> Scoring:
     """Return a scoring by measures of segments or of whole responses."""
     # What the plan knows needs no signal.
-    is_planned = not spec.reads_model and not pool.signals and not pool.store.signal_names
+    has_none = pool.signals == {} or (not pool.signals and not pool.store.signal_names)
+    is_planned = has_none and not spec.reads_model
     weights = SignalWeights({}) if is_planned else pool.weights
     # Some measures also work on whole responses, of signals with one vector per sample.
     of_responses = all(set(MEASURES[name].reads) <= {"loss", "plan"} for name in spec.names)
@@ -270,13 +293,13 @@ def _score_blocks(
     if len(spec.measure) > 1:
         found = reader.map(lambda block: [Spread.of(each.value) for each in scores(block)], pool.threads, listener)
         scales = tuple(reduce(Spread.joined, each).scale for each in zip(*found, strict=True))
-    note = scores_note(reader, spec, weights, custom_history=described, where=where_note(pool.kept), scales=scales)
+    note = scores_note(reader, spec, weights, custom_history=described, scales=scales, **pool.filter_notes)
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
         rows = _block_rows(reader, block, note, scores(block))
         return rows.to_table(note), rows.all_flags
 
-    return Scoring(note, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
+    return Scoring(note, sources_of(pool.store, pool.labels), lambda threads: reader.map(table, threads, listener))
 
 
 def _block_rows(

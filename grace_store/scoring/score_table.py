@@ -260,10 +260,12 @@ def conclude_scores(table: ScoreTable) -> str:
         flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
         why = f": the flags say why ({flags})" if flags else ""
         return f"None of {counted(len(table), 'sample')} has a value{why}."
+    learned = () if table.note.learned is None else (table.note.learned.in_words,)
     explained, pearson = explained_by_lengths(table.value, table.lengths)
     of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
     follows_length = explained.high > MUCH and not is_vague(explained)
-    return f"{explained_text(explained, pearson, of_all)} {_next_step(table, ranked, follows_length=follows_length)}"
+    told = explained_text(explained, pearson, of_all), _next_step(table, ranked, follows_length=follows_length)
+    return " ".join([*learned, *told])
 
 
 def _next_step(table: ScoreTable, ranked: IntArray, *, follows_length: bool) -> str:

@@ -111,7 +111,7 @@ class Sweep:
         )
         return Finding(
             study="sweep",
-            pool=noted_pool(self.note, self.note.where),
+            pool=noted_pool(self.note),
             settings=self.note.spec.model_dump(mode="json")
             | ({} if self.folder is None else {"out": str(self.folder)}),
             conclusion=self.conclusion,
@@ -341,7 +341,7 @@ def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], 
         "quantile_95": q95,
         "correlation_with_length": lengths[0].correlation(values, deviation),
         "correlation_with_num_steps": lengths[1].correlation(values, deviation),
-        "command": setting.command(note.store, None if note.where is None else note.where.sql),
+        "command": setting.command(note),
     }
 
 

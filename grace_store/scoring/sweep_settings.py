@@ -19,6 +19,7 @@ from grace_store.base.finding import Estimate
 from grace_store.base.text import about
 from grace_store.pool.pool import Signals, SignalWeights, resolve_signals
 from grace_store.pool.walk import SampleBlock
+from grace_store.scoring.notes import StoreNote
 from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard_by_chance
 from grace_store.values.alignment import Target
@@ -55,9 +56,9 @@ class Setting:
         shown = [each for each in self.words.items() if each not in (("aggregation", "mean"), ("measure", "grace"))]
         return " ".join(f"{key}={text}" for key, text in shown)
 
-    def command(self, store: str, where: str | None = None) -> str:
-        """Return the command that makes this setting's table of scores."""
-        spec, words = self.spec, ["grace-store", "score", store]
+    def command(self, note: StoreNote) -> str:
+        """Return the command that makes this setting's table of scores, with the note of the sweep."""
+        spec, words = self.spec, ["grace-store", "score", note.store]
         for name, weight in self.weights.weights.items():
             words += ["--signal", name if len(self.weights.weights) == 1 else f"{name}={weight:g}"]
         shown = {name: text for name, text in self.words.items() if name != "signals" and text not in ("mean", "grace")}
@@ -65,8 +66,8 @@ class Setting:
             words.append("--without-answer")
             del shown["target"]
         words += [word for name, text in shown.items() for word in (f"--{name}", text)]
-        if where is not None:
-            words += ["--where", where]
+        words += [] if note.where is None else ["--where", note.where.sql]
+        words += [] if note.labels is None else ["--labels", note.labels.path]
         return shlex.join([*words, "--out", "scores.parquet"])
 
     @property

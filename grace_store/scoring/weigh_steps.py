@@ -20,7 +20,7 @@ from grace_store.pool.pool import Pool, PoolLike, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, arrays_of
 from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import write_blocks
-from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals, where_note
+from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals
 from grace_store.scoring.score import measure_block
 from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
@@ -53,8 +53,8 @@ def weights(
     spec = spec or WeightsSpec()
     reader = SignalReader(pool.store, pool.weights.names, pool.wanted, arrays_of(ScoreSpec(), spec.scores))
     reader.check_complete(partial=pool.partial)
-    signals, where = weighted_signals(reader, pool.weights), where_note(pool.kept)
-    note = WeightsNote(spec=spec, signals=signals, **store_note(reader), where=where)
+    signals = weighted_signals(reader, pool.weights)
+    note = WeightsNote(spec=spec, signals=signals, **store_note(reader), **pool.filter_notes)
     summary = WeightSummary()
 
     def weigh(block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:
@@ -69,7 +69,7 @@ def weights(
     if out is None:
         return WeightTable(pa.concat_tables([weights_schema(note).empty_table(), *tables()]), note)
     out = Path(out)
-    check_outputs([out], sources_of(pool.store))
+    check_outputs([out], sources_of(pool.store, pool.labels))
     with write_blocks(out, COLUMNS, note) as writer:
         for table in tables():
             writer.write_table(table)

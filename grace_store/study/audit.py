@@ -8,7 +8,8 @@ from pathlib import Path
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.text import counted, percent_more
 from grace_store.choose.choice_conclusion import group_sizes, rise_and_fall
-from grace_store.scoring.provenance import filter_scores, groups_of, noted_pool
+from grace_store.pool.label_columns import LabelsLike
+from grace_store.scoring.provenance import filter_scores, noted_pool
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.values.length_bias import (
     LENGTH_WORDS,
@@ -41,16 +42,17 @@ def audit(
     where: str | None = None,
     store: str | None = None,
     data: Sequence[str] | None = None,
+    labels: LabelsLike | None = None,
 ) -> Finding:
     """Measure how closely values follow the length of steps, the length of the response and the number of steps.
 
     by is a field of the records, num_steps, or several fields joined by commas: the groups are compared by their
     numbers of the best samples. where is a condition in SQL for samples, as in Selection. store and data say where
-    these are now, if they moved.
+    these are now, if they moved. labels is a file with further fields.
     """
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores)
-    table, kept = filter_scores(table, where, store, data)
     table = table.by_row()  # ties go to the earlier record
+    table, fields, kept = filter_scores(table, where, store, data, labels)
     budget(ratio, 0)  # raises SettingError if this is not a ratio
     explained, _ = explained_by_lengths(table.value, table.lengths)
     measures = length_measures(table.value, table.lengths, float(ratio))
@@ -61,7 +63,7 @@ def audit(
         tables["steps"] = _steps_table(steps, is_shown=is_enough)
     told = [conclude_audit(explained, measures, str(ratio))]
     if by is not None:
-        groups = groups_of(table, by, store, data)
+        groups = fields.groups(by)
         controlled = residuals(table.value, table.lengths, list(table.lengths))
         by_value, by_rest = (rank(value, table.row) for value in (table.value, controlled))
         num_best = budget(ratio, len(by_value))
@@ -72,7 +74,7 @@ def audit(
         told.append(rise_and_fall(by, {name: (chosen, num) for name, (num, chosen, _) in counts.items()}))
     return Finding(
         study="audit",
-        pool=noted_pool(table.note, kept),
+        pool=noted_pool(table.note, kept, fields.labels),
         settings={"ratio": str(ratio)} | ({} if by is None else {"by": by}),
         conclusion=" ".join(told),
         numbers={"num_samples": explained.num, "enough_samples": is_enough, "variance_explained": explained},

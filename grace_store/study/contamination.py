@@ -28,7 +28,6 @@ from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.scoring.notes import AgainstNote, AgainstSpec, BenchmarkNote, NamedSignal
-from grace_store.scoring.provenance import where_note
 from grace_store.scoring.signal_pairs import differences
 from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import SignalView, Store
@@ -177,7 +176,7 @@ def contamination(
         plan_sha256=pool.store.plan.digest(),
         num_units=pool.store.plan.num_units,
         partial=any(ours.made_by["partial"] for ours, _ in readers.values()),
-        where=where_note(pool.kept),
+        **pool.filter_notes,
         spec=spec,
         benchmarks=tuple(_described(found, matcher, rows, readers)),
         num_samples=len(pool.positions),

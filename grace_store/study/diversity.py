@@ -162,7 +162,7 @@ def _compared(
     table = read_scores(scores, steps=False) if isinstance(scores, (str, Path)) else scores
     if table is None and (ratio or has_curve):
         raise SettingError("--ratio and --curve need the values of the samples: give --scores")
-    pool = Pool.of(pool, where=keep_samples(pool.store, pool.where, table, pool.data))
+    pool = Pool.of(pool, where=keep_samples(pool, table))
     table = table if table is None or pool.kept is None else table.among(pool.rows)
     shares = [*ratio] or (["0.2"] if table is not None and (has_curve or not subsets) else [])
     chosen = [_chosen(subset, number) for number, subset in enumerate(subsets, 1)]

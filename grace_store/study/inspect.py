@@ -32,16 +32,21 @@ def inspect(pool: PoolLike, sample: str) -> dict[str, Any]:
     """Return a sample (its id, or #ROW) as sample_view does, with default scores, and why the sample was set aside.
 
     Without any signal in the store, the result is the text by segments, without values. The pool names the signal and
-    the location of the dataset. A sample that the pool's filter leaves out is shown, too.
+    the location of the dataset. A sample that the pool's filter leaves out is shown, too. If the pool has a file of
+    labels, the result has the sample's labels.
     """
     pool = Pool.of(pool)
     store = pool.store
     check_planned(store, sample)
+    known: dict[str, Any] = {}
+    if pool.label_columns is not None:
+        labels = pool.label_columns.at(np.array([store.find(sample)]))
+        known["labels"] = {name: labels.column(name, list)[0].as_py() for name in labels.names}
     if not pool.signals and not store.signal_names:
-        return planned_view(store, store.find(sample), pool.data) | {"why_set_aside": None}
+        return planned_view(store, store.find(sample), pool.data) | {"why_set_aside": None} | known
     view = pool.signal
     shown = sample_view(view, store.find(sample), ScoreSpec(), pool.data)
-    return shown | {"why_set_aside": why_set_aside(view, shown["sample"]) or None}
+    return shown | {"why_set_aside": why_set_aside(view, shown["sample"]) or None} | known
 
 
 def planned_view(store: Store, sample: int, data: Sequence[str | Path] | None = None) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from grace_store.base.arrays import Array, FloatArray, IntArray, offsets_of, sum
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
-from grace_store.base.settings import Settings
-from grace_store.base.text import counted, one_line
-from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
+from grace_store.base.text import counted
+from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelSettings, LabelsNote, read_labels, resolve_labels
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import STATISTICS, SampleBlock, SignalReader, SignalSamples, Threads
 from grace_store.store.opened import SignalView
@@ -54,7 +53,7 @@ ABOUT_F1 = (
 )
 
 
-class JudgeSettings(Settings):
+class JudgeSettings(LabelSettings):
     """Measure how well stored signals agree with labels.
 
     Labels say which traces are right, or which steps are wrong. Each signal is judged by the share of pairs, one right
@@ -63,17 +62,6 @@ class JudgeSettings(Settings):
     option: their labels are known.
     """
 
-    label: str | None = None
-    """Field of the records that says whether a trace is right. Its values are true and false, or numbers. [default: the
-    labels that the format names]"""
-    threshold: float | None = None
-    """With --label, the smallest number of a right trace. [default: the larger number, if there are two]"""
-    first_wrong: str | None = None
-    """Field with the number of the first wrong step. The first step of a trace has the number 0; -1 means that no step
-    is wrong. [default: not used]"""
-    wrong_steps: str | None = None
-    """Field with a list of the numbers of the wrong steps. The first step of a trace has the number 1. [default: not
-    used]"""
     kind: str | None = None
     """Field that names kinds of error. Each kind is also judged separately. [default: the field that the format names,
     if any]"""
@@ -87,28 +75,18 @@ class JudgeSettings(Settings):
     seed: int = Field(default=0, ge=0)
     """Seed of all random draws."""
 
-    def labels(self) -> LabelsNote | None:
-        """Return the labels that the settings name; None for those of the format."""
-        asked = {"traces": self.label, "first_wrong": self.first_wrong, "wrong_steps": self.wrong_steps}
-        given = {says: name for says, name in asked.items() if name is not None}
-        if len(given) > 1:
-            raise SettingError("Give one of --label, --first-wrong and --wrong-steps.")
-        if self.threshold is not None and self.label is None:
-            raise SettingError("--threshold needs --label: give both or neither.")
-        return next((LabelsNote(field=name, says=says, threshold=self.threshold) for says, name in given.items()), None)
-
 
 def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Listener = ignore) -> Finding:
     """Measure how well every stored signal separates right traces or steps from wrong ones, by labels."""
     settings, pool = settings or JudgeSettings(), Pool.of(pool)
-    note = resolve_labels(pool.store, settings.labels(), settings.kind, settings.question)
+    note = resolve_labels(pool, settings.asked(), settings.kind, settings.question)
     names, skipped = pool.stepwise()
     reader = SignalReader(pool.store, tuple(names), pool.wanted, reads=())
     reader.check_complete(partial=pool.partial)
-    labels = read_labels(pool.store, note, _chosen(reader, pool, settings), pool.data)
+    labels = read_labels(pool, note, _chosen(reader, pool, settings))
     if labels.num_left_out:
         what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
-        listener(Warned(f"{what} in field {note.field!r} left out."))
+        listener(Warned(f"{what} in {note} left out."))
     columns = {view.name: _read(view, labels.position, pool.threads, listener) for view in reader.views}
     sizes = next(iter(columns.values()))  # steps and tokens, which all signals share
     row = pool.store.column("sample_row")[labels.position].astype(np.int64)
@@ -152,7 +130,7 @@ def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
         columns["first_errors"] = Column(heading="F1", digits=2)
         chance["first_errors"] = items.chance_of_first_errors
         about += ABOUT_F1
-    title = f"{of}, by the field {one_line(note.field)}"
+    title = f"{of}, by {note}"
     rows = (*items.measures, chance)
     tables: dict[str, Table] = {}
     tables[items.of] = Table(title=title, columns=columns, rows=rows, about=about, is_drawn=True)
@@ -318,11 +296,11 @@ def _benches(labels: Labels, sizes: SignalSamples, note: LabelsNote, settings: J
     found = []
     if labels.steps is not None:
         found.append(_step_bench(labels, sizes, drawn, settings.seed, has_both=has_both))
-        _check_labels(found[0].items, "steps", note.field)
+        _check_labels(found[0].items, "steps", note)
     if labels.steps is None or has_both:
         cell = cells_of(sizes.num_steps, _response_tokens(sizes))
         items = LabelledItems(is_right, labels.question, cell)
-        _check_labels(items, "traces", note.field)
+        _check_labels(items, "traces", note)
         kind = np.array(labels.kind, dtype=object)
         found.append(_Bench("traces", items, np.arange(len(is_right)), kind, drawn, settings.seed))
     return found
@@ -340,17 +318,17 @@ def _step_bench(labels: Labels, sizes: SignalSamples, drawn: FloatArray, seed: i
     return _Bench("steps", items, known, kind, drawn, seed, traces)
 
 
-def _check_labels(items: LabelledItems, what: str, field: str) -> None:
+def _check_labels(items: LabelledItems, what: str, note: LabelsNote) -> None:
     num_right = int(items.is_right.sum())
     num_wrong = len(items.is_right) - num_right
     if not num_right or not num_wrong:
         side = "right" if num_right else "wrong"
         raise DataError(
-            f"All {len(items.is_right)} {what} are {side} by field {field!r}. Both right and wrong {what} are needed."
+            f"All {len(items.is_right)} {what} are {side} by {note}. Both right and wrong {what} are needed."
         )
     if min(num_right, num_wrong) < FEWEST_LABELS:
         raise DataError(
-            f"Field {field!r} has {num_right} right and {num_wrong} wrong {what}: of either, at least "
+            f"There are {num_right} right and {num_wrong} wrong {what} by {note}: of either, at least "
             f"{FEWEST_LABELS} are needed to say anything."
         )
 
@@ -380,7 +358,8 @@ STUDY = Study(
     find=judge,
     settings=JudgeSettings,
     examples=(
-        "grace-store judge traces.zarr --label is_correct",
+        "grace-store judge traces.zarr --right is_correct",
+        "grace-store judge traces.zarr --labels verdicts.csv --right \"verdict = 'good'\"",
         "grace-store judge processbench.zarr --out judgement.json",
     ),
     signal="Signal to judge. [default: all signals that have steps]",

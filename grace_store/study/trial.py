@@ -92,7 +92,7 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     check_outputs([out], [*sources_of(store), *given])
     spec, origin = resolve_trial(store, view, request, begun)
     other, remarks = open_held_out(out, request, store, origin, begun)
-    samples = gather_samples(store, files, spec, other, request.data)
+    samples = gather_samples(store, files, spec, other, request.data, request.labels)
     plan = TrialPlan(
         spec=spec,
         plan_sha256=store.plan.content_digest(),

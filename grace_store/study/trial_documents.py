@@ -79,6 +79,8 @@ class TrialRequest:
     """Names of fields in the records of a held-out file, by part."""
     data: Sequence[str] | None = None
     """Where the dataset is now, if it moved."""
+    labels: str | Path | None = None
+    """Where the file of labels is now that subsets were chosen with, if it moved."""
     images: str | None = None
     """The folder that relative image paths start from."""
     options: WarmupOptions = field(default_factory=WarmupOptions)

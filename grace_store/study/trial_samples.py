@@ -23,8 +23,8 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.text import counted
 from grace_store.choose.selection import samples_named
-from grace_store.data.sample_digests import wording_digest
-from grace_store.pool.records import digest_samples, question_digests
+from grace_store.data.sample_digests import prompt_digest, wording_digest
+from grace_store.pool.records import digest_samples
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.weight_table import read_weights
 from grace_store.store.opened import Store
@@ -47,13 +47,18 @@ Digests = npt.NDArray[np.uint64]
 
 
 def gather_samples(
-    store: Store, files: Sequence[SubsetFile], spec: TrialSpec, other: Store | None, data: Sequence[str] | None
+    store: Store,
+    files: Sequence[SubsetFile],
+    spec: TrialSpec,
+    other: Store | None,
+    data: Sequence[str] | None,
+    labels: str | Path | None = None,
 ) -> TrialSamples:
     """Return the samples of every training: a function of the files, the seed and the rows alone.
 
     other has the held-out traces, if they are not from the pool.
     """
-    known = {path: DrawSource.read(store, path, data) for path in dict.fromkeys(path for path, _ in files)}
+    known = {path: DrawSource.read(store, path, data, labels) for path in dict.fromkeys(path for path, _ in files)}
     sources = [known[path] for path, _ in files]
     pool = reduce(np.intersect1d, (each.possible for each in sources))
     for (path, _), source in zip(files, sources, strict=True):
@@ -63,7 +68,7 @@ def gather_samples(
                 "subset leave out. Run a separate trial for this subset."
             )
     digests = (
-        question_digests(store, None, data, pool)
+        digest_samples(store, data, pool, prompt_digest)
         if other is None
         else digest_samples(store, data, pool, wording_digest)
     )
@@ -152,14 +157,14 @@ class DrawSource:
     """The rules that chose the subset; None for a list of ids, for which every sample is a candidate."""
 
     @classmethod
-    def read(cls, store: Store, path: Path, data: Sequence[str] | None) -> Self:
+    def read(cls, store: Store, path: Path, data: Sequence[str] | None, labels: str | Path | None) -> Self:
         """Read a subset that ``select`` wrote, or a list of ids."""
         from grace_store.choose.select import read_subset, replay_subset  # imports much
 
         positions = samples_named(store, path)
         if not sidecar_of(path).is_file():
             return cls(store, positions)
-        return cls(store, positions, replay_subset(read_subset(path), store.location, data))
+        return cls(store, positions, replay_subset(read_subset(path), store.location, data, labels))
 
     @property
     def possible(self) -> IntArray:
@@ -247,7 +252,7 @@ def _all_of(other: Store, spec: TrialSpec) -> tuple[IntArray, Digests]:
     other spaces or another system prompt.
     """
     positions = np.arange(other.plan.num_samples)
-    digests = question_digests(other, None, None, positions)
+    digests = digest_samples(other, None, positions, prompt_digest)
     first = _first_of_each(digests, other.column("sample_row").astype(np.int64), spec.training.seed)
     return np.sort(first[:MOST_ITEMS]), digest_samples(other, None, positions, wording_digest)
 

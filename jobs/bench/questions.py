@@ -105,7 +105,7 @@ def best_of_each(folder: str) -> None:
 
 def judge_traces(folder: str) -> None:
     """Hold signals against labels of traces, as many of them as are drawn by default."""
-    judge(Pool.of(Path(folder) / "store.zarr", threads=1), JudgeSettings(label="is_right"))
+    judge(Pool.of(Path(folder) / "store.zarr", threads=1), JudgeSettings(right="is_right"))
 
 
 TASKS = {

@@ -265,7 +265,7 @@ class ScoreSpec(MethodSpec):
     aggregation: Annotated[str, AfterValidator(lambda text: str(parse_aggregation(text)))] = "mean"
     """How step scores become a value: mean, min (the worst step), last, length_weighted (by tokens) or quantile:Q."""
     seed: int = Field(default=0, ge=0, lt=2**64)
-    """Seed of the measure random, and of the clustering of the method cadc."""
+    """Seed of the measure random, of the folds of a learned value, and of the clustering of the method cadc."""
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Self:
@@ -295,7 +295,8 @@ class ScoreSpec(MethodSpec):
         """The settings that the measures use."""
         from grace_store.values.measures import MEASURES
 
-        return {each for name in self.names for each in MEASURES[name].settings}
+        more = {"seed"} if self.learn else set()
+        return {each for name in self.names for each in MEASURES[name].settings} | more
 
     @property
     def title(self) -> str:
@@ -317,7 +318,7 @@ class ScoreSpec(MethodSpec):
     def reads_grams(self) -> bool:
         from grace_store.values.measures import MEASURES
 
-        return any("gram" in MEASURES[name].reads for name in self.names)
+        return not self.learn and any("gram" in MEASURES[name].reads for name in self.names)
 
     @property
     def reads_model(self) -> bool:
