@@ -105,10 +105,10 @@ class SignalSamples:
     top_entropy: Float32Array
     """Sum of each sample's largest token entropies; empty unless read."""
 
-    def responses(self, spec: ScoreSpec, row: IntArray, **outside: Any) -> Responses:
-        """Return the samples as measures take them; row has their rows of the dataset."""
-        names = ("num_steps", "num_tokens", "gram", "statistic", "top_entropy")
-        return Responses(spec=spec, row=row, **{name: getattr(self, name) for name in names}, **outside)
+    @property
+    def sizes(self) -> Self:
+        """The samples with their numbers of steps and tokens alone."""
+        return replace(self, gram=self.gram[:0], statistic={}, top_entropy=self.top_entropy[:0])
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -133,9 +133,20 @@ class SampleBlock:
     signals: tuple[SignalSamples, ...]
     places: tuple[Places | None, ...]
     """For each signal, the indices of its samples in the block; None if it has all samples."""
+    num_characters: IntArray
+    """Characters in the response, (n,)."""
 
     def __len__(self) -> int:
         return len(self.sample)
+
+    def responses(self, signal: int, spec: ScoreSpec, **outside: Any) -> Responses:
+        """Return the samples of the signal with this number as measures take them; of all samples without signals."""
+        place = self.places[signal] if self.signals else None
+        row, characters = (each if place is None else each[place] for each in (self.row, self.num_characters))
+        of_plan: dict[str, Any] = {"row": row, "num_characters": characters}
+        found: Any = self.signals[signal] if self.signals else self
+        names = ("num_steps", "num_tokens", *(("gram", "statistic", "top_entropy") if self.signals else ()))
+        return Responses(spec=spec, **of_plan, **{name: getattr(found, name) for name in names}, **outside)
 
     def without_signals(self) -> Self:
         """Return the block without the arrays of its signals, which take most of its memory."""
@@ -186,7 +197,7 @@ class SignalReader:
         self.views = [self.store.signal(name) for name in self.names]
         self.committed = [set(view.committed_units()) for view in self.views]
         # Open all arrays here, before several threads use them.
-        for name in ("row", "num_steps", "id", "flags"):
+        for name in ("row", "num_steps", "num_characters", "id", "flags"):
             self.store.column(f"sample_{name}", 0, 0)
         for view in self.views:
             if view.per_sample and not {"responses", "vectors"} & set(self.reads):
@@ -270,27 +281,23 @@ class SignalReader:
         stop, units = self._stop(start), self.units(start)
         num_steps = self.store.column("sample_num_steps", start, stop)
         row = self.store.column("sample_row", start, stop)
+        characters = self.store.column("sample_num_characters", start, stop)
         if not self.views:
-            return self._planned(start, row, num_steps)
+            return self._planned(start, row, num_steps, characters)
         unit_of = np.arange(start, stop) // self.store.plan.samples_per_unit
         asked = None if self.wanted is None else set(unit_of[self.wanted[start:stop]].tolist())
         found = []
         for view, committed in zip(self.views, self.committed, strict=True):
             mine = [unit for unit in units if unit in committed and (asked is None or unit in asked)]
             found.append(self._samples(view, mine, num_steps[np.isin(unit_of, mine)]))
-        return _merged(found, start, row, num_steps, is_whole=self.views[0].per_sample)
+        return _merged(found, start, row, num_steps, characters, is_whole=self.views[0].per_sample)
 
-    def _planned(self, start: int, row: Array, num_steps: Array) -> SampleBlock:
+    def _planned(self, start: int, row: Array, num_steps: Array, characters: Array) -> SampleBlock:
         """Return a block of planned samples, for a reader without signals; their tokens are unknown, and count as 0."""
         kept = np.arange(len(row)) if self.wanted is None else np.flatnonzero(self.wanted[start : start + len(row)])
         steps, none = num_steps[kept].astype(np.int64), np.zeros(0, np.int32)
         sample, rows = Positions(start + kept), Rows(row[kept].astype(np.int64))
-        return SampleBlock(sample, rows, steps, np.zeros_like(steps), none, (), ())
-
-    def num_characters(self, block: SampleBlock) -> Array:
-        """Return the characters of the responses of a block's samples."""
-        start = self._start_of(block)
-        return self.store.column("sample_num_characters", start, self._stop(start))[block.sample - start]
+        return SampleBlock(sample, rows, steps, np.zeros_like(steps), none, (), (), characters[kept])
 
     def ids(self, block: SampleBlock) -> Array:
         """Return the ids of a block's samples."""
@@ -372,7 +379,9 @@ def _sums(values: IntArray, counts: Sequence[int]) -> list[int]:
     return sums
 
 
-def _merged(found: Sequence[SignalSamples], start: int, row: Array, num_steps: Array, *, is_whole: bool) -> SampleBlock:
+def _merged(
+    found: Sequence[SignalSamples], start: int, row: Array, num_steps: Array, characters: Array, *, is_whole: bool
+) -> SampleBlock:
     """Return a block with the samples of several signals."""
     first = found[0]
     places: tuple[Places | None, ...]
@@ -394,4 +403,5 @@ def _merged(found: Sequence[SignalSamples], start: int, row: Array, num_steps: A
             tokens[np.repeat(mine, num_parts)] = each.num_tokens
     firsts = np.cumsum(num_parts) - num_parts
     totals = np.add.reduceat(tokens, firsts, dtype=np.int64) if len(sample) else np.zeros(0, np.int64)
-    return SampleBlock(sample, Rows(row[sample - start].astype(np.int64)), steps, totals, tokens, tuple(found), places)
+    rows, kept = Rows(row[sample - start].astype(np.int64)), characters[sample - start]
+    return SampleBlock(sample, rows, steps, totals, tokens, tuple(found), places, kept)

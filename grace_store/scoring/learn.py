@@ -165,8 +165,8 @@ class _Features:
         counts = block.num_steps if self.of_steps else np.ones_like(block.num_steps)
         out = np.full((int(counts.sum()), len(self.names)), np.nan, dtype=np.float32)
         column = 0
-        for found, place in zip(block.signals, block.places, strict=True):
-            samples = found.responses(self.spec, block.row if place is None else block.row[place])
+        for number, place in enumerate(block.places):
+            samples = block.responses(number, self.spec)
             has = np.ones(len(block), dtype=np.bool_)
             if place is not None:
                 has = np.isin(np.arange(len(block)), place)

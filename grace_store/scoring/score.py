@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import cast, overload
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
-from grace_store.values.measures import MEASURES, Responses, Spread, combine_measures, scores_by
+from grace_store.values.measures import MEASURES, Spread, combine_measures, scores_by
 from grace_store.values.methods.grace import RaggedScores, combine_scores
 from grace_store.values.methods.method import METHODS, InfluenceSpec, MethodSpec, ScoreSpec
 from grace_store.values.within_groups import Within
@@ -286,8 +286,7 @@ def _score_blocks(
         alignments = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
 
     def scores(block: SampleBlock) -> list[RaggedScores]:
-        more = {"num_characters": reader.num_characters(block)} if "characters" in spec.names else {}
-        return measure_block(block, spec, weights, alignments, history=history, **more)
+        return measure_block(block, spec, weights, alignments, history=history)
 
     scales = None
     if len(spec.measure) > 1:
@@ -325,26 +324,19 @@ def measure_block(
     spec: ScoreSpec,
     weights: SignalWeights,
     others: Sequence[GroupAlignment] | None = None,
-    **outside: Any,
+    history: History | None = None,
 ) -> list[RaggedScores]:
     """Return the scores of a block's samples by each measure, combined over all signals of the block.
 
-    others has, for each signal, the cosines of steps with other traces' answers; outside, fields of Responses that
-    do not come from a signal.
+    others has, for each signal, the cosines of steps with other traces' answers; history replaces that of the spec.
     """
     if not block.signals:
-        samples = Responses(spec=spec, row=block.row, num_steps=block.num_steps, num_tokens=block.num_tokens, **outside)
-        return [scores_by(measure, samples) for measure in spec.measures]
+        return [scores_by(measure, block.responses(0, spec)) for measure in spec.measures]
     parts: list[list[RaggedScores]] = []
     alignments: Sequence[GroupAlignment | None] = others or [None] * len(block.signals)
-    for found, place, other in zip(block.signals, block.places, alignments, strict=True):
+    for number, (found, other) in enumerate(zip(block.signals, alignments, strict=True)):
         cosine = None if other is None else other.of(found.sample)
-        row = block.row if place is None else block.row[place]
-        mine = {
-            name: each[place] if place is not None and name == "num_characters" else each
-            for name, each in outside.items()
-        }
-        samples = found.responses(spec, row, target_cosine=cosine, **mine)
+        samples = block.responses(number, spec, history=history, target_cosine=cosine)
         parts.append([scores_by(measure, samples) for measure in spec.measures])
         if other is not None:
             for each in parts[-1]:

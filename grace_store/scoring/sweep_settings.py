@@ -186,14 +186,12 @@ class SettingValues:
             parts = []
             for name in setting.weights.names:
                 place = self._place[name]
-                found = block.signals[place]
                 if setting.is_affine:
                     key = (name, setting.spec.target)
                     history = self._histories[key].index(setting.spec.history)
                     value = means[key].value(history, setting.spec.alpha)
                 else:
-                    row = block.row if block.places[place] is None else block.row[block.places[place]]
-                    value = trace_values(setting.spec.measures[0], found.responses(setting.spec, row))
+                    value = trace_values(setting.spec.measures[0], block.responses(place, setting.spec))
                 parts.append(placed(value, block.places[place], len(block)))
             weights = list(setting.weights.weights.values())
             out[index] = parts[0] if len(parts) == 1 else combine_signals(np.stack(parts), weights)

@@ -1,7 +1,7 @@
 """Judge: do stored signals agree with labels? Compare every measure of a store with labels of traces or steps."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -16,12 +16,12 @@ from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, mak
 from grace_store.base.text import counted
 from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelSettings, LabelsNote, read_labels, resolve_labels
 from grace_store.pool.pool import Pool, PoolLike
-from grace_store.pool.walk import STATISTICS, SampleBlock, SignalReader, SignalSamples, Threads
+from grace_store.pool.walk import SampleBlock, SignalReader, SignalSamples, Threads, arrays_of
 from grace_store.store.opened import SignalView
 from grace_store.study import Study
 from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
 from grace_store.values.gram import is_step
-from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
+from grace_store.values.measures import MEASURES, step_numbers, trace_values
 from grace_store.values.methods.method import ScoreSpec, parse_measure
 from grace_store.values.random_values import random_values
 from grace_store.values.ranking import rank
@@ -87,14 +87,11 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     if labels.num_left_out:
         what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
         listener(Warned(f"{what} in {note} left out."))
-    columns = {view.name: _read(view, labels.position, pool.threads, listener) for view in reader.views}
-    sizes = next(iter(columns.values()))  # steps and tokens, which all signals share
-    row = pool.store.column("sample_row")[labels.position].astype(np.int64)
     measured: list[Measured] = []
     for view in reader.views:
-        samples = columns[view.name].responses(settings.score, row)
-        measured += _of_signal(view.name, samples, ("gram", *STATISTICS), settings.score)
-    measured += _without_model(sizes, sizes.responses(settings.score, row), settings.seed)
+        sizes, found = _read(view, labels.position, settings.score, pool.threads, listener)
+        measured += found
+    measured += _without_model(sizes, pool.store.column("sample_row")[labels.position], settings.seed)
     judged = [_judged(bench, measured, listener) for bench in _benches(labels, sizes, note, settings)]
     numbers = {"num_samples": len(labels.position), "num_left_out": labels.num_left_out, "label": note.field}
     tables: dict[str, Table] = {}
@@ -196,25 +193,32 @@ def _step_positions(sizes: SignalSamples) -> IntArray:
     return np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes.num_steps)
 
 
-def _read(view: SignalView, positions: IntArray, threads: Threads, listener: Listener) -> SignalSamples:
-    """Read the Grams and statistics of a signal for the samples at these positions."""
+def _read(
+    view: SignalView, positions: IntArray, spec: ScoreSpec, threads: Threads, listener: Listener
+) -> tuple[SignalSamples, list[Measured]]:
+    """Return the steps and tokens of the samples at these positions, and their measures: the given ones, or all."""
     listener(Note(f"Reading signal {view.name}."))
     wanted = np.zeros(view.store.plan.num_samples, dtype=np.bool_)
     wanted[positions] = True
-    reader = SignalReader(view.store, (view.name,), wanted, reads=("gram", *STATISTICS))
-    return SignalSamples.joined(list(reader.map(lambda block: block.signals[0], threads, listener)))
+    asked = spec.measure if spec.measure != ScoreSpec().measure else (*MEASURES, *WORST_STEPS)
+    measures = [each for each in map(parse_measure, asked) if needs_model(each.name)]
+    reads = arrays_of(*(ScoreSpec(measure=(each.bare,)) for each in measures))
+    reader = SignalReader(view.store, (view.name,), wanted, reads)
 
+    def work(block: SampleBlock) -> tuple[SignalSamples, list[tuple[FloatArray | None, FloatArray]]]:
+        samples = block.responses(0, spec)
+        found = [(step_numbers(each, samples), trace_values(each, samples)) for each in measures]
+        return block.signals[0].sizes, found
 
-def _of_signal(name: str, samples: Responses, arrays: Collection[str], given: ScoreSpec) -> Iterator[Measured]:
-    """Yield the measures of a signal: the given ones, or all that its arrays allow."""
-    asked = given.measure if given.measure != ScoreSpec().measure else (*MEASURES, *WORST_STEPS)
-    for text in asked:
-        measure = parse_measure(text)
-        if needs_model(measure.name) and set(MEASURES[measure.name].reads) <= {*arrays}:
-            better = "higher" if measure.way == "highest" else "lower"
-            trace = trace_values(measure, samples)
-            steps = step_numbers(measure, samples) if measure.aggregation is None else None
-            yield Measured(measure.bare, better, name, steps, trace)
+    sizes, found = zip(*reader.map(work, threads, listener), strict=True)
+    measured = []
+    for measure, columns in zip(measures, zip(*found, strict=True), strict=True):
+        steps, traces = zip(*columns, strict=True)
+        is_of_steps = steps[0] is not None and measure.aggregation is None
+        step = np.concatenate(steps) if is_of_steps else None
+        better = "higher" if measure.way == "highest" else "lower"
+        measured.append(Measured(measure.bare, better, view.name, step, np.concatenate(traces)))
+    return SignalSamples.joined(sizes), measured
 
 
 WORST_STEPS = ("grace:min", "loss:lowest:min")
@@ -226,15 +230,15 @@ def needs_model(name: str) -> bool:
     return not set(MEASURES[name].reads) <= {"plan"}
 
 
-def _without_model(sizes: SignalSamples, samples: Responses, seed: int) -> Iterator[Measured]:
+def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[Measured]:
     """Yield measures that need no model: length, number of steps, position, and random numbers."""
     position = _step_positions(sizes).astype(np.float64)
     drawn = np.random.Generator(np.random.Philox(seed)).random(len(position))
-    for name in ("tokens", "steps"):
-        measure = parse_measure(name)
-        yield Measured(measure.bare, "more", None, step_numbers(measure, samples), trace_values(measure, samples))
+    step_tokens = sizes.num_tokens[is_step(sizes.num_steps)].astype(np.float64)
+    yield Measured("tokens:highest", "more", None, step_tokens, _response_tokens(sizes))
+    yield Measured("steps:highest", "more", None, None, sizes.num_steps.astype(np.float64))
     yield Measured("earliest", "earlier", None, -position, None)
-    yield Measured("random", "-", None, drawn, random_values(seed, samples.row))
+    yield Measured("random", "-", None, drawn, random_values(seed, row))
 
 
 # ---------------------------------------------------------------- measures against labels

@@ -1,0 +1,109 @@
+"""A value learned from labels of traces or steps: on stores whose losses tell right from wrong, and on others."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import grace_store as gs
+from grace_store.base.errors import DataError, SettingError
+from grace_store.pool.labels import LabelsNote
+from grace_store.scoring.learn import FEWEST_LABELS
+from grace_store.values.methods.method import ScoreSpec
+from tests.commands import run
+from tests.scored_stores import KnownStore, known_store
+
+NUM = 120
+RIGHT = LabelsNote(field="good = 'yes'", says="traces")
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> KnownStore:
+    return known_store(tmp_path_factory.mktemp("known"), num_steps=[2 + i % 3 for i in range(NUM)])
+
+
+def losses(known: KnownStore) -> np.ndarray:
+    pairs = zip(known.samples["base"], known.loss["base"], strict=True)
+    return np.array([np.average(loss, weights=sample[1]) for sample, loss in pairs if sample is not None])
+
+
+def label_file(path: Path, known: KnownStore, right: np.ndarray, num: int = NUM) -> Path:
+    ids = known.store.column("sample_id").tolist()
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "good"])
+        writer.writerows([name, "yes" if good else "no"] for name, good in zip(ids[:num], right[:num], strict=True))
+    return path
+
+
+def learned(known: KnownStore, labels: Path, **more: object) -> gs.ScoreTable:
+    request = gs.ScoreRequest(spec=ScoreSpec(learn=True), labels=labels, learn_from=RIGHT, **more)  # type: ignore[arg-type]
+    return gs.score(known.store, request)
+
+
+def test_what_is_planted_in_the_losses_is_learned(known, tmp_path):
+    loss = losses(known)
+    table = learned(known, label_file(tmp_path / "labels.csv", known, loss < np.median(loss)))
+    note = table.note.learned
+    assert note is not None
+    assert (note.num_right, note.num_wrong, note.num_questions) == (NUM // 2, NUM // 2, NUM)
+    assert note.area.low > 0.8
+    assert note.single_area.low > 0.8
+    assert np.corrcoef(table.value, -loss)[0, 1] > 0.8
+    assert table.method == "learned"
+    assert not table.has_step_scores
+    assert max(note.weights, key=lambda name: note.weights[name]) in ("loss:lowest", "later_loss:lowest", "rsr:lowest")
+
+
+def test_random_labels_are_not_found_and_the_sentence_says_so(known, tmp_path):
+    drawn = np.random.default_rng(4).random(NUM) < 0.5
+    note = learned(known, label_file(tmp_path / "labels.csv", known, drawn)).note.learned
+    assert note is not None
+    assert note.area.low < 0.5
+    assert re.search(r"not shown to be better than chance\. About \d+ labels would narrow", note.in_words)
+
+
+def test_some_labels_teach_and_all_samples_get_a_value(known, tmp_path):
+    loss = losses(known)
+    table = learned(known, label_file(tmp_path / "labels.csv", known, loss < np.median(loss), num=70))
+    assert np.isfinite(table.value).all()
+    assert np.corrcoef(table.value[70:], -loss[70:])[0, 1] > 0.7
+
+
+def test_only_the_named_measures_are_learned_from(known, tmp_path):
+    loss = losses(known)
+    labels = label_file(tmp_path / "labels.csv", known, loss < np.median(loss))
+    spec = ScoreSpec(learn=True, measure=("grace", "tokens"))
+    note = gs.score(known.store, gs.ScoreRequest(spec=spec, labels=labels, learn_from=RIGHT)).note.learned
+    assert note is not None
+    assert {name.partition(" of ")[2] or name for name in note.weights} >= {"grace", "tokens:highest"}
+    assert not any("loss" in name for name in note.weights)
+
+
+def test_too_few_labels_are_refused_with_a_number(known, tmp_path):
+    labels = label_file(tmp_path / "labels.csv", known, np.arange(NUM) % 4 == 0, num=40)
+    with pytest.raises(DataError, match=rf"10 right and 30 wrong .* at least {FEWEST_LABELS} right.* About 200 labels"):
+        learned(known, labels)
+
+
+def test_labels_without_learning_are_refused(known):
+    with pytest.raises(SettingError, match="only for a learned value: give --learn"):
+        gs.score(known.store, gs.ScoreRequest(learn_from=RIGHT))
+
+
+def test_the_command_learns_replays_and_refuses_other_labels(known, tmp_path):
+    loss = losses(known)
+    labels = label_file(tmp_path / "labels.csv", known, loss < np.median(loss))
+    store, out = known.store.location, tmp_path / "scores.parquet"
+    words = ("score", store, "--learn", "--right", "good = 'yes'", "--labels", labels, "--out", out)
+    shown = run(*words).stdout
+    assert shown.startswith(f"Learned from {NUM // 2} right and {NUM // 2} wrong traces of {NUM} questions:")
+    run("score", "--replay", out, "--out", tmp_path / "again.parquet")
+    assert (tmp_path / "again.parquet").read_bytes() == out.read_bytes()
+    label_file(labels, known, loss > np.median(loss))
+    assert "labels.csv" in run("score", "--replay", out, "--out", tmp_path / "other.parquet", code=1).stderr
+    run("select", out, "--ratio", "0.2", "--as", "ids", "--out", tmp_path / "subset.txt")
