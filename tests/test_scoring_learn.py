@@ -11,7 +11,7 @@ import pytest
 
 import grace_store as gs
 from grace_store.base.errors import DataError, SettingError
-from grace_store.pool.labels import LabelsNote
+from grace_store.base.finding import LabelsNote
 from grace_store.scoring.learn import FEWEST_LABELS
 from grace_store.values.methods.method import ScoreSpec
 from tests.commands import run

@@ -191,6 +191,25 @@ class WhereNote(Frozen):
     num_kept: Count
 
 
+LabelsOf = Literal["traces", "first_wrong", "wrong_steps"]
+
+
+class LabelsNote(Frozen):
+    """The field of the labels, and their meaning."""
+
+    field: str
+    """A field with labels of steps; for labels of traces, the condition that right traces meet."""
+    says: LabelsOf
+    """Whether a trace is right, which step is the first wrong one, or which steps are wrong."""
+    kind: str | None = None
+    """The field that names kinds of error."""
+    question: str | None = None
+    """The field that names the question; without it, traces with the same prompt have the same question."""
+
+    def __str__(self) -> str:
+        return f"{'--right' if self.says == 'traces' else 'field'} {one_line(self.field)!r}"
+
+
 class LabelsFile(Frozen):
     """A file of labels whose columns were joined to samples by their ids."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.settings import Frozen, Settings
+from grace_store.base.finding import LabelsNote, LabelsOf
+from grace_store.base.settings import Settings
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.formats.trace import StepLabels
@@ -24,23 +25,6 @@ FIELDS_SHOWN = 20
 RECORDS_ASKED = 20
 """Number of records that are read to list the fields."""
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
-LabelsOf = Literal["traces", "first_wrong", "wrong_steps"]
-
-
-class LabelsNote(Frozen):
-    """The field of the labels, and their meaning."""
-
-    field: str
-    """A field with labels of steps; for labels of traces, the condition that right traces meet."""
-    says: LabelsOf
-    """Whether a trace is right, which step is the first wrong one, or which steps are wrong."""
-    kind: str | None = None
-    """The field that names kinds of error."""
-    question: str | None = None
-    """The field that names the question; without it, traces with the same prompt have the same question."""
-
-    def __str__(self) -> str:
-        return f"{'--right' if self.says == 'traces' else 'field'} {one_line(self.field)!r}"
 
 
 class LabelSettings(Settings):

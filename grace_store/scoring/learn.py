@@ -15,9 +15,9 @@ import pyarrow as pa
 from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, sum_by_sample
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener
-from grace_store.base.finding import Estimate
+from grace_store.base.finding import Estimate, LabelsNote
 from grace_store.base.states import TEXT_FLAGS, Flag
-from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelsNote, read_labels, resolve_labels
+from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, read_labels, resolve_labels
 from grace_store.pool.pool import Pool, SignalWeights
 from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads, arrays_of
 from grace_store.scoring.grouped_scoring import Scoring

@@ -7,14 +7,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import ResumeMismatch, SettingError
-from grace_store.base.finding import Estimate, LabelsFile, PoolNote, SignalNote, WhereNote
+from grace_store.base.finding import Estimate, LabelsFile, LabelsNote, PoolNote, SignalNote, WhereNote
 from grace_store.base.settings import Frozen
 from grace_store.base.text import counted
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
-from grace_store.pool.labels import LabelsNote
 from grace_store.values.methods.method import InfluenceSpec, MethodSpec, parse_spec
-from grace_store.values.roc import CHANCE
 from grace_store.values.weightings import WeightsSpec
 from grace_store.values.within_groups import Within
 
@@ -131,7 +129,7 @@ class LearnedNote(Frozen):
         )
         told = f"Learned from {labels}: on questions that were left out, a right one has the larger value in"
         pairs = f"{self.area.text(2)} of pairs (the best single measure: {self.single_area.text(2)}; chance: 0.50)"
-        if self.area.low <= CHANCE <= self.area.high or not self.area.is_known:
+        if self.area.low <= 0.5 <= self.area.high or not self.area.is_known:
             wanted = self.area.num_wanted(self.num_right + self.num_wrong)
             return (
                 f"{told} {pairs}: not shown to be better than chance. About {wanted} labels would narrow this to 0.05."

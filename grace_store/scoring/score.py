@@ -16,9 +16,9 @@ import pyarrow as pa
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
+from grace_store.base.finding import LabelsNote
 from grace_store.base.states import ABOUT, flag_counts
 from grace_store.pool.label_columns import LabelsLike
-from grace_store.pool.labels import LabelsNote
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
 from grace_store.scoring.grouped_scoring import GroupAlignment, Scoring, align_with_groups, score_in_groups

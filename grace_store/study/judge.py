@@ -12,9 +12,9 @@ from pydantic import Field
 from grace_store.base.arrays import Array, FloatArray, IntArray, offsets_of, sum_by_sample
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
-from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
+from grace_store.base.finding import Cell, Column, Estimate, Finding, LabelsNote, Table, make_columns
 from grace_store.base.text import counted
-from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelSettings, LabelsNote, read_labels, resolve_labels
+from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, LabelSettings, read_labels, resolve_labels
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import SampleBlock, SignalReader, SignalSamples, Threads, arrays_of
 from grace_store.store.opened import SignalView
