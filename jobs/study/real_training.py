@@ -87,10 +87,10 @@ class Study:
 
     def curation(self) -> RealCuration:
         settings = self.settings
-        return RealCuration(self.work, self.model, settings.warmup, settings.subsets, self.num_processes, _tell)
+        return RealCuration(self.work, self.model, settings.warmup, settings.subsets, self.num_processes, tell)
 
 
-def _tell(event: Event) -> None:
+def tell(event: Event) -> None:
     if isinstance(event, Note | Warned):
         log.info(event.text)
 
@@ -147,7 +147,7 @@ def train(study: Study) -> Finding:
         options=WarmupOptions(threads=1, batch_tokens=BATCH_TOKENS, gradient_checkpointing=False),
         devices=("cpu",) * study.num_processes if study.num_processes > 1 else (),
     )
-    return trial(study.out / "trial", request, listener=_tell)
+    return trial(study.out / "trial", request, listener=tell)
 
 
 def results_table(settings: Settings, found: Finding) -> Table:
