@@ -314,12 +314,25 @@ class SampleRecords:
             records = map(json.loads, dataset.read_many(locators_at(self.store, first)))
             return {name for record in records for name in (*record, *dict(fields_in(record)))}
 
+    def questions(self, by: str | None = None) -> IntArray:
+        """Return the number of the question of each sample; questions are numbered as they occur in the plan.
 
-def read_field(
-    store: Store, field: str, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
-) -> list[object]:
-    """Return one field of the records of all samples, or of the samples at some positions."""
-    return SampleRecords(store, data, positions).fields([field])[field]
+        by is a field, None for the same prompt and images. A sample without a value in this field has a question of its
+        own. Records are read one at a time, and memory holds 64 bits for each.
+        """
+        wanted = np.arange(len(self)) if self.positions is None else self.positions
+        known, first, place = np.unique(wanted, return_index=True, return_inverse=True)
+        if by is None:
+            return _numbered(digest_samples(self.store, self.data, known, prompt_digest))[place]
+        return _numbered(_as_numbers(self.at(first)._of_field(by, known.tolist())))[place]
+
+    def _of_field(self, by: str, positions: Sequence[int]) -> Iterator[bytes]:
+        found_any = False
+        for position, value in zip(positions, self.each(by), strict=True):
+            found_any |= value is not None
+            yield field_digest(value, position)
+        if positions and not found_any:
+            raise self.unknown(by)
 
 
 def columns_of_rows(
@@ -332,29 +345,7 @@ def columns_of_rows(
     return SampleRecords(store, data, places).fields(fields)
 
 
-# ---------------------------------------------------------------- the traces of one question
-# Traces of one question have the same prompt and images, or the same value of a field of the records. Records are read
-# one at a time, and memory holds 64 bits for each.
-
-
-def question_groups(
-    store: Store,
-    by: str | None = None,
-    data: Sequence[str | Path] | None = None,
-    positions: IntArray | None = None,
-    labels: LabelColumns | None = None,
-) -> IntArray:
-    """Return the number of the question of all samples, or of samples at some positions, in the order of occurrence.
-
-    by is a field of the records (a dot leads into an object), None for prompt and images; a record without a value in
-    this field has a question of its own. data gives the new paths of the dataset; labels are those of the samples.
-    """
-    wanted = np.arange(store.plan.num_samples) if positions is None else positions
-    known, first, place = np.unique(wanted, return_index=True, return_inverse=True)
-    if by is None:
-        return _numbered(digest_samples(store, data, known, prompt_digest))[place]
-    records = SampleRecords(store, data, known, None if labels is None else labels.at(first))
-    return _numbered(_as_numbers(_of_field(records, known, by)))[place]
+# ---------------------------------------------------------------- digests of samples
 
 
 def digest_samples(
@@ -368,15 +359,6 @@ def digest_samples(
 
 def _as_numbers(digests: Iterable[bytes]) -> BitArray:
     return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
-
-
-def _of_field(records: SampleRecords, positions: IntArray, by: str) -> Iterator[bytes]:
-    found_any = False
-    for position, value in zip(positions.tolist(), records.each(by), strict=True):
-        found_any |= value is not None
-        yield field_digest(value, position)
-    if len(positions) and not found_any:
-        raise records.unknown(by)
 
 
 def _numbered(digests: BitArray) -> IntArray:
