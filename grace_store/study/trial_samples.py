@@ -157,7 +157,7 @@ class DrawSource:
     """The rules that chose the subset; None for a list of ids, for which every sample is a candidate."""
 
     @classmethod
-    def read(cls, store: Store, path: Path, data: Sequence[str] | None, labels: str | Path | None) -> Self:
+    def read(cls, store: Store, path: Path, data: Sequence[str] | None, labels: str | Path | None = None) -> Self:
         """Read a subset that ``select`` wrote, or a list of ids."""
         from grace_store.choose.select import read_subset, replay_subset  # imports much
 
