@@ -182,6 +182,10 @@ CHOOSE = {
     "select-as-trl-pairs": Case(
         "select {score}/scores.parquet --as trl-pairs --margin 0.1 --out {out}/pairs.jsonl", reads=("pairs.jsonl",)
     ),
+    "select-right": Case(
+        "select {score}/scores.parquet --as trl-pairs --labels {labels} --right verdict='good' --out {out}/pairs.jsonl",
+        reads=("pairs.jsonl",),
+    ),
     "select-weights": Case(
         "select {score}/scores.parquet --as ms-swift --weights {weights}/weights.parquet --out {out}/train.jsonl",
         reads=("train.jsonl",),
@@ -238,6 +242,7 @@ LOOK = {
         f"fidelity {{extract-adapters}}/store.zarr --signal checkpoint-3 --samples 8 --layers 1 {CPU}", uses_model=True
     ),
     "judge": Case("judge {store} --right is_correct --draws 20"),
+    "judge-labels": Case("judge {store} --labels {labels} --right verdict='good' --draws 20"),
     "judge-steps": Case(
         "judge {store} --first-wrong first_wrong --kind kind --question meta.problem --signal base --draws 20 "
         "--out {out}/judgement.json"

@@ -151,6 +151,15 @@ def make_benchmark(folder: Path) -> Path:
     return Path(job.store)
 
 
+def make_labels(folder: Path) -> Path:
+    """Write verdicts in words: none for every seventh trace, and one of a trace that is not in the store."""
+    verdicts = [f"{each['id']},{('bad', 'good')[each['is_correct']]}" for each in records()]
+    (folder / "labels.csv").write_text(
+        "\n".join(["id,verdict", "q99-0,good", *(each for place, each in enumerate(verdicts) if place % 7)]) + "\n"
+    )
+    return folder / "labels.csv"
+
+
 def make_influence(folder: Path) -> Path:
     """Write a pool and its targets with a gradient a sample at three checkpoints."""
     return influence_stores(folder) / "float32"
@@ -188,6 +197,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "items": make_items,
     "benchmark": make_benchmark,
     "influence": make_influence,
+    "labels": make_labels,
     "model": make_model,
     "short": make_short,
     "broken": make_broken,

@@ -220,7 +220,10 @@ def test_every_export_of_pairs_takes_the_condition(grouped: Path, tmp_path: Path
 
 def test_what_makes_no_pairs_is_refused(grouped: Path, tmp_path: Path) -> None:
     scores, labels = grouped / "scores.parquet", grouped / "verdicts.csv"
-    with pytest.raises(DataError, match=r"finds 0 right and 23 wrong among 28 samples.*verdict is 'good', 'bad', None"):
+    with pytest.raises(
+        DataError,
+        match=r"finds 0 right and 23 wrong among 28 samples.*verdict is 'good', 'bad', for example. Give another",
+    ):
         gs.select(scores, labels=labels, right="verdict")
     with pytest.raises(DataError, match="no question has both a right and a wrong trace, so there are no pairs"):
         gs.select(scores, right="half = 1")

@@ -13,7 +13,7 @@ import pytest
 import grace_store as gs
 from grace_store.base.training_settings import WarmupSpec
 from grace_store.choose.exports import EXPORTS
-from grace_store.pool.records import columns_of_rows, read_field
+from grace_store.pool.records import SampleRecords, columns_of_rows
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from grace_store.study.planted import ranked_records
@@ -160,7 +160,9 @@ MADE: dict[str, Callable[[Store, Path], Any]] = {
     ],
     "ranked records": lambda store, _: ranked_records(gs.score(store), {"name": "problem.name"}),
     "fields by row": lambda store, _: columns_of_rows(store, np.array([7, 0, 30, 2]), ["id"]),
-    "field": lambda store, _: dict(zip(store.column("sample_row").tolist(), read_field(store, "id"), strict=True)),
+    "field": lambda store, _: dict(
+        zip(store.column("sample_row").tolist(), SampleRecords(store).each("id"), strict=True)
+    ),
     "warm-up": lambda store, _: choose_samples(store, WarmupSpec(ratio="0.3", num_heldout=4))[0].model_dump(),
     "against": lambda store, folder: gs.contamination(
         store, [benchmark(folder.parent)], ngram=2, share=0.5

@@ -226,6 +226,15 @@ def test_ids_are_texts_whatever_they_look_like(tmp_path: Path) -> None:
     assert join_labels(tmp_path / "labels.jsonl", ids).column("ok", list).to_pylist() == [None, 1, None, None]
 
 
+@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+def test_texts_that_look_like_times_stay_as_they_are(tmp_path: Path, name: str) -> None:
+    ids = np.array(["a", "b"], dtype=object)
+    rows = [{"id": each, "day": "2020-01-02", "time": "2020-01-02T03:04:05", "hour": "03:04"} for each in ids]
+    found = join_labels(write_labels(tmp_path / name, rows), ids)
+    for column in ("day", "time", "hour"):
+        assert found.column(column, list).to_pylist() == [rows[0][column]] * 2
+
+
 def test_a_wide_file_is_no_burden_to_a_condition(store: Store, tmp_path: Path) -> None:
     rows = [{"id": each} | {f"column {number}": number for number in range(3000)} for each in IDS]
     pool = Pool.of(store, labels=write_labels(tmp_path / "labels.csv", rows), where='"column 2999" = 2999')

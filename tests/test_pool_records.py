@@ -11,7 +11,7 @@ import pytest
 
 from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.settings import DataSpec
-from grace_store.pool.records import SampleRecords, UnitLoader, columns_of_rows, open_dataset, read_field
+from grace_store.pool.records import SampleRecords, UnitLoader, columns_of_rows, open_dataset
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
 from tests.jobs import NUM_UNITS, NUM_USABLE, record, write_dataset
@@ -141,7 +141,7 @@ def test_fields_come_from_inside_records_and_are_none_where_there_are_none(with_
         "tags": [None, '["x", {"y": 1}]'],
         "answer": ["3", "5"],
     }
-    assert read_field(with_fields, "answer", positions=np.array([1])) == ["5"]
+    assert list(SampleRecords(with_fields, positions=np.array([1])).each("answer")) == ["5"]
 
 
 def test_columns_are_found_by_the_rows_of_a_table(with_fields: Store, tmp_path: Path) -> None:

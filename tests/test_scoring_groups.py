@@ -22,7 +22,7 @@ from grace_store.base.states import flag_names
 from grace_store.choose.selection import SubsetNote
 from grace_store.data.sample import Sample
 from grace_store.data.sample_digests import response_digest
-from grace_store.pool.records import question_groups
+from grace_store.pool.records import SampleRecords
 from grace_store.pool.walk import SignalReader
 from grace_store.run.extract import extract
 from grace_store.scoring.grouped_scoring import align_with_groups
@@ -51,9 +51,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.mark.parametrize("by", [None, "problem.name", "$.prompt"])
 def test_groups_are_numbered_as_questions_first_occur(store: Store, by: str | None) -> None:
     numbers: dict[str, int] = {}
-    assert question_groups(store, by).tolist() == [numbers.setdefault(each, len(numbers)) for each in QUESTION]
+    assert SampleRecords(store).questions(by).tolist() == [numbers.setdefault(each, len(numbers)) for each in QUESTION]
     some = np.array([20, 3, 11])
-    assert len(set(question_groups(store, by, positions=some).tolist())) == len({QUESTION[i] for i in some.tolist()})
+    assert len(set(SampleRecords(store, positions=some).questions(by).tolist())) == len(
+        {QUESTION[i] for i in some.tolist()}
+    )
 
 
 def test_a_field_that_no_record_has_is_answered_with_those_there_are(store: Store) -> None:
@@ -80,7 +82,7 @@ def test_values_are_compared_with_those_of_the_same_question(store: Store, spec,
     plain, found = gs.score(store, spec), gs.score(store, gs.ScoreRequest(spec=spec, within=how))
     assert found.value == pytest.approx(by_hand(plain.value.tolist(), how), abs=1e-12)
     assert found.table["plain_value"].to_pylist() == plain.value.tolist()
-    assert found.group.tolist() == question_groups(store).tolist()
+    assert found.group.tolist() == SampleRecords(store).questions().tolist()
     assert [i for i, flags in enumerate(found.table["flags"].to_pylist()) if "only_trace" in flags] == ALONE
     assert found.value[ALONE].tolist() == [0.0] * len(ALONE)
     groups = found.note.groups
@@ -134,7 +136,7 @@ def test_groups_by_a_field_need_the_dataset_and_groups_by_prompt_do_not(store: S
     with pytest.raises(DataError, match="elsewhere"):
         gs.score(store, gs.ScoreRequest(within="centred", group_by="id", data=["elsewhere.jsonl"]))
     found = gs.score(store, gs.ScoreRequest(within="centred", data=["elsewhere.jsonl"]))
-    assert found.group.tolist() == question_groups(store).tolist()
+    assert found.group.tolist() == SampleRecords(store).questions().tolist()
 
 
 # ---------------------------------------------------------------- the other traces' answers
@@ -152,7 +154,7 @@ def aligned_by_hand(vectors: list[np.ndarray], group: list[int]) -> list[list[fl
 
 def test_steps_are_aligned_with_the_answers_of_the_other_traces(store: Store) -> None:
     found, plain = gs.score(store, GROUP), gs.score(store, gs.ScoreSpec(alpha=0.4))
-    group = question_groups(store).tolist()
+    group = SampleRecords(store).questions().tolist()
     expected = aligned_by_hand([sample.vectors for sample in gs.iter_samples(store)], group)
     flat = np.concatenate([np.array(each) for each in expected])
     assert found.flat("answer_alignment") == pytest.approx(flat, abs=1e-6, nan_ok=True)

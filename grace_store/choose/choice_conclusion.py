@@ -41,6 +41,7 @@ def conclude_choice(
 
 def _among(spec: Selection) -> str:
     conditions = ["meet --where"] if spec.where is not None else []
+    conditions += ["have a label"] if spec.right is not None else []
     conditions += ["have none of the excluded flags"] if spec.exclude_flagged else []
     conditions += ["have no item of a benchmark in them"] if spec.exclude_contaminated else []
     return f" that {' and '.join(conditions)}" if conditions else ""
@@ -49,6 +50,8 @@ def _among(spec: Selection) -> str:
 def _best_by(spec: Selection, *, is_balanced: bool) -> str:
     if spec.diversity is not None:
         return f"by value and diversity ({spec.diversity.method})"
+    if spec.right is not None:
+        return "the best right trace of a question, each with the worst wrong one"
     if spec.margin is not None:
         return "the best trace of a question, each with the worst one that has another response"
     by = "the best by value" + (" after length is taken out" if spec.control else "")

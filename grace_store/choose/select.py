@@ -22,7 +22,7 @@ from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
 from grace_store.data.sample_digests import response_digest
 from grace_store.pool.pool import Pool
-from grace_store.pool.records import digest_samples, question_groups
+from grace_store.pool.records import digest_samples
 from grace_store.pool.sample_fields import SampleFields
 from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.provenance import filter_scores, moved_labels, open_store_of
@@ -214,7 +214,7 @@ class Rules:
             raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
         question = None
         if selection.is_in_questions:
-            question, resolved["group_by"] = questions_of(table, selection, rules._questions)
+            question, resolved["group_by"] = questions_of(table, selection, lambda by: fields.records().questions(by))
         elif selection.group_by is not None:
             raise SettingError(
                 "--group-by names the field that identifies a question: also give --per-group, or select pairs"
@@ -275,11 +275,6 @@ class Rules:
         order, used, num_distinct = diverse_order(table, ranked, self.selection, pool, listener=listener)
         rules = replace(self, selection=self.selection.model_copy(update=used))
         return Ranking(rules, value, ranked[order], told, rejected, by_value=ranked, num_distinct=num_distinct)
-
-    def _questions(self, by: str | None) -> IntArray:
-        """Return the number of the question of each row of the table, by a field of the records."""
-        records = self.fields.records()
-        return question_groups(records.store, by, self.data, records.positions, self.fields.labels)
 
     def _responses(self, rows: IntArray) -> BitArray:
         """Return a number for each row of the table. Among the given rows, the same response has the same number."""

@@ -142,17 +142,22 @@ def read_labels_table(path: Path) -> pa.Table:
             with pq.ParquetFile(path) as file:
                 _check_table(file.schema_arrow, file.metadata.num_rows, path.stat().st_size)
                 return file.read()
-        if said == JSON_LINES:
-            found = pa.json.read_json(path)
-            if ID in found.column_names and pa.types.is_temporal(found[ID].type):  # ids that look like times
-                as_text = pa.json.ParseOptions(explicit_schema=pa.schema({ID: pa.string()}))
-                found = pa.json.read_json(path, parse_options=as_text)
-        else:
-            typed = pa.csv.ConvertOptions(column_types={ID: pa.string()}, null_values=[""], strings_can_be_null=True)
-            cells = pa.csv.ParseOptions(delimiter="," if said == "CSV" else "\t", newlines_in_values=True)
-            found = pa.csv.read_csv(path, parse_options=cells, convert_options=typed)
+        found = _read_texts(path, said, {})
+        # pyarrow takes texts that look like times for times, and would write them in another way.
+        if times := {field.name: pa.string() for field in found.schema if pa.types.is_temporal(field.type)}:
+            found = _read_texts(path, said, times)
         _check_table(found.schema, 0, 0)
         return found
+
+
+def _read_texts(path: Path, said: str, types: dict[str, pa.DataType]) -> pa.Table:
+    """Read CSV, TSV or JSON lines, with the given types for some columns."""
+    if said == JSON_LINES:
+        return pa.json.read_json(path, parse_options=pa.json.ParseOptions(explicit_schema=pa.schema(types)))
+    types = {ID: pa.string(), **types}
+    typed = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
+    cells = pa.csv.ParseOptions(delimiter="," if said == "CSV" else "\t", newlines_in_values=True)
+    return pa.csv.read_csv(path, parse_options=cells, convert_options=typed)
 
 
 def plain_column(column: pa.ChunkedArray) -> pa.Array:

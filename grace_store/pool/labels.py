@@ -15,7 +15,6 @@ from grace_store.base.settings import Settings
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.formats.trace import StepLabels
-from grace_store.pool.records import question_groups
 from grace_store.store.opened import Store
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def read_labels(pool: Pool, note: LabelsNote, positions: IntArray) -> Labels:
     is_right = np.array([RIGHT if first < 0 else WRONG for _, first in labels])
     kinds = found[note.kind] if note.kind else [None] * len(steps)
     if note.question is None:
-        question = question_groups(pool.store, None, pool.data, positions[kept])
+        question = pool.records(positions[kept]).questions()
     else:  # a record without a question in this field has a question of its own
         asked, numbers = found[note.question], dict[object, int]()
         names = ((number,) if asked[number] is None else asked[number] for number in kept)

@@ -182,10 +182,7 @@ class Pool:
 
     def questions(self, positions: Positions | None = None) -> IntArray:
         """Return the number of the question of each sample of the pool, or of the samples at some positions."""
-        from grace_store.pool.records import question_groups
-
-        wanted = self.positions if positions is None else positions
-        return question_groups(self.store, self.group_by, self.data, wanted, self.records(wanted).labels)
+        return self.records(self.positions if positions is None else positions).questions(self.group_by)
 
     # ------------------------------------------------------------ signals
 

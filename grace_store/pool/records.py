@@ -314,12 +314,25 @@ class SampleRecords:
             records = map(json.loads, dataset.read_many(locators_at(self.store, first)))
             return {name for record in records for name in (*record, *dict(fields_in(record)))}
 
+    def questions(self, by: str | None = None) -> IntArray:
+        """Return the number of the question of each sample; questions are numbered as they occur in the plan.
 
-def read_field(
-    store: Store, field: str, data: Sequence[str | Path] | None = None, positions: IntArray | None = None
-) -> list[object]:
-    """Return one field of the records of all samples, or of the samples at some positions."""
-    return SampleRecords(store, data, positions).fields([field])[field]
+        by is a field, None for the same prompt and images. A sample without a value in this field has a question of its
+        own. For a field, records are read one at a time, and memory holds 64 bits for each.
+        """
+        wanted = np.arange(len(self)) if self.positions is None else self.positions
+        known, first, place = np.unique(wanted, return_index=True, return_inverse=True)
+        if by is None:
+            return _numbered(question_digests(self.store, known))[place]
+        return _numbered(_as_numbers(self.at(first)._of_field(by, known.tolist())))[place]
+
+    def _of_field(self, by: str, positions: Sequence[int]) -> Iterator[bytes]:
+        found_any = False
+        for position, value in zip(positions, self.each(by), strict=True):
+            found_any |= value is not None
+            yield field_digest(value, position)
+        if positions and not found_any:
+            raise self.unknown(by)
 
 
 def columns_of_rows(
@@ -332,43 +345,13 @@ def columns_of_rows(
     return SampleRecords(store, data, places).fields(fields)
 
 
-# ---------------------------------------------------------------- the traces of one question
-# Traces of one question have the same prompt and images, or the same value of a field of the records. Records are read
-# one at a time, and memory holds 64 bits for each.
+# ---------------------------------------------------------------- digests of samples
 
 
-def question_groups(
-    store: Store,
-    by: str | None = None,
-    data: Sequence[str | Path] | None = None,
-    positions: IntArray | None = None,
-    labels: LabelColumns | None = None,
-) -> IntArray:
-    """Return the number of the question of all samples, or of samples at some positions, in the order of occurrence.
-
-    by is a field of the records (a dot leads into an object), None for prompt and images; a record without a value in
-    this field has a question of its own. data gives the new paths of the dataset; labels are those of the samples.
-    """
-    wanted = np.arange(store.plan.num_samples) if positions is None else positions
-    known, first, place = np.unique(wanted, return_index=True, return_inverse=True)
-    return _numbered(question_digests(store, by, data, known, None if labels is None else labels.at(first)))[place]
-
-
-def question_digests(
-    store: Store,
-    by: str | None,
-    data: Sequence[str | Path] | None,
-    positions: IntArray,
-    labels: LabelColumns | None = None,
-) -> BitArray:
-    """Return 64 bits of a digest of each sample's question, the same in all stores; positions ascend.
-
-    The plan has the digests of prompts and images, so only a field is read from the records or labels.
-    """
-    if by is None:
-        (digests,) = _columns_at(store, ["sample_question"], positions)
-        return np.ascontiguousarray(digests[:, :QUESTION_BYTES]).view(">u8")[:, 0].astype(np.uint64)
-    return _as_numbers(_of_field(SampleRecords(store, data, positions, labels), positions, by))
+def question_digests(store: Store, positions: IntArray) -> BitArray:
+    """Return 64 bits of a digest of each sample's prompt and images, which the plan keeps; the same in all stores."""
+    (digests,) = _columns_at(store, ["sample_question"], positions)
+    return np.ascontiguousarray(digests[:, :QUESTION_BYTES]).view(">u8")[:, 0].astype(np.uint64)
 
 
 def digest_samples(
@@ -382,15 +365,6 @@ def digest_samples(
 
 def _as_numbers(digests: Iterable[bytes]) -> BitArray:
     return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
-
-
-def _of_field(records: SampleRecords, positions: IntArray, by: str) -> Iterator[bytes]:
-    found_any = False
-    for position, value in zip(positions.tolist(), records.each(by), strict=True):
-        found_any |= value is not None
-        yield field_digest(value, position)
-    if len(positions) and not found_any:
-        raise records.unknown(by)
 
 
 def _numbered(digests: BitArray) -> IntArray:

@@ -96,7 +96,8 @@ class SampleFields:
         is_right, is_wrong, examples = self.truth(condition, "--right")
         if not (is_right.any() and is_wrong.any()):
             counts = f"{is_right.sum()} right and {is_wrong.sum()} wrong among {counted(self.num_samples, 'sample')}"
-            raise DataError(f"--right {one_line(condition)!r} finds {counts}, but both kinds are needed{examples}.")
+            told = f"--right {one_line(condition)!r} finds {counts}, but both kinds are needed{examples}"
+            raise DataError(f"{told}. Give another condition, such as verdict = 'good' for labels that are words.")
         return is_right, is_wrong
 
     def truth(self, condition: str, option: str = "--where") -> tuple[BoolArray, BoolArray, str]:
@@ -124,7 +125,7 @@ class SampleFields:
             seen.check(expression, found, list(known))
         for name in expression.known:
             some = known[name](0, min(RECORDS_SEEN, self.num_samples))
-            seen.examples[name] = list(dict.fromkeys(some))[:EXAMPLES_SHOWN]
+            seen.examples[name] = list(dict.fromkeys(each for each in some if each is not None))[:EXAMPLES_SHOWN]
         return is_true, is_false, seen.in_words()
 
     def groups(self, by: str) -> list[object]:

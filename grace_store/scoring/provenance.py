@@ -184,13 +184,8 @@ Source = tuple[Path, str]
 def sources_of(store: Store, labels: LabelsLike | None = None) -> list[Source]:
     """Return the paths of the store, of the files that it was planned from, and of a file of labels."""
     planned = [(Path(file.path), "which the store was planned from") for file in store.plan.files]
-    return [*planned, *place_of(store.location), *labels_source(labels)]
-
-
-def labels_source(labels: LabelsLike | None) -> list[Source]:
-    """Return the path of a file of labels, if there is one."""
     path = labels.path if isinstance(labels, LabelsFile) else labels
-    return [] if path is None else [(Path(path), "the labels")]
+    return [*planned, *place_of(store.location), *([] if path is None else [(Path(path), "the labels")])]
 
 
 def place_of(location: str) -> list[Source]:

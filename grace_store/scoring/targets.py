@@ -92,9 +92,9 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
         # If two files share a stem, the names hold as much of their paths as tells files apart.
         labels = stems if len(set(stems)) == len(stems) else names
         return Subtasks(None, tuple(labels), store.column("sample_file").astype(np.int64))
-    from grace_store.pool.records import read_field  # the dataset's modules, which only a field needs
+    from grace_store.pool.records import SampleRecords  # the dataset's modules, which only a field needs
 
-    values = read_field(store, targets.subtasks, targets.data or None)
+    values = list(SampleRecords(store, targets.data or None).each(targets.subtasks))
     empty = [place for place, value in enumerate(values) if value is None or value == ""]
     if len(empty) == len(values):
         raise SettingError(f"no record of the targets in {store.location} has a field {targets.subtasks!r}")

@@ -13,7 +13,7 @@ from grace_store.base.states import HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.choose.duplicate_table import read_duplicates
 from grace_store.choose.select import read_subset
-from grace_store.pool.records import SampleRecords, read_field
+from grace_store.pool.records import SampleRecords
 from grace_store.scoring.provenance import noted_pool, open_store_of
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.study.judge import FEWEST_LABELS, NUM_WRONG
@@ -225,7 +225,8 @@ def ranked_records(scores: ScoreTable | str | Path, fields: Mapping[str, str]) -
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
     store = open_store_of(table, None)
     positions = store.positions_of(table.row)
-    columns = {name: read_field(store, field, positions=positions) for name, field in fields.items()}
+    found = SampleRecords(store, positions=positions).fields(list(fields.values()))
+    columns = {name: found[field] for name, field in fields.items()}
     ids, value = table.sample_id, table.value
     return [
         {"sample_id": ids[i], "value": float(value[i])} | {name: column[i] for name, column in columns.items()}

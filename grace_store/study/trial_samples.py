@@ -23,8 +23,8 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.text import counted
 from grace_store.choose.selection import samples_named
-from grace_store.data.sample_digests import prompt_digest, wording_digest
-from grace_store.pool.records import digest_samples
+from grace_store.data.sample_digests import wording_digest
+from grace_store.pool.records import digest_samples, question_digests
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.weight_table import read_weights
 from grace_store.store.opened import Store
@@ -67,11 +67,7 @@ def gather_samples(
                 f"{path.name} has {counted(num_outside, 'sample')} that the filters or exclusions of another "
                 "subset leave out. Run a separate trial for this subset."
             )
-    digests = (
-        digest_samples(store, data, pool, prompt_digest)
-        if other is None
-        else digest_samples(store, data, pool, wording_digest)
-    )
+    digests = question_digests(store, pool) if other is None else digest_samples(store, data, pool, wording_digest)
     held, asked = _hold_out(store, pool, digests, spec) if other is None else _all_of(other, spec)
     if len(held) < FEWEST_ITEMS:
         raise SettingError(
@@ -157,7 +153,7 @@ class DrawSource:
     """The rules that chose the subset; None for a list of ids, for which every sample is a candidate."""
 
     @classmethod
-    def read(cls, store: Store, path: Path, data: Sequence[str] | None, labels: str | Path | None) -> Self:
+    def read(cls, store: Store, path: Path, data: Sequence[str] | None, labels: str | Path | None = None) -> Self:
         """Read a subset that ``select`` wrote, or a list of ids."""
         from grace_store.choose.select import read_subset, replay_subset  # imports much
 
@@ -252,7 +248,7 @@ def _all_of(other: Store, spec: TrialSpec) -> tuple[IntArray, Digests]:
     other spaces or another system prompt.
     """
     positions = np.arange(other.plan.num_samples)
-    digests = digest_samples(other, None, positions, prompt_digest)
+    digests = question_digests(other, positions)
     first = _first_of_each(digests, other.column("sample_row").astype(np.int64), spec.training.seed)
     return np.sort(first[:MOST_ITEMS]), digest_samples(other, None, positions, wording_digest)
 

@@ -15,7 +15,7 @@ from grace_store.base.settings import DataSpec
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.pool.pool import Pool
-from grace_store.pool.records import question_groups
+from grace_store.pool.records import SampleRecords
 from grace_store.run.plan import plan
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.store.opened import Store
@@ -69,7 +69,7 @@ def plan_gathered(folder: str) -> None:
 
 def find_questions(folder: str) -> None:
     """Find the question of each sample, by the digests in the plan."""
-    question_groups(Store.open(Path(folder) / "store.zarr"))
+    SampleRecords(Store.open(Path(folder) / "store.zarr")).questions()
 
 
 def score_plain(folder: str) -> None:
