@@ -270,31 +270,40 @@ def _score_blocks(
         alignments = [align_with_groups(vectors, each, group, pool.threads) for each in range(len(weights.names))]
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
-        rows = _block_rows(reader, block, note, weights, history, alignments)
+        value, flags, steps = _block_scores(block, note, weights, history, alignments)
+        is_whole = reader.views[0].per_sample
+        step_tokens = None if is_whole else block.segment_tokens[is_step(block.num_steps)]
+        rows = ScoreRows.of(reader, block, value, flags, steps=steps, step_tokens=step_tokens)
         return rows.to_table(note), rows.all_flags
 
-    return Scoring(note, sources_of(pool.store), lambda threads: reader.map(table, threads, listener))
+    def values(block: SampleBlock) -> tuple[IntArray, FloatArray, Array]:
+        value, flags, _ = _block_scores(block, note, weights, history, alignments)
+        return block.row, value, flags
+
+    return Scoring(
+        note,
+        sources_of(pool.store),
+        lambda threads: reader.map(table, threads, listener),
+        lambda threads: reader.map(values, threads, listener),
+    )
 
 
-def _block_rows(
-    reader: SignalReader,
+def _block_scores(
     block: SampleBlock,
     note: ScoresNote,
     weights: SignalWeights,
     history: History | None,
     others: Sequence[GroupAlignment] | None,
-) -> ScoreRows:
-    """Return the rows of a block; others has, for each signal, the cosines of steps with other traces' answers."""
-    steps, method = None, note.method
+) -> tuple[FloatArray, FlagArray, tuple[FloatArray, FloatArray, FloatArray] | None]:
+    """Return values, flags and step scores of a block, the last with alignments, if the method has step scores.
+
+    others has, for each signal, the cosines of steps with other traces' answers.
+    """
+    method = note.method
     if isinstance(method, Heuristic):
-        value, flags = _heuristic(block, method, note.spec, weights)
-    else:
-        scores = score_signals(block, cast(ScoreSpec, note.spec), weights, history, others)
-        steps = (scores.step_score, scores.answer_alignment, scores.history_alignment)
-        value, flags = scores.value, scores.flags
-    is_whole = reader.views[0].per_sample
-    step_tokens = None if is_whole else block.segment_tokens[is_step(block.num_steps)]
-    return ScoreRows.of(reader, block, value, flags, steps=steps, step_tokens=step_tokens)
+        return *_heuristic(block, method, note.spec, weights), None
+    scores = score_signals(block, cast(ScoreSpec, note.spec), weights, history, others)
+    return scores.value, scores.flags, (scores.step_score, scores.answer_alignment, scores.history_alignment)
 
 
 def score_signals(
