@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -20,9 +21,9 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.states import flag_names
 from grace_store.choose.selection import SubsetNote
-from grace_store.data.sample import Sample
-from grace_store.data.sample_digests import response_digest
-from grace_store.pool.records import SampleRecords
+from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.data.sample_digests import prompt_digest, response_digest, text_digest
+from grace_store.pool.records import SampleRecords, UnitLoader, open_dataset
 from grace_store.pool.walk import SignalReader
 from grace_store.run.extract import extract
 from grace_store.scoring.grouped_scoring import align_with_groups
@@ -485,3 +486,33 @@ def test_the_commands_say_what_is_wrong(store: Store, scores: Path, tmp_path: Pa
     result = run(*(word.format(**places) for word in words), "--out", tmp_path / "out", code=1)
     assert message in " ".join(result.stderr.split())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [("What?",), ('a"b\\\n\u2028é😀\x7f\x01', ImageRef("p/é.png"), " and ", ImageRef(b"bytes of an image")), ("",)],
+)
+def test_the_digest_of_a_question_is_that_of_the_format(parts: tuple[str | ImageRef, ...]) -> None:
+    turns = (Turn("system", ("Be brief.",)), Turn("user", parts))
+    said = [
+        [turn.role, [part if isinstance(part, str) else ["image", source_of(part)] for part in turn.parts]]
+        for turn in turns
+    ]
+    whole = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    sample = Sample("x", turns, "One.\n2", (0, 5, 6))
+    assert prompt_digest(sample) == hashlib.sha256(whole.encode()).digest()[:16]
+    assert text_digest(sample) == hashlib.sha256(f'[{whole},"One.\\n2"]'.encode()).digest()[:16]
+
+
+def source_of(image: ImageRef) -> str:
+    return image.source if isinstance(image.source, str) else hashlib.sha256(image.source).hexdigest()
+
+
+def test_the_plan_has_the_questions_and_the_lengths_of_responses(store: Store) -> None:
+    with open_dataset(store) as dataset:
+        samples = UnitLoader(store, dataset).read(0, store.plan.num_samples)
+    assert [bytes(digest) for digest in store.column("sample_question")] == [prompt_digest(each) for each in samples]
+    assert store.column("sample_num_characters").tolist() == [len(each.response) for each in samples]
+    sizes = [len(each.response.encode()) + 1 for each in samples]
+    per_unit = store.plan.samples_per_unit
+    assert store.plan.tokens_per_unit == max(sum(sizes[i : i + per_unit]) for i in range(0, len(sizes), per_unit))

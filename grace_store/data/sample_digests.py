@@ -5,7 +5,7 @@ An image counts by its bytes if the record has them, else by its path.
 
 import hashlib
 import json
-from typing import Any
+from json.encoder import encode_basestring as quoted
 
 from grace_store.base.text import canonical_json
 from grace_store.data.sample import ImageRef, Sample
@@ -16,12 +16,12 @@ QUESTION_BYTES = 8
 
 def text_digest(sample: Sample) -> bytes:
     """Return a digest (16 bytes) of the turns, images and response."""
-    return hashlib.sha256(canonical_json([_turns(sample), sample.response])).digest()[:16]
+    return hashlib.sha256(f"[{_turns(sample)},{quoted(sample.response)}]".encode()).digest()[:16]
 
 
 def prompt_digest(sample: Sample) -> bytes:
     """Return a digest (16 bytes) of the turns and images, without the response."""
-    return hashlib.sha256(canonical_json(_turns(sample))).digest()[:16]
+    return hashlib.sha256(_turns(sample).encode()).digest()[:16]
 
 
 def response_digest(sample: Sample) -> bytes:
@@ -39,7 +39,7 @@ def wording_digest(sample: Sample) -> bytes:
 
     asked = [turn for turn in sample.turns if turn.role == "user"]
     words = [words_of(turn.text) or turn.text.split() for turn in asked]
-    images = [_part(image) for turn in asked for image in turn.images]
+    images = [["image", _source(image)] for turn in asked for image in turn.images]
     return hashlib.sha256(canonical_json([words, images])).digest()[:16]
 
 
@@ -49,12 +49,16 @@ def field_digest(value: object, place: int) -> bytes:
     return hashlib.blake2b(json.dumps(name).encode(), digest_size=QUESTION_BYTES, person=kind).digest()
 
 
-def _turns(sample: Sample) -> list[list[Any]]:
-    return [[turn.role, [_part(part) for part in turn.parts]] for turn in sample.turns]
+def _turns(sample: Sample) -> str:
+    """Return the canonical JSON of the turns, built by hand: planning needs it for every record."""
+    turns = [f"[{quoted(turn.role)},[{','.join(map(_part, turn.parts))}]]" for turn in sample.turns]
+    return f"[{','.join(turns)}]"
 
 
-def _part(part: str | ImageRef) -> str | list[str]:
-    if isinstance(part, str):
-        return part
-    source = part.source
-    return ["image", source if isinstance(source, str) else hashlib.sha256(source).hexdigest()]
+def _part(part: str | ImageRef) -> str:
+    return quoted(part) if isinstance(part, str) else f'["image",{quoted(_source(part))}]'
+
+
+def _source(image: ImageRef) -> str:
+    source = image.source
+    return source if isinstance(source, str) else hashlib.sha256(source).hexdigest()

@@ -84,8 +84,7 @@ class Understanding:
             group = field_digest(value, record.row)
         place = record.row, record.file, record.offset, record.length
         known = sample.sample_id, *place, record.digest, sample.num_steps, text_flags(sample)
-        # Planning must not fail on half of a surrogate pair; extraction sets such a sample aside.
-        num_bytes = len(sample.response.encode(errors="surrogatepass"))
+        num_bytes = len(sample.response.encode())
         return PlannedSample(*known, question, len(sample.response), num_bytes), num_missing, group
 
 

@@ -38,6 +38,14 @@ class Scoring:
     """Files and folders that the table must not replace."""
     tables: Callable[[Threads], Iterator[tuple[pa.Table, Array]]]
     """A function that yields the rows of the table in order, with the bits of Flag of their samples."""
+    values: Callable[[Threads], Iterator[tuple[IntArray, FloatArray, Array]]] | None = None
+    """A function that yields dataset rows, values and flags alone, which is faster; None if the method has none."""
+
+    def each_value(self, threads: Threads) -> Iterator[tuple[IntArray, FloatArray, Array]]:
+        """Yield dataset rows, values and the flags that scoring found."""
+        if self.values is not None:
+            return self.values(threads)
+        return ((numpy_numbers(t["row"]), numpy_numbers(t["value"]), bits) for t, bits in self.tables(threads))
 
 
 def score_in_groups(
@@ -48,10 +56,8 @@ def score_in_groups(
     group has the question of every sample of the plan, -1 for samples that are not scored. Samples are scored once
     for the values alone. Raise SettingError if no question has two traces.
     """
-    found = [(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.uint32))]
-    for table, bits in scoring.tables(threads):
-        found.append((numpy_numbers(table["row"]), numpy_numbers(table["value"]), bits.astype(np.uint32)))
-    row, value, flags = (np.concatenate(each) for each in zip(*found, strict=True))
+    empty = np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.uint8)
+    row, value, flags = map(np.concatenate, zip(empty, *scoring.each_value(threads), strict=True))
     group = group[store.positions_of(row)]
     # With the target group, a sample without another trace has this flag, and no value.
     is_alone = np.asarray((flags & Flag.ONLY_TRACE) > 0)

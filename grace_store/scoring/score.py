@@ -13,7 +13,7 @@ from typing import cast, overload
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, IntArray
+from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import LabelsNote
@@ -295,28 +295,33 @@ def _score_blocks(
     note = scores_note(reader, spec, weights, custom_history=described, scales=scales, **pool.filter_notes)
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
-        rows = _block_rows(reader, block, note, scores(block))
+        measured = scores(block)
+        value, flags = _combined(note, measured)
+        is_whole, steps = not reader.views or reader.views[0].per_sample, None
+        if spec.has_steps and not is_whole:
+            columns = (measured[0].step_score, measured[0].answer_alignment, measured[0].history_alignment)
+            steps = columns if spec.reads_grams else columns[:1]
+        step_tokens = None if is_whole else block.segment_tokens[is_step(block.num_steps)]
+        rows = ScoreRows.of(reader, block, value, flags, steps=steps, step_tokens=step_tokens)
         return rows.to_table(note), rows.all_flags
 
-    return Scoring(note, sources_of(pool.store, pool.labels), lambda threads: reader.map(table, threads, listener))
+    def values(block: SampleBlock) -> tuple[IntArray, FloatArray, Array]:
+        return block.row, *_combined(note, scores(block))
+
+    return Scoring(
+        note,
+        sources_of(pool.store, pool.labels),
+        lambda threads: reader.map(table, threads, listener),
+        lambda threads: reader.map(values, threads, listener),
+    )
 
 
-def _block_rows(
-    reader: SignalReader, block: SampleBlock, note: ScoresNote, measured: Sequence[RaggedScores]
-) -> ScoreRows:
-    """Return the rows of a block, from its scores by each measure."""
-    spec = cast(ScoreSpec, note.spec)
-    first, *others = measured
-    value, flags, steps = first.value, first.flags, None
-    is_whole = not reader.views or reader.views[0].per_sample
-    if note.scales is not None:
-        value = combine_measures([each.value for each in measured], note.scales, spec)
-        flags = reduce(np.bitwise_or, (each.flags for each in others), flags)
-    elif spec.has_steps and not is_whole:
-        columns = (first.step_score, first.answer_alignment, first.history_alignment)
-        steps = columns if spec.reads_grams else columns[:1]
-    step_tokens = None if is_whole else block.segment_tokens[is_step(block.num_steps)]
-    return ScoreRows.of(reader, block, value, flags, steps=steps, step_tokens=step_tokens)
+def _combined(note: ScoresNote, measured: Sequence[RaggedScores]) -> tuple[FloatArray, FlagArray]:
+    """Return values and flags by one measure, or by several standardised ones."""
+    if note.scales is None:
+        return measured[0].value, measured[0].flags
+    value = combine_measures([each.value for each in measured], note.scales, cast(ScoreSpec, note.spec))
+    return value, reduce(np.bitwise_or, (each.flags for each in measured))
 
 
 def measure_block(
