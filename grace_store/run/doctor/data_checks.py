@@ -20,7 +20,7 @@ from grace_store.data.tables import open_table
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import Extractor
 from grace_store.run.plan import RECORDS_TO_DETECT_FORMAT, open_planned, resolve_data_spec
-from grace_store.run.record_tally import RecordTally, advise, remedy
+from grace_store.run.record_tally import RecordTally, advise, ask_for_min_steps, remedy
 from grace_store.run.scan import Understanding
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -121,8 +121,9 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
     figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
     if share >= 0.5:
         return CheckResult("data", "ok", text, "", figures)
-    what_to_do = remedy(tally, advise(tally))
-    if not seen.samples:
+    what_to_do = ask_for_min_steps(tally) if tally.needs_min_steps else remedy(tally, advise(tally))
+    if tally.needs_min_steps or not seen.samples:
+        seen.samples.clear()
         return CheckResult("data", "fail", text, f"{what_to_do} No model was loaded.", figures)
     return CheckResult("data", "warn", text, what_to_do, figures, _why_unusable(tally))
 
