@@ -96,6 +96,7 @@ def keep(where: str, known: KnownColumns, num_samples: int, records: Callable[[]
         is_kept[[start + place for place in expression.keeps(block)]] = True
     if found is not None:
         seen.check(expression, found, list(known))
+    expression.check_texts()
     if num_samples and not is_kept.any():
         raise SettingError(f"--where {one_line(where)!r} keeps none of the {num_samples} samples{seen.in_words()}")
     return Kept(where, is_kept, num_samples)
