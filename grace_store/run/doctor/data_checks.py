@@ -9,6 +9,7 @@ from typing import Literal
 
 from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.errors import StorageError
+from grace_store.base.events import Listener, Progressed, ignore
 from grace_store.base.settings import DataSpec, ExtractSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.base.text import counted
@@ -52,6 +53,11 @@ class Seen:
     """A few samples of various lengths that can be extracted."""
     alone: Vectors | None = None
     """Vectors of these few samples, each extracted in a batch of its own."""
+    listener: Listener = ignore
+
+    def progress(self, text: str) -> None:
+        """Report the progress of a check."""
+        self.listener(Progressed(text, 0, 0))
 
 
 def is_go(findings: Sequence[CheckResult]) -> bool:
