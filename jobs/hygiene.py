@@ -4,18 +4,21 @@
 
 Every GSM8K solution of at least three steps gets each flaw once. Recall is the share of them that is flagged so;
 precision is that share against the same number of untouched ones; other flags are those that the flaw does not explain.
-ProcessBench counts with the traces that have no wrong step. Prints the tables of docs/data.md.
+ProcessBench counts with the traces that have no wrong step. hygiene_records.jsonl has short problems in the style of
+AQuA, written by hand; some of them state an answer that their steps do not reach. Prints the tables of docs/data.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import TEXT_FLAGS, TEXT_SHIFT, Unusable, flag_names
@@ -28,6 +31,9 @@ from grace_store.run.scan import Understanding
 FEWEST_STEPS = 3
 GSM8K = DataSpec(format="gsm8k", min_steps=FEWEST_STEPS)
 PROCESSBENCH = DataSpec(format="processbench", min_steps=1)
+RECORDS = Path(__file__).parent / "hygiene_records.jsonl"
+PARTS = {"prompt": "question", "options": "options", "response": "rationale", "answer": "correct"}
+WRITTEN = DataSpec(format="mapped", min_steps=1, map=PARTS)
 MORE_TEXT = (
     "\n\nQuestion: A train travels 60 miles in 2 hours. How fast is it?\nIt goes 60/2 = 30 miles an hour.",
     "\nLet me check this once more, to be sure that nothing was left out.",
@@ -154,6 +160,12 @@ def read_samples(path: Path, spec: DataSpec, *, share: float = 1.0, seed: int = 
                 continue
 
 
+def written_samples() -> list[tuple[dict[str, Any], Sample]]:
+    """Return the records that were written by hand, with their samples."""
+    records = [json.loads(line) for line in RECORDS.read_text().splitlines()]
+    return list(zip(records, read_samples(RECORDS, WRITTEN), strict=True))
+
+
 def counts_of(samples: Iterable[Sample]) -> Counter[str]:
     """Return how many samples have each flag."""
     return Counter(name for sample in samples for name in flag_names(text_flags(sample) << TEXT_SHIFT))
@@ -193,6 +205,17 @@ def tables(gsm8k: Path, others: Sequence[Path], share: float = 1.0) -> Iterator[
         yield f"| `{flag}` | {' | '.join(f'{share:.2f} %' for share in shares)} |"
 
 
+def written_table() -> Iterator[str]:
+    """Yield the lines of the table of records that were written by hand."""
+    yield ""
+    yield "| written by hand | records | flagged `unsupported_answer` |"
+    yield "|---|---|---|"
+    written = written_samples()
+    for title, is_flawed in (("the steps reach the answer", False), ("the steps reach another answer", True)):
+        some = [sample for record, sample in written if record["is_flawed"] == is_flawed]
+        yield f"| {title} | {len(some)} | {counts_of(some)['unsupported_answer']} |"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -200,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("processbench", type=Path, nargs="*", help="files of ProcessBench")
     parser.add_argument("--share", type=float, default=1.0, help="share of the traces to look at")
     given = parser.parse_args(arguments)
-    for line in tables(given.gsm8k, given.processbench, given.share):
+    for line in chain(tables(given.gsm8k, given.processbench, given.share), written_table()):
         sys.stdout.write(f"{line}\n")
 
 

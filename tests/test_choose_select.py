@@ -10,6 +10,7 @@ import pytest
 
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Warned
+from grace_store.base.states import TEXT_FLAGS
 from grace_store.choose.select import rank_samples, select
 from grace_store.choose.selection import Selection
 from grace_store.scoring.score_table import ScoreTable
@@ -143,7 +144,10 @@ def test_flags_that_are_none_or_not_known_are_refused():
     with pytest.raises(
         SettingError, match=r"flagged same_direction: .* method grace .* has the flags repeated_steps, "
     ):
-        select(longest, Selection(exclude_flagged=["hygiene"]))
+        select(longest, Selection(exclude_flagged=["same_direction"]))
+    # All flags of traces are those that the table has.
+    subset = select(longest, Selection(exclude_flagged=["hygiene"]), ratio=1)
+    assert (subset.sample_id, subset.spec.exclude_flagged) == (["s1", "s3", "s4"], TEXT_FLAGS)
     assert select(longest, Selection(exclude_flagged=["cut_off"]), ratio=1).sample_id == ["s0", "s1", "s3", "s4"]
     alone = table_of([np.nan])
     with pytest.raises(DataError, match="no sample with a value"):

@@ -74,6 +74,13 @@ def test_values_are_not_known_before_scoring(store: Store) -> None:
         gs.score(store, gs.ScoreRequest(where="value > 0"))  # a field of the records, here
 
 
+def test_texts_that_are_compared_with_numbers_are_counted_over_all_samples(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr("grace_store.pool.pool.ROWS_AT_ONCE", 7)
+    refused = f"compares source with a number, but {len(RECORDS)} samples have a text there that is not a number"
+    with pytest.raises(SettingError, match=refused):
+        gs.score(store, gs.ScoreRequest(where="source >= 3"))
+
+
 def test_a_sweep_compares_settings_over_what_is_kept(store: Store, tmp_path: Path) -> None:
     spec = SweepSpec(grid=(Grid(alpha="0.1,0.9"),))
     found = sweep(gs.Pool(store, where=WHERE), spec, out=tmp_path / "sweep")

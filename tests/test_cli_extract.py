@@ -69,6 +69,20 @@ def test_a_wrong_path_is_said_before_anything_is_planned(
     assert not (tmp_path / "store.zarr").exists()
 
 
+def test_a_model_that_cannot_be_used_leaves_no_plan(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store.zarr"
+    refused = run(*extract_words(store, data, data), code=1).stderr
+    assert f"{data} is a file, but not a .gguf file." in refused
+    assert refused.endswith("\n  Nothing was planned.\n")
+    (tmp_path / "empty").mkdir()
+    assert "has no config.json" in run(*extract_words(store, str(tmp_path / "empty"), data), code=1).stderr
+    monkeypatch.chdir(tmp_path)
+    refused = run(*extract_words(store, "Qwen/Qwen3-VL-2B-Instruct", data), code=1).stderr
+    assert "run `hf download Qwen/Qwen3-VL-2B-Instruct --local-dir DIR`, and give DIR." in refused
+    assert "hf download" not in run(*extract_words(store, "./nowhere/model", data), code=1).stderr
+    assert not store.exists()
+
+
 def test_workers_and_shards_write_the_same_bytes(tmp_path: Path, extracted: Path, text_model: str) -> None:
     words = extract_words(tmp_path / "store.zarr", text_model, str(extracted / "traces.jsonl"))
     run(*words, "--shard", "1/2")

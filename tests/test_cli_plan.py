@@ -115,9 +115,28 @@ def test_flags_are_counted_while_planning_and_kept_through_to_a_subset(tmp_path:
     assert "unknown flag 'repeated'" in " ".join(run(*words.split(), code=1).stderr.split())
 
 
+ASKED = (
+    "--min-steps was not given, and its default of 8 (as in the paper) would set aside 39 of 40 records for too few "
+    "steps. Choose a value and give it with --min-steps: 1 keeps 39 (98 %), 2 keeps 39 (98 %), 3 keeps 29 (72 %), "
+    "4 keeps 19 (48 %), 6 keeps 0 (0 %), 8 keeps 0 (0 %)."
+)
+
+
+def test_a_default_that_loses_most_records_must_be_chosen(tmp_path: Path, aqua: Path) -> None:
+    store, folder = tmp_path / "aqua.zarr", sorted(tmp_path.rglob("*"))
+    (model := tmp_path / "model").mkdir()
+    for words in (["plan", store, aqua], ["extract", store, "--data", aqua, "--model", model]):
+        assert run(*words, *MAP, code=2).stderr.endswith(f"Error: {ASKED} Nothing was planned.\n")
+    assert sorted(tmp_path.rglob("*")) == sorted([*folder, model])
+    assert "19 of 40 records planned" in run("plan", store, aqua, *MAP, "--min-steps", 4).stdout
+    # The plan froze the choice, so that later commands need not repeat it.
+    assert "19 of 40 records planned" in run("plan", store, aqua).stdout
+
+
 def test_a_dry_run_says_which_setting_would_keep_what_is_lost(aqua: Path) -> None:
     shown = run("plan", "new.zarr", aqua, "--dry-run", *MAP).stdout
-    assert "Most records would be set aside: 40 of 40 records. `--min-steps 2` would keep 98 %." in shown
+    assert shown.endswith(f"\n\n{ASKED}\n")
+    assert "Most records would be set aside" not in shown
     assert "  aqua.json:0 (row 0, 2 steps, set aside for its number of steps)" in shown
     found = run_json("plan", "new.zarr", aqua, "--dry-run", *MAP)
     assert (found["num_planned"], found["num_steps"]) == (0, {"2": 10, "3": 10, "4": 10, "5": 9})

@@ -29,6 +29,13 @@ def test_several_ratios_are_several_files_each_within_the_next(scored, tmp_path)
     assert len((tmp_path / "t.txt").read_text().splitlines()) == positive
 
 
+@pytest.mark.parametrize("words", ["select {} --out x", "audit {}", "duplicates {} --scores {} --out x.parquet"])
+def test_a_store_in_place_of_a_table_is_told_to_score_it_first(scored, words):
+    store = scored / "store.zarr"
+    refused = run(*words.format(store, store).split(), code=2).stderr
+    assert f"{store} is not a table of scores. If {store} is a store, score it first: `grace-store score" in refused
+
+
 @pytest.mark.parametrize("as_format", ["source", "ms-swift", "llama-factory", "datasets", "steps", "ids"])
 def test_every_format_is_written(scored, tmp_path, as_format):
     result = run("select", scored / "scores.parquet", "--out", tmp_path / "x", "--as", as_format, "--json")

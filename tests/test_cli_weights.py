@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,20 @@ def test_options_are_settings(scored, tmp_path):
     spec = read_weights(tmp_path / "w.parquet").note.spec
     assert (spec.method, spec.drop_share, spec.answer_weight) == ("drop", 0.4, 0.0)
     assert (spec.scores.alpha, spec.scores.history, spec.scores.target) == (0.3, "ema:0.5", "suffix")
+
+
+def test_a_table_of_another_kind_is_not_replaced(scored, tmp_path):
+    scores = shutil.copy(scored / "scores.parquet", tmp_path / "scores.parquet")
+    before = Path(scores).read_bytes()
+    refused = run("weights", scored / "store.zarr", "--out", scores, code=1).stderr
+    assert "has a table of the kind 'scores', and a table of weights would replace it." in refused
+    assert Path(scores).read_bytes() == before
+    run("weights", scored / "store.zarr", "--out", tmp_path / "weights.parquet")
+    assert (
+        "of the kind 'weights'"
+        in run("score", scored / "store.zarr", "--out", tmp_path / "weights.parquet", code=1).stderr
+    )
+    assert len(read_weights(tmp_path / "weights.parquet")) == 24
 
 
 @pytest.mark.parametrize(

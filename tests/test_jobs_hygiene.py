@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grace_store.base.states import TEXT_FLAGS
-from jobs.hygiene import FLAWS, GSM8K, main, read_samples, try_flaws
+from grace_store.base.states import TEXT_FLAGS, TEXT_SHIFT, flag_names
+from grace_store.data.hygiene import text_flags
+from grace_store.data.sample import Sample
+from jobs.hygiene import FLAWS, GSM8K, main, read_samples, try_flaws, written_samples
 
 
 @pytest.fixture
@@ -35,4 +38,15 @@ def test_planted_flaws_are_found_and_nothing_else(gsm8k: Path, capsys: pytest.Ca
     low = {"the last step is cut off": 0.5, "the response is cut off": 0.2}
     assert {name: each.recall for name, each in found.items() if each.recall < low.get(name, 0.95)} == {}
     main([str(gsm8k), "--share", "0.5"])
-    assert "| one step, twelve times | `repeated_steps` |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| one step, twelve times | `repeated_steps` |" in printed
+    assert "| the steps reach the answer | 56 | 0 |\n| the steps reach another answer | 22 | 22 |" in printed
+
+
+WRITTEN = written_samples()
+
+
+@pytest.mark.parametrize(("record", "sample"), WRITTEN, ids=[record["kind"] for record, _ in WRITTEN])
+def test_answers_that_the_steps_reach_are_known_in_many_forms(record: dict[str, Any], sample: Sample) -> None:
+    wanted = ["unsupported_answer"] if record["is_flawed"] else []
+    assert flag_names(text_flags(sample) << TEXT_SHIFT) == wanted

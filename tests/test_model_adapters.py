@@ -276,7 +276,7 @@ def test_only_what_is_known_to_leave_the_base_alone_is_taken(base, adapter, init
         resolve_spec(str(base), ExtractSpec(), OPTIONS, adapter=str(adapter))
 
 
-@pytest.mark.parametrize("initialisation", ["pissa", "olora"])
+@pytest.mark.parametrize("initialisation", ["pissa", "pissa_niter_4", "olora"])
 @pytest.mark.filterwarnings("ignore:.*changes the base weights of the model")
 def test_an_adapter_that_changed_its_base_is_read_from_its_conversion(base, tmp_path, initialisation):
     """As ms-swift trains it: the adapter's beginning is kept, and held against its end when that is saved."""
@@ -299,6 +299,41 @@ def test_an_adapter_that_changed_its_base_is_read_from_its_conversion(base, tmp_
     with pytest.raises(ModelError, match=r"Give .*checkpoint-1/converted/default as --adapter"):
         read_adapter(folder)
     torch.testing.assert_close(our_logits(base, converted), expected, rtol=1e-4, atol=1e-4)
+    # The beginning is saved as plain LoRA, but it is right only on the changed base.
+    message = r"initial_model is the beginning of the training beside it.* Give .*checkpoint-1/converted/default as "
+    with pytest.raises(ModelError, match=message):
+        read_adapter(tmp_path / "initial_model")
+    (tmp_path / "initial_model").rename(tmp_path / "start")
+    with pytest.raises(ModelError, match=r"start holds an adapter before its training.* Give .*checkpoint-1/converted"):
+        read_adapter(tmp_path / "start")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_beginnings_with_orthogonal_columns_are_refused_and_trained_ones_are_not(adapter, dtype):
+    """As CorDA, LoftQ and LoRA-GA begin: B is U S of a decomposition, and saved with plain settings."""
+
+    def begin(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        made = {}
+        for name, tensor in tensors.items():
+            left, sizes, _ = torch.linalg.svd(tensor, full_matrices=False)
+            made[name] = ((left * sizes) if "lora_B" in name else tensor).to(dtype).contiguous()
+        return made
+
+    read_adapter(adapter)
+    change_tensors(adapter, begin)
+    with pytest.raises(ModelError, match=r"before its training.*converted/default of the checkpoint"):
+        read_adapter(adapter)
+    # One layer that was trained is enough to see a training.
+    change_tensors(adapter, lambda tensors: tensors | {(last := max(tensors)): tensors[last] + tensors[last].flip(1)})
+    read_adapter(adapter)
+
+
+def test_an_adapter_that_does_nothing_yet_is_taken(adapter):
+    zero = {"lora_B": 0.0}
+    change_tensors(
+        adapter, lambda tensors: {name: each * zero.get(name.split(".")[-2], 1.0) for name, each in tensors.items()}
+    )
+    read_adapter(adapter)
 
 
 def test_every_setting_of_peft_is_either_known_or_refused(adapter):

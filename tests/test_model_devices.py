@@ -12,6 +12,8 @@ import grace_store
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import RunOptions, default_threads
 from grace_store.model import devices
+from grace_store.model.load import weights
+from tests.tiny_models import tiny_text_model
 
 PACKAGE = Path(grace_store.__file__).parent
 NAMES = re.compile(r"cuda|\bmps\b|\bxpu\b|\bnpu\b|nccl|cublas", re.IGNORECASE)
@@ -41,6 +43,24 @@ def test_a_device_that_is_not_there_is_refused_by_name():
             devices.resolve(name)
     assert devices.resolve("auto") == devices.resolve("cpu") == torch.device("cpu")
     assert 1 <= default_threads() <= 8
+
+
+@pytest.mark.parametrize(
+    ("named", "wanted"), [("3", 3), ("12", 12), ("2,4", 2), ("", None), ("0", None), ("all", None)]
+)
+def test_a_number_of_threads_that_the_environment_names_wins(monkeypatch, tmp_path, named, wanted):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    default = default_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", named)
+    assert default_threads() == (wanted or default)
+    before = torch.get_num_threads()
+    try:
+        weights.load(tiny_text_model("qwen3", tmp_path / "model"), "float32", "sdpa", "cpu")
+        assert torch.get_num_threads() == (wanted or default)
+        weights.load(tmp_path / "model", "float32", "sdpa", "cpu", threads=1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_numbers_and_kinds_that_are_not_there_are_refused(machine):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,9 @@ ROWS = [
         ("ok = true or num_steps between 8 and 10", "abc"),
         ('"meta.level" >= 2', "bd"),
         ("source like 'MA%' -- a comment", "ab"),
-        ("source = 5", ""),  # a text is no number
+        ("source = 5", "d"),
+        ("source in (4, 5)", "d"),
+        ("source in ('4', '5')", "d"),
         ("source = '5'", "d"),
         ("length(source) = 4 and id <> 'a'", "bc"),
         ("case when ok then num_steps > 5 else num_steps < 5 end", "cd"),
@@ -42,6 +45,63 @@ def test_a_condition_keeps_what_it_says(text: str, ids: str) -> None:
     expression = FilterExpression(text, ["id", "num_steps"])
     found = expression.keeps([[row[name] for name in (*expression.known, *expression.names)] for row in rows])
     assert "".join(ROWS[place]["id"] for place in found) == ids
+
+
+LEVELS: list[object] = [1, "1", "3", " 4.5 ", "1e2", "-7", None, True, 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_met"),
+    [
+        ("level >= 3", lambda level: level >= 3),
+        ("level<3", lambda level: level < 3),
+        ("3 <= level", lambda level: level >= 3),
+        ("3.5 > level", lambda level: level < 3.5),
+        ("level between 2 and 5", lambda level: 2 <= level <= 5),
+        ("level not between 2 and 5", lambda level: not 2 <= level <= 5),
+        ("not (level > 3)", lambda level: not level > 3),
+        ('"level" > -8 and level <> 3', lambda level: level > -8 and level != 3),
+        ("[level] > 1 or level = 1", lambda level: level >= 1),
+        ("coalesce(level, 0) > num_steps", lambda level: level > 2),
+        ("level in (3, 10)", lambda level: level in (3, 10)),
+    ],
+)
+def test_a_text_that_is_a_number_is_compared_as_one(text: str, is_met: Callable[[float], bool]) -> None:
+    wanted = [place for place, level in enumerate(LEVELS) if level is not None and is_met(float(level))]  # type: ignore[arg-type]
+    expression = FilterExpression(text, ["id", "num_steps"])
+    rows = [[2, level] if expression.known else [level] for level in LEVELS]
+    assert expression.keeps(rows) == wanted
+    expression.check_texts()
+
+
+@pytest.mark.parametrize("text", ["level >= 3", "level < 3", "5 > level", "not level <= 3", "ifnull(level, 1) > 3"])
+def test_a_text_that_is_no_number_is_refused_where_numbers_are_compared(text: str) -> None:
+    expression = FilterExpression(text)
+    expression.keeps([["4"], ["x"], [2]])
+    expression.keeps([["hard\n"], [""]])
+    with pytest.raises(SettingError, match=r"compares level with a number, but 3 samples have a text .* such as 'x'"):
+        expression.check_texts()
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("level > 'm'", [1]),  # texts are compared with a text
+        ("typeof(level) <> 'text' and level >= 2", [2]),
+        ("cast(level as real) >= 2", [0, 2]),
+        (
+            "source = 'b' and level >= 2",
+            [0, 2],
+        ),  # the source alone decides about x
+        ("length(level) >= 1 and level = 4", [0]),
+        ("level like '4%'", [0]),
+    ],
+)
+def test_texts_whose_order_does_not_matter_are_no_fault(text: str, kept: list[int]) -> None:
+    rows = [{"level": "4", "source": "b"}, {"level": "x", "source": "a"}, {"level": 2, "source": "b"}]
+    expression = FilterExpression(text)
+    assert expression.keeps([[row[name] for name in expression.names] for row in rows]) == kept
+    expression.check_texts()
 
 
 def test_names_are_those_that_the_condition_reads() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.settings import DataSpec
 from grace_store.pool.records import SampleRecords, UnitLoader, columns_of_rows, open_dataset
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.store.opened import Store
-from tests.jobs import NUM_UNITS, NUM_USABLE, record, write_dataset
+from tests.jobs import NUM_UNITS, NUM_USABLE, make_job, record, write_dataset
 
 REQUEST = DataSpec(min_steps=2)
 
@@ -70,6 +72,19 @@ def test_a_changed_record_is_refused_and_named(tmp_path: Path, old: str, new: st
         open_dataset(store)
     with pytest.raises(DatasetChanged, match="choose a new store"):
         plan([data], tmp_path / "store.zarr")
+
+
+def test_other_bytes_of_the_same_size_and_time_are_refused_even_in_records_that_no_unit_reads(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    data = tmp_path / "traces.jsonl"
+    times = data.stat()
+    data.write_text(data.read_text().replace("{not json", "{not jsom"))
+    os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert (data.stat().st_size, data.stat().st_mtime_ns) == (times.st_size, times.st_mtime_ns)
+    job = make_job(tmp_path)
+    for check in (lambda: open_dataset(store), lambda: plan([data], store.location), lambda: extract(job)):
+        with pytest.raises(DatasetChanged, match="planned 27 records, now 27"):
+            check()
 
 
 def test_a_record_changed_behind_our_back_is_refused_when_read(tmp_path: Path) -> None:

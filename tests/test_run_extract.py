@@ -217,8 +217,9 @@ def test_without_plan_and_data_it_asks_for_data(tmp_path: Path) -> None:
 
 def test_without_signal_and_model_it_asks_for_the_model(tmp_path: Path) -> None:
     job = make_job(tmp_path, model=None)
-    with pytest.raises(SettingError, match=r"Give the model with --model\. Nothing was planned"):
+    with pytest.raises(SettingError, match="Give the model with --model") as refused:
         extract(job)
+    assert refused.value.__notes__ == ["Nothing was planned."]
     assert not Path(job.store).exists()
     plan(job.data, job.store, job.data_request, samples_per_unit=4)
     with pytest.raises(SettingError, match=r"has no signal 'base' yet\. Give the model with --model"):

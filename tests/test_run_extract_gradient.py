@@ -19,6 +19,7 @@ from grace_store.base.settings import ExtractSpec, GradientSpec, RunOptions
 from grace_store.cli import main
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import expected_bytes, extract
+from grace_store.run.extractor_protocol import PROXY
 from grace_store.run.open_signal import choose_signals, name_signals
 from grace_store.run.status import status
 from grace_store.run.verify import repair, verify, verify_against_model
@@ -224,8 +225,9 @@ def test_what_is_said_is_held_against_the_signal_before_anything_is_read(finishe
 
 def test_gradient_options_without_their_kind_plan_nothing(tmp_path):
     wishes = ExtractSpec(gradient=GradientSpec(dimension=8, projection="sparse"))
-    with pytest.raises(SettingError, match=r"--projection, --dimension cannot be used .* Nothing was planned"):
-        extract(make_job(tmp_path, request=wishes))
+    with pytest.raises(SettingError, match="--projection, --dimension cannot be used with --kind proxy") as refused:
+        extract(make_job(tmp_path, request=wishes, door=PROXY))
+    assert refused.value.__notes__ == ["Nothing was planned."]
     assert not (tmp_path / "store.zarr").exists()
 
 
@@ -239,8 +241,8 @@ def test_a_checkpoint_that_has_learnt_nothing_is_warned_of(tmp_path, monkeypatch
 
 
 def test_nothing_is_planned_for_gradients_of_nothing(tmp_path):
-    with pytest.raises(SettingError, match=r"needs a checkpoint. Give it with --adapter.* Nothing was planned"):
-        extract(make_job(tmp_path, request=GRADIENT))
+    with pytest.raises(SettingError, match="Give --adapter with a checkpoint that `grace-store warmup` wrote"):
+        extract(make_job(tmp_path, request=GRADIENT, door=PROXY))
     assert not (tmp_path / "store.zarr").exists()
 
 

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from grace_store.base.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError, StoreBusy
+from grace_store.base.errors import (
+    DatasetChanged,
+    NotAStore,
+    NothingUsable,
+    ResumeMismatch,
+    SettingError,
+    SettingNeeded,
+    StoreBusy,
+)
 from grace_store.base.events import Event, Note, Progressed, Warned
 from grace_store.base.settings import DataSpec
 from grace_store.run.extract import extract
@@ -285,6 +293,43 @@ def test_losing_most_records_is_said_with_the_setting_that_keeps_them(tmp_path: 
     assert told.startswith("Most records are set aside: 21 of 27 records (20 too_few_steps, 1 bad_json). ")
     assert "`--min-steps 2` would keep 93 %. Plan again with this option" in told
     assert warnings(data, tmp_path / "half.zarr", min_steps=3) == []
+
+
+@pytest.mark.parametrize(("num_short", "is_asked"), [(5, False), (6, True), (10, True)])
+def test_the_default_of_min_steps_must_be_chosen_if_it_loses_more_than_half(
+    tmp_path: Path, num_short: int, is_asked: bool
+) -> None:
+    data, store = tmp_path / "traces.jsonl", tmp_path / "store.zarr"
+    rows = [record(i, num_steps=3 if i < num_short else 8) for i in range(10)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if is_asked:
+        kept = f"3 keeps 10 .100 %., 4 keeps {10 - num_short} .*, 8 keeps {10 - num_short} .*Nothing was planned"
+        with pytest.raises(SettingNeeded, match=kept):
+            plan([data], store)
+        assert not store.exists()
+        assert plan([data], tmp_path / "chosen.zarr", DataSpec(min_steps=3)).plan.num_samples == 10
+    else:
+        assert plan([data], store).plan.num_samples == 5
+    if num_short < 10:
+        assert plan([data], tmp_path / "eight.zarr", DataSpec(min_steps=8)).plan.num_samples == 10 - num_short
+
+
+def test_other_reasons_for_setting_records_aside_do_not_ask_for_min_steps(tmp_path: Path) -> None:
+    data = tmp_path / "traces.jsonl"
+    rows = [json.dumps(record(i, num_steps=3 if i < 4 else 8)) for i in range(6)]
+    data.write_text("\n".join([*rows, *["{not json"] * 6]) + "\n")
+    (told,) = warnings(data, tmp_path / "store.zarr")
+    assert told.startswith("Most records are set aside: 10 of 12 records (6 bad_json, 4 too_few_steps). ")
+
+
+def test_a_plan_that_is_refused_for_its_default_leaves_the_old_plan(tmp_path: Path) -> None:
+    planned(tmp_path)
+    before = content(tmp_path / "store.zarr")
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps(record(0)) + "\n")
+    with pytest.raises(SettingNeeded, match="would set aside 1 of 1 record for too few steps"):
+        plan([other], tmp_path / "store.zarr", anew=True)
+    assert content(tmp_path / "store.zarr") == before
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,8 @@ def test_what_happened_is_in_it(report: dict[str, Any]) -> None:
     assert lost["text"] == "DeviceLost: The device is lost. …/own holds '…'."
     assert lost["where"][-1].endswith("in _lose")
     assert unforeseen["text"] == "KeyError"
+    notes = [event["text"] for events in report["runs"] for event in events if event["event"] == "Note"]
+    assert notes[-1].endswith(" and s3:… on HOST.")
 
 
 def test_a_store_that_is_not_there_and_a_device_that_never_answers_are_told(

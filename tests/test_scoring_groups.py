@@ -30,6 +30,7 @@ from grace_store.scoring.grouped_scoring import align_with_groups
 from grace_store.scoring.score import replay
 from grace_store.store.opened import Store
 from grace_store.values.methods.method import ScoreSpec
+from grace_store.values.within_groups import compare_within
 from tests.brute_force import cosine_with_sum
 from tests.commands import run, run_json
 from tests.grouped_stores import TRACES, grouped_job, grouped_records, grouped_store
@@ -94,6 +95,15 @@ def test_values_are_compared_with_those_of_the_same_question(store: Store, spec,
     )
     assert plain.note.groups is None
     assert "group" not in plain.table.column_names
+
+
+def test_a_spread_that_is_only_rounding_is_not_standardised() -> None:
+    value = np.array([0.3, 0.1 + 0.2, np.float32(0.3), 5.0, 5.0 + 1e-3, 1e-9, 3e-9])
+    group = np.array([0, 0, 0, 1, 1, 2, 2])
+    found, is_alone = compare_within(value, group, "standardised")
+    # Values of the second and third question differ, however little.
+    assert found == pytest.approx([0.0, 0.0, 0.0, -1.0, 1.0, -1.0, 1.0])
+    assert not is_alone.any()
 
 
 @pytest.mark.parametrize(

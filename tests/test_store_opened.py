@@ -103,7 +103,7 @@ def _replanned(tmp_path: Path) -> Store:
 
 def test_an_unknown_signal_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
-    with pytest.raises(UnknownName, match=r"has no signal 'bse' \(known signals: base\)"):
+    with pytest.raises(UnknownName, match=r"has no signal 'bse' \(there are: base\)"):
         store.signal("bse")
     create_signal(store, store.signal(SIGNAL).signal.model_copy(update={"name": "warm"}))
     assert store.signal_names == ["base", "warm"]
@@ -117,7 +117,7 @@ def test_a_store_without_signals_says_how_to_get_one(tmp_path: Path) -> None:
     for name in (None, "base"):
         with pytest.raises(
             UnknownName,
-            match=r"has no signal( yet. `grace-store extract` writes a signal| .* \(known signals: none yet)",
+            match=r"has no signal( yet. `grace-store extract` writes a signal| .* \(there are: none yet)",
         ):
             store.signal(name)
 

@@ -611,6 +611,9 @@ def test_a_subset_that_was_written_with_weights_or_changed_since_is_told_of(home
     told = []
     estimate_trial(tmp_path / "out", request, listener=told.append)
     assert [event.text for event in told if isinstance(event, Warned)] == [remark]
+    notes = [event.text for event in told if isinstance(event, Note)]
+    assert notes[0] == "Reading the subsets and the held-out traces."
+    assert notes[-2:] == ["Loading model.", "Timing one update and the measurement of a few held-out traces."]
     assert not prepare_trial(tmp_path / "out", replace(request, weighted=[(subset, table)])).remarks
     subset.write_text("".join(subset.read_text().splitlines(keepends=True)[1:]))
     with pytest.raises(

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from grace_store.base.errors import ModelError, OutOfMemory, SettingError
+from grace_store.base.errors import ModelError, OutOfMemory, ResumeMismatch, SettingError
 from grace_store.base.events import Note
 from grace_store.base.training_settings import Ranks, WarmupOptions, WarmupSpec
 from grace_store.model.load.weights import LoadedModel, load
@@ -30,6 +30,7 @@ from grace_store.train.adapter_trainer import (
     target_names,
     trainable,
 )
+from grace_store.train.checkpoints import MOMENTS, TrainingState, read_last, write_last
 from grace_store.train.training import (
     StepLoop,
     TrainingSet,
@@ -397,3 +398,12 @@ def test_answers_are_greedy_whoever_shares_the_batch(tmp_path, family):
         expected = None if written[-1] not in ends else tokenizer.decode(written[:-1], skip_special_tokens=True)
         assert answer == expected
     assert trainer.answers(asked[:1], tokenizer, 12) == found[:1]
+
+
+def test_a_training_does_not_go_on_from_the_state_of_another(tmp_path):
+    tensors = {"a": torch.arange(3.0)}
+    write_last(tmp_path, TrainingState(5, tensors, {name: {"a": torch.zeros(3)} for name in MOMENTS}), "its own")
+    assert (found := read_last(tmp_path, "its own")) is not None
+    assert (found.step, found.tensors["a"].tolist()) == (5, [0.0, 1.0, 2.0])
+    with pytest.raises(ResumeMismatch, match="does not belong to the recipe"):
+        read_last(tmp_path, "another")

@@ -6,6 +6,7 @@
     │   ├── NothingUsable                 every record was set aside
     │   └── DatasetChanged                the files differ from those the store was planned with
     ├── SettingError (ValueError)         a setting has no meaning
+    │   └── SettingNeeded                 the default of a setting would set aside most records
     ├── ModelError (ValueError)           the model folder cannot be used
     │   ├── UnsafeModel                   it holds pickles or code
     │   ├── OutOfMemory (MemoryError)     one sample alone does not fit on the device
@@ -53,6 +54,10 @@ class DatasetChanged(DataError):
 
 class SettingError(GraceStoreError, ValueError):
     """A setting has no meaning."""
+
+
+class SettingNeeded(SettingError):
+    """The default of a setting would set aside most records, so the user must choose a value."""
 
 
 class ModelError(GraceStoreError, ValueError):

@@ -355,7 +355,10 @@ MAX_DEFAULT_THREADS = 8
 
 
 def default_threads() -> int:
-    """Return the default number of threads: the cores that this process may use, at most MAX_DEFAULT_THREADS."""
+    """Return OMP_NUM_THREADS if it is set, else the cores that this process may use, at most MAX_DEFAULT_THREADS."""
+    named = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if named.isascii() and named.isdigit() and int(named) > 0:
+        return int(named)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MAX_DEFAULT_THREADS, allowed)
 

@@ -15,7 +15,7 @@ import numpy as np
 from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, GraceStoreError, SettingError
 from grace_store.base.events import Listener, Warned
-from grace_store.base.states import named_flags
+from grace_store.base.states import HYGIENE, named_flags
 from grace_store.base.text import counted
 from grace_store.choose.contamination_table import AgainstLike, AgainstTable, read_against
 from grace_store.choose.selection import Excluded, Selection
@@ -56,8 +56,11 @@ def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | Agai
 
 
 def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the flags with these names; raise SettingError if the table does not say which samples have them."""
-    flags = named_flags(names)
+    """Return the flags with these names; raise SettingError if the table does not say which samples have them.
+
+    `hygiene` means the flags of traces that the table has.
+    """
+    flags = named_flags([each for name in names for each in (table.known_trace_flags if name == HYGIENE else [name])])
     if missing := [name for name in flags if name not in table.known_flags]:
         known = ", ".join(table.known_trace_flags)
         raise SettingError(

@@ -93,7 +93,7 @@ def _flags_of_choice(table: ScoreTable, chosen: IntArray, pool: IntArray) -> lis
     favours = difference_interval((flagged, len(chosen)), rest)[0] > 0
     often = f"{of_pool} in the pool, so such traces are chosen more often" if favours else f"{of_pool} in the pool"
     are = "is" if flagged == 1 else "are"
-    return [f"{flagged} of them {are} flagged ({named}; {often}): `{table.exclude_option}` leaves such traces out."]
+    return [f"{flagged} of them {are} flagged ({named}; {often}): `--exclude-flagged` leaves such traces out."]
 
 
 CLEAR = 0.1

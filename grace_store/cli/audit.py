@@ -8,7 +8,7 @@ import click
 import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import FILE, PLACE, TEXT, command, option
+from grace_store.cli.options import PLACE, SCORES, TEXT, command, option
 from grace_store.scoring.provenance import check_results
 
 
@@ -17,7 +17,7 @@ from grace_store.scoring.provenance import check_results
     "grace-store audit scores.parquet --where 'is_correct and num_steps > 8'",
     "grace-store audit scores.parquet --by source                 # which sources have the highest values",
 )
-@click.argument("scores", type=FILE)
+@click.argument("scores", type=SCORES)
 @option(
     "--ratio",
     TEXT,

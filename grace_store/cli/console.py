@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from grace_store.base.documents import write_document
-from grace_store.base.errors import GraceStoreError, Interrupted, how_to_install
+from grace_store.base.errors import GraceStoreError, Interrupted, SettingNeeded, how_to_install
 from grace_store.base.finding import UNKNOWN, Finding, WhereNote
 from grace_store.base.text import counted, one_line, without_nan
 
@@ -45,7 +45,8 @@ def errors_as_messages() -> Iterator[None]:
         raise click.exceptions.Exit(130) from None  # as shells do after Ctrl-C
     except GraceStoreError as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
-        raise click.ClickException(escape_controls(f"{error}{notes}")) from None
+        kind = click.UsageError if isinstance(error, SettingNeeded) else click.ClickException
+        raise kind(escape_controls(f"{error}{notes}")) from None
     except ValidationError as error:
         from grace_store.base.settings import one_sentence
 

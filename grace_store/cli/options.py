@@ -50,6 +50,16 @@ class StorePlace(click.Path):
         return place
 
 
+class ScoresFile(click.Path):
+    """A table of scores. A folder or a bucket URL is refused with the command that scores a store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value) or Path(value).is_dir():
+            first = f"If {value} is a store, score it first: `grace-store score {value} --out scores.parquet`."
+            raise click.UsageError(f"{value} is not a table of scores. {first}", ctx)
+        return super().convert(value, param, ctx)
+
+
 TEXT = click.STRING
 COUNT = click.IntRange(1)
 NATURAL = click.IntRange(0)
@@ -59,6 +69,7 @@ STORE = StorePlace()
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+SCORES = ScoresFile(path_type=Path)
 OUT_PATH = LocalPath()
 """A file or a folder. Other options of the command set the format."""
 OUT_FOLDER = LocalPath(files.FOLDER)

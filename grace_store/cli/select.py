@@ -17,7 +17,7 @@ from grace_store.choose.select import subset_paths
 from grace_store.choose.selection import SIZES
 from grace_store.cli import shared
 from grace_store.cli.console import escape_controls, filter_lines, print_result, print_rows
-from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, only_given, option, options_of
+from grace_store.cli.options import FILE, OUT_PATH, PLACE, SCORES, TEXT, As, command, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.provenance import check_outputs
 from grace_store.values.diverse_orders import METHODS, DiversitySpec
@@ -44,7 +44,7 @@ GROUPS_WRITTEN = 1000
     "grace-store select scores.parquet --as trl-pairs --margin 0.1 --out pairs.jsonl   # best and worst of each",
     "grace-store select scores.parquet --as trl-pairs --labels a.csv --right \"verdict = 'good'\" --out pairs.jsonl",
 )
-@click.argument("scores", type=FILE)
+@click.argument("scores", type=SCORES)
 @option(
     "--ratio",
     TEXT,

@@ -24,6 +24,7 @@ from grace_store.cli.options import (
     FILE,
     OUT_JSON,
     PLACE,
+    SCORES,
     STORE,
     TEXT,
     As,
@@ -67,9 +68,8 @@ model = option(
     "--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: the model of the first run]"
 )
 partial = flag("--partial", "Accept an unfinished signal and use the units that are done.")
-threads = option(
-    "--threads", COUNT, f"Number of threads that read STORE. [default: one per core, at most {MAX_DEFAULT_THREADS}]"
-)
+cores = As(default=f"OMP_NUM_THREADS, or one per core, at most {MAX_DEFAULT_THREADS}")
+threads = option("--threads", COUNT, f"Number of threads that read STORE. [default: {cores.default}]")
 out_finding = option(
     "--out", OUT_JSON, "JSON file for the finding. `report --finding` can show the file. [default: not written]"
 )
@@ -118,7 +118,7 @@ KNOWN_BY_SCORES = ", num_tokens, value, flags"
 
 def scores(help: str) -> Decorator:
     """Return --scores, which takes one table and refuses a second one."""
-    return option("--scores", FILE, help, many=True, callback=given_once)
+    return option("--scores", SCORES, help, many=True, callback=given_once)
 
 
 # ---------------------------------------------------------------- how a store is written
@@ -186,7 +186,6 @@ gradient_spec = stacked(
 )
 """Options that change the numbers of projected gradients; frozen in the signal."""
 
-cores = As(default=f"one per core, at most {MAX_DEFAULT_THREADS}")
 speed = options_of(RunOptions, has_defaults=True, differing={"threads": cores})
 """Options that change only the speed; they may differ from run to run."""
 

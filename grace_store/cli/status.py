@@ -38,6 +38,8 @@ def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> 
     click.echo(f"  {found.num_set_aside:>9} set aside")
     for reason, number in found.set_aside.items():
         click.echo(f"  {'':>9}   {number} {reason}")
+    for name, who in found.running.items():
+        click.echo(f"  a run is under way: {name}, by {escape_controls(who)}")
     for name in found.signals:
         _print_signal(found, name)
     if not found.signals:

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import lru_cache
 
 from grace_store.base.errors import SettingError
 from grace_store.data.splitters import STEP_MARKER, compile_marker, paragraph_starts
+from grace_store.data.words import is_number, words_of
 
 AnswerFinder = Callable[[str], int | None]
 
@@ -140,14 +142,15 @@ MAX_BARE_CHARS = 60
 """The greatest length of an answer without a marker; in a longer one the place of the result is unknown."""
 
 _CALCULATOR = re.compile(r"<<[^<>\n]*>>")
-_NUMBER = re.compile(r"\d{1,3}(?:[ \u202f]\d{3})+(?!\d)|\d[\d,]*(?:\.\d+)?|\.\d+")
-_FRACTION = re.compile(r"\\[dt]?frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?|(\d[\d,]*)\s*/\s*(\d[\d,]*)")
-_ALONE = re.compile(r"[-+]?\s*(?:(?P<number>\d[\d,]*(?:\.\d+)?|\.\d+)|(?P<fraction>\S.*/.*|\\[dt]?frac.*))\s*%?")
-_NUMERALS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
-sixteen seventeen eighteen nineteen twenty"""
-_NUMBER_WORDS = dict(zip(_NUMERALS.split(), map(float, range(21)), strict=True))
-_NUMBER_WORDS |= {"half": 0.5, "once": 1.0, "twice": 2.0, "dozen": 12.0, "hundred": 100.0, "thousand": 1000.0}
-_WORD = re.compile(r"[a-z]+")
+# A comma is part of a number only before groups of digits as in 1,080 or 1,00,000. 10,8 may be a list.
+_WHOLE = r"(?:\d{1,3}(?:,\d{2,3}){0,8},\d{3}(?![\d,])|\d+)"
+_NUMBER = re.compile(rf"\d{{1,3}}(?:[ \u202f]\d{{3}})+(?!\d)|{_WHOLE}(?:\.\d+)?|\.\d+")
+_DECIMAL_COMMA = re.compile(r"(?<![\d,])\d+,\d{1,2}(?![\d,])")
+_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{?\s*(\d+)\s*\}}?\s*\{{?\s*(\d+)\s*\}}?|({_WHOLE})\s*/\s*({_WHOLE})")
+_ALONE = re.compile(rf"[-+]?\s*(?:(?P<number>{_WHOLE}(?:\.\d+)?|\.\d+)|(?P<fraction>\S.*/.*|\\[dt]?frac.*))\s*%?")
+_NUMERAL = re.compile(r"[A-Za-z][A-Za-z -]*|\d+ \d+/\d+")
+"""A text that may be a number in words, such as twenty-five, or a mixed number."""
+_TIMES = {"once": "1", "twice": "2", "thrice": "3"}
 _SEPARATORS = str.maketrans("", "", ", \u202f")
 _AROUND = " \t\r\n*_.,;:!$。！？，"
 _WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
@@ -209,9 +212,13 @@ def compact(text: str) -> str:
 def number_alone(text: str) -> float | None:
     r"""Return the absolute value of a result that is a number; None for any other result.
 
-    >>> number_alone("-1,080"), number_alone(r"\frac{3}{4}"), number_alone("75%"), number_alone("x = 3")
-    (1080.0, 0.75, 75.0, None)
+    >>> number_alone("-1,080"), number_alone(r"\frac{3}{4}"), number_alone("75%"), number_alone("thirty-one")
+    (1080.0, 0.75, 75.0, 31.0)
+    >>> number_alone("x = 3"), number_alone("10,8")
+    (None, None)
     """
+    if _NUMERAL.fullmatch(text):
+        return next(_numerals(text), None) if len(words_of(text)) == 1 else None
     found = _ALONE.fullmatch(text)
     if found is None:
         return None
@@ -222,11 +229,12 @@ def number_alone(text: str) -> float | None:
 
 
 def numbers_in(text: str) -> Iterator[float]:
-    """Yield every number in a text: in digits, as a fraction, or as a word up to twenty."""
+    """Yield every number in a text: in digits, as a fraction, or in words; 10,8 is read as 10, as 8 and as 10.8."""
     yield from (_number(found) for found in _NUMBER.findall(text))
     if "/" in text or "frac" in text:
         yield from _fractions(text)
-    yield from (_NUMBER_WORDS[word] for word in _WORD.findall(text.lower()) if word in _NUMBER_WORDS)
+    yield from (float(found.replace(",", ".")) for found in _DECIMAL_COMMA.findall(text))
+    yield from _numerals(text)
 
 
 def without_notes(text: str) -> str:
@@ -236,6 +244,13 @@ def without_notes(text: str) -> str:
 
 def _number(digits: str) -> float:
     return float(digits.translate(_SEPARATORS))
+
+
+def _numerals(text: str) -> Iterator[float]:
+    for word in words_of(text):
+        if is_number(word) and "/0" not in word:
+            parts = _TIMES.get(word, word).removesuffix("th").split()
+            yield float(sum(map(Fraction, parts)))
 
 
 def _fractions(text: str) -> Iterator[float]:

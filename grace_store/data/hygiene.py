@@ -6,7 +6,7 @@ handle prose, LaTeX, fenced code, GSM8K's annotations and markers, multiple choi
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from grace_store.base.states import TEXT_FLAGS, text_mask
@@ -188,60 +188,107 @@ def _lacks_stop(text: _Text) -> bool:
 
 # ---------------------------------------------------------------- answers that no step supports
 
-_OPTION = re.compile(r"[(\[]?([A-J])[)\].:]?(?:\s.*)?")
+_OPTION = re.compile(
+    r"(?i:.*\b(?:option|choice|answer|ans)\b(?:\s+is\b)?[\s:.]*)?[(\[]?([A-J]|(?<=[(\[])[a-j](?=[)\]]))[)\].:]?(?:\s.*)?"
+)
 _LONG_WORD = re.compile(r"[^\W\d_]{3,}|[\u4e00-\u9fff]")
+_REMARK = re.compile(r"[.!]\s+(?=[A-Z]).*", re.DOTALL)
+_QUANTITY = re.compile(r"(?:about |[A-Za-z]{1,3}\.? ?)?([\d.,/ ]*\d)( ?[A-Za-z][A-Za-z./ ]*)?")
+"""A number with its unit or currency."""
+_EQUALS = ("=", "≈", "\\approx", "\\simeq")
+_APART = re.compile(r"[^\d.,]?\|(?!\d|[.,]\d)")
+"""What surrounds a number, written as |, that is not part of a longer number."""
+_UNITS = (60.0, 3600.0, 1000.0, 12.0, 24.0, 7.0)
+"""Factors between units that an answer and the steps may use for the same quantity."""
 
 
 def _is_unsupported(text: _Text) -> bool:
     found = final_value(text.answer)
     if found is None:
         return False
-    value, start = plain_value(found[0]), found[1]
+    value, start = plain_value(_REMARK.sub("", found[0].strip())), found[1]
     worked = "\n".join([*text.steps, text.answer[:start]])
+    if (
+        worked.removesuffix("\\boxed{").rstrip(" \t\r\n$*\\([").endswith(_EQUALS)
+    ):  # the answer itself ends the calculation
+        return False
     if (option := _OPTION.fullmatch(value)) is not None:
-        return _is_unsupported_option(option[1], text.prompt, worked)
-    if (number := number_alone(value)) is not None:
-        return not _comes_to(number, value, worked)
-    return _is_unsupported_text(value, worked)
+        return _is_unsupported_option(option[1].upper(), text.prompt, worked)
+    if start == 0 and not text.steps[-1].endswith("\n"):
+        return False  # the answer ends a sentence of the last step
+    return not _reaches(value, worked)
+
+
+def _reaches(value: str, worked: str) -> bool:
+    """Return whether the steps contain the number of a value, or else any number, any word or the whole formula."""
+    number = number_alone(value)
+    quantity = _QUANTITY.fullmatch(value) if number is None else None
+    if quantity is not None and (number := number_alone(quantity[1])) is not None:
+        units = [number * factor for unit in _UNITS for factor in (unit, 1 / unit)] if quantity[2] else []
+        return _comes_to(number, quantity[1], worked) or _contains(units, numbers_in(worked))
+    if number is not None:
+        return _comes_to(number, value, worked)
+    if (formula := compact(value)) and formula in compact(worked):
+        return True
+    numbers = [each for each in numbers_in(value) if each >= 10]
+    words = {word.lower() for word in _LONG_WORD.findall(value) if f"\\{word}" not in value}
+    if not _NOT_DERIVED.isdisjoint(value.lower().split()) or not (words or numbers):
+        return True
+    lower = worked.lower()
+    stems = (word[: max(4, len(word) - 3)] for word in words - _CONNECTING)
+    return any(stem in lower for stem in stems) or _contains(numbers, numbers_in(worked))
+
+
+def _contains(numbers: Sequence[float], known: Iterable[float]) -> bool:
+    """Return whether any of the numbers is among those known, but for errors of floating-point arithmetic."""
+    bounds = [(number * (1 - 1e-6), number * (1 + 1e-6)) for number in numbers]
+    return any(low <= each <= high for each in known for low, high in bounds)
 
 
 def _comes_to(number: float, written: str, worked: str) -> bool:
-    """Return whether the steps contain a number: exactly, rounded to its written digits, or as a percentage."""
-    if written in worked:
+    """Return whether the steps contain a number: exactly, rounded to its written digits, or as a percentage.
+
+    A fraction may have its two numbers in the steps. A rounded percentage needs a percent sign or word.
+    """
+    before, found, after = worked.rpartition(written)
+    if found and _APART.match(f"{before[-1:]}|{after[:2]}"):
+        return True  # the usual case, without reading every number
+    if _contains((number, number * 100, number / 100), numbers_in(worked)):
         return True
-    digits = len(written.partition(".")[2].rstrip("%"))
-    same = {number, number * 100, number / 100}
+    known = set(numbers_in(worked))
+    if "/" in written or "frac" in written:
+        return known.issuperset(map(float, re.findall(r"\d+", written)))
+    unit = 10.0 ** -len(written.partition(".")[2].rstrip("% "))
+    if any(abs(each - number) < unit and 10.0 ** -_num_decimals(each) < unit for each in known):
+        return True
+    if "%" not in written + worked and "percent" not in worked.lower():
+        return False
     return any(
-        each in same or round(each, digits) == number or abs(each - number) <= 1e-6 * number
-        for each in numbers_in(worked)
+        abs(each * scale - number) < min(max(unit, scale * 10.0 ** -_num_decimals(each)), number / 50)
+        for each in known
+        for scale in (100.0, 0.01)
     )
+
+
+def _num_decimals(number: float) -> int:
+    text = repr(number)
+    return 0 if text.endswith(".0") else len(text.partition(".")[2])
 
 
 def _is_unsupported_option(letter: str, prompt: str, worked: str) -> bool:
     """Return whether the steps name neither an option's letter nor its text; False if the prompt has no such option."""
-    option = re.search(rf"(?<!\w)[(\[]?{letter}[)\].:]\s*([^\n]+?)\s*(?=$|\n|[(\[]?[B-J][)\].:]\s)", prompt)
-    if option is None or re.search(rf"(?<![\w']){letter}(?![\w'])", worked):
+    option = re.search(rf"(?<!\w)[(\[]?{letter}[)\].:]\s*([^\n]+?)\s*(?=$|\n|\s[(\[]?[B-J][)\].:])", prompt)
+    small = rf"[(\[]{letter.lower()}[)\]]|(?i:option|choice|answer|ans)\W*(?:is\W*)?{letter.lower()}(?!\w)"
+    if option is None or re.search(rf"(?<![\w']){letter}(?![\w'])|{small}", worked):
         return False
-    says = plain_value(option[1])
-    if (number := number_alone(says)) is not None:
-        return not _comes_to(number, says, worked)
-    return _is_unsupported_text(says, worked) and not any(each in set(numbers_in(worked)) for each in numbers_in(says))
+    return not _reaches(plain_value(option[1]), worked)
 
 
-def _is_unsupported_text(value: str, worked: str) -> bool:
-    """Return whether the steps contain neither the answer, nor any of its numbers, nor any of its words."""
-    if (formula := compact(value)) and formula in compact(worked):
-        return False
-    numbers = {each for each in numbers_in(value) if each >= 10}
-    words = {word.lower() for word in _LONG_WORD.findall(value) if f"\\{word}" not in value} - _NOT_DERIVED
-    if not numbers and not words:
-        return False
-    lower = worked.lower()
-    return not any(word in lower for word in words) and numbers.isdisjoint(numbers_in(worked))
-
-
-_NOT_DERIVED = frozenset(["yes", "no", "true", "false", "none", "not", "all", "both"])
-"""Words of answers that the steps need not contain."""
+_VERDICTS = """yes no true false none not all both neither cannot can't impossible insufficient unknown undetermined
+inadequate sufficient correct incorrect equal same right exactly yay"""
+_AROUND_RESULT = "thus therefore hence then the and are was were answer final value number unit units"
+_NOT_DERIVED, _CONNECTING = frozenset(_VERDICTS.split()), frozenset(_AROUND_RESULT.split())
+"""Words of answers that the steps need not contain, and words around a result."""
 
 
 # ---------------------------------------------------------------- text after the answer

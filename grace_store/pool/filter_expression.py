@@ -7,15 +7,16 @@ expression, and write, open or load nothing. Limits on length, depth and instruc
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 from grace_store.base.errors import SettingError
-from grace_store.base.text import one_line
+from grace_store.base.text import counted, one_line
 from grace_store.data.record import MAX_RECORD_BYTES
 
 _ROUNDING = ("abs", "ceil", "ceiling", "floor", "max", "min", "mod", "round", "sign", "trunc")
@@ -46,11 +47,19 @@ _FUNCTION_LIST = ", ".join(sorted(name for name in FUNCTIONS if name[0].isalpha(
 _NOT_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 """Texts and comments."""
 _PARTS = re.compile(_NOT_CODE.pattern + r'|"(?P<name>(?:[^"]|"")*)"', re.DOTALL)
+_NUMBER = re.compile(r"\s*[-+]?(?:\d{1,300}\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
+_IS_NUMBER = r"(?:num_steps|num_tokens|row|value)\b|(?:\d[\d.]*|\.\d+)(?:e[-+]?\d+)?"
+"""What is surely a number in a condition: a column of the plan or the scores, or digits."""
+_ORDER = r"(?:<=?(?!>)|(?<!<)>=?)"
 _NO_COLUMN = re.compile(r'no such column: (?:"(?P<quoted>.*)" - should this be .*|(?P<plain>.*))', re.DOTALL)
 
 
 class FilterExpression:
-    """A parsed expression: the columns that it reads, and the rows that it keeps. Threads may share it."""
+    """A parsed expression: the columns that it reads, and the rows that it keeps.
+
+    SQLite orders every text after every number. So where a column is compared with numbers, texts such as "3" are read
+    as numbers, and other texts are refused if the result depends on their order.
+    """
 
     known: list[str]
     """The known columns that the expression reads."""
@@ -81,19 +90,64 @@ class FilterExpression:
         names, self.known = self.names, [name for name in known if name in self._read]
         self._columns, self._num_known = [*self.known, *names], len(self.known)
         self._check_spelling()
+        is_compared = [self._is_compared(name) for name in self._columns]
+        self._numeric = [place for place, (_, is_numeric) in enumerate(is_compared) if is_numeric]
+        self._ordered = [place for place, (is_ordered, _) in enumerate(is_compared) if is_ordered]
+        self._misfits: list[tuple[str, str]] = []
 
     @property
     def names(self) -> list[str]:
         """The fields of records that the expression reads, as they are first spelled."""
         return self._columns[self._num_known :]
 
-    def keeps(self, rows: Iterable[Sequence[object]], *, negated: bool = False) -> list[int]:
+    def keeps(self, rows: Sequence[Sequence[object]], *, negated: bool = False) -> list[int]:
         """Return the indices of the rows for which the expression is true, or, if negated, false (and not NULL).
 
         A row has self.known, then self.names.
         """
+        condition = f"{'not ' if negated else ''}((\n{self.text}\n))"
+        if self._numeric:
+            rows = [_with(row, {place: _as_number(row[place]) for place in self._numeric}) for row in rows]
         with closing(_Engine(self._columns)) as engine, self._explained(engine):
-            return engine.places(rows, f"{'not ' if negated else ''}((\n{self.text}\n))")
+            kept = engine.places(rows, condition)
+            for place in self._ordered:
+                texts = [row for row in rows if isinstance(row[place], str)]
+                # If the order of a text matters, the least and the greatest number give different results.
+                least, most = (
+                    set(engine.places([_with(row, {place: end}) for row in texts], condition) if texts else ())
+                    for end in (-math.inf, math.inf)
+                )
+                self._misfits += [(self._columns[place], str(texts[at][place])) for at in sorted(least ^ most)]
+        return kept
+
+    def check_texts(self) -> None:
+        """Raise SettingError if the rows so far had texts that are no numbers where numbers are compared."""
+        for name, text in self._misfits[:1]:
+            samples = counted(sum(each == name for each, _ in self._misfits), "sample")
+            raise SettingError(
+                f"{self._option} {one_line(self.text)!r} compares {name} with a number, but {samples} have a text "
+                f"there that is not a number, such as {one_line(text)!r}. To leave out all texts, add: "
+                f"typeof({name}) <> 'text'. To read such a text as 0, write: cast({name} as real)"
+            )
+
+    def _is_compared(self, name: str) -> tuple[bool, bool]:
+        """Return whether a column's order is compared with a number, and whether its order or its value is.
+
+        A column whose type the expression asks for, with typeof, is left as it is.
+        """
+        escaped = re.escape(name.replace('"', '""'))
+        bare = rf"""(?:"{escaped}"|\[{escaped}\]|`{escaped}`|(?<![\w.$"'`\[]){escaped}(?![\w.$"'`\]]))"""
+        column = rf"(?:(?:coalesce|ifnull)\s*\(\s*{bare}\s*,[^()]{{0,200}}\)|\(\s*{bare}\s*\)|{bare})"
+        code = _NOT_CODE.sub("''", self.text)
+
+        def is_in(pattern: str) -> bool:
+            return re.search(pattern, code, re.IGNORECASE) is not None
+
+        if (name in self.known and re.fullmatch(_IS_NUMBER, name)) or is_in(rf"typeof\s*\(\s*{bare}\s*\)"):
+            return False, False
+        sides = rf"{column}\s*(?:%s)[-+(\s]*(?:{_IS_NUMBER})|(?<![\w.])(?:{_IS_NUMBER})\s*(?:%s)\s*{column}"
+        is_ordered = is_in(sides % (rf"{_ORDER}|(?:not\s+)?between\b", _ORDER))
+        return is_ordered, is_ordered or is_in(sides % (r"==?|<>|!=|(?:not\s+)?in\b", r"==?|<>|!="))
 
     def _missing(self) -> str | None:
         """Return a name in the expression that is no column yet; None if SQLite can evaluate the expression."""
@@ -200,7 +254,7 @@ class _Engine:
         self._connection.execute(table)
         self._insert = f"INSERT INTO samples VALUES (?{', ?' * len(columns)})"
 
-    def places(self, rows: Iterable[Sequence[object]], condition: str) -> list[int]:
+    def places(self, rows: Sequence[Sequence[object]], condition: str) -> list[int]:
         """Return the indices of the rows for which a condition is true."""
         self._connection.execute("BEGIN")  # one transaction for all rows, not one for each
         self._connection.execute("DELETE FROM samples")
@@ -219,6 +273,18 @@ class _Engine:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _with(row: Sequence[object], values: Mapping[int, object]) -> list[object]:
+    """Return a row with other values at some places."""
+    return [values.get(place, value) for place, value in enumerate(row)]
+
+
+def _as_number(value: object) -> object:
+    """Return the number that a text is, or the value unchanged."""
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    return int(value) if value.strip().lstrip("+-").isdigit() else float(value)
 
 
 def _storable(value: object) -> object:

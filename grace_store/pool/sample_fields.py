@@ -123,6 +123,7 @@ class SampleFields:
                 is_false[[start + place for place in expression.keeps(block, negated=True)]] = True
         if found is not None:
             seen.check(expression, found, list(known))
+        expression.check_texts()
         for name in expression.known:
             some = known[name](0, min(RECORDS_SEEN, self.num_samples))
             seen.examples[name] = list(dict.fromkeys(each for each in some if each is not None))[:EXAMPLES_SHOWN]

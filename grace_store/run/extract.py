@@ -23,7 +23,7 @@ from grace_store.run.engines import ENGINES
 from grace_store.run.engines.engine import EngineOptions, ExtractJob, Work, choose_engine
 from grace_store.run.extractor_protocol import model_door
 from grace_store.run.open_signal import check_given, choose_signals, open_signal
-from grace_store.run.plan import check_store_path, open_planned, plan
+from grace_store.run.plan import check_images, check_store_path, open_planned, plan
 from grace_store.store.backend import open_backend, open_run_log
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.lock import Lease, Shard, clear_dead, hold
@@ -68,20 +68,14 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
     if not job.data:
         raise SettingError(f"{job.store} has no plan yet. Give the dataset with --data, or run `grace-store plan`.")
     # A plan is frozen, so mistakes in the other options must be found before.
-    if job.model is None:
-        raise SettingError("No model was given. Give the model with --model. Nothing was planned.")
-    gradient = job.request.gradient
-    if job.request.kind != "gradient" and gradient is not None and (given := gradient.given()):
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise SettingError(f"{options} cannot be used with --kind proxy. Add --kind gradient. Nothing was planned.")
-    if job.request.kind == "gradient" and job.adapter is None:
-        raise SettingError(
-            "--kind gradient needs a checkpoint. Give it with --adapter. `grace-store warmup` makes a checkpoint. "
-            "Nothing was planned."
-        )
-    for option, path in (("model", job.model), ("adapter", job.adapter), ("images", job.images)):
-        if path is not None and not Path(path).expanduser().exists():
-            raise SettingError(f"--{option} {path} does not exist. Nothing was planned.")
+    try:
+        if job.model is None:
+            raise SettingError("No model was given. Give the model with --model.")
+        check_images(job.images)
+        model_door(job.door).resolve_spec(job.model, job.request, job.options, adapter=job.adapter)
+    except GraceStoreError as error:
+        error.add_note("Nothing was planned.")
+        raise
     made = plan(job.data, job.store, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
     records = counted(made.plan.num_records, "record")
     text = f"Planned {made.plan.num_samples} of {records}, read as {made.plan.spec.format}"

@@ -14,6 +14,7 @@ from grace_store.base.errors import (
     NothingUsable,
     ResumeMismatch,
     SettingError,
+    SettingNeeded,
     StoreError,
     UnknownFormat,
 )
@@ -29,7 +30,7 @@ from grace_store.data.mapping import MAPPED, check_part_names, names_trace
 from grace_store.data.parse_records import check_spec, detect_format
 from grace_store.data.record import Record
 from grace_store.pool.records import check_files
-from grace_store.run.record_tally import RecordTally, advise, loss_in_words, remedy, tally_records
+from grace_store.run.record_tally import RecordTally, advise, ask_for_min_steps, loss_in_words, remedy, tally_records
 from grace_store.run.scan import Understanding, processes_for
 from grace_store.store.backend import SAMPLES_GROUP, is_url, open_backend
 from grace_store.store.lock import Lease, hold
@@ -61,6 +62,8 @@ def plan(
     given then come from the old plan. With a folder of images, count the images that records name and that are not
     in the folder. workers is the number of processes that read records: 1 is this process alone, None means as many
     as are useful. Neither images nor workers change the plan.
+
+    If min_steps is not given and its default would set aside more than half of the records, raise SettingNeeded.
     """
     check_images(images)
     backend = open_backend(store)
@@ -138,8 +141,10 @@ class _Planning:
         request = merged_request(previous, self.dataset, self.request)
         tally = tally_dataset(self.dataset, request, self.images, self.workers, self.listener, writer)
         lease.confirm()  # two runs may write different plans, so this run must not finish or discard the other's
-        if tally.num_planned == 0:
+        if tally.num_planned == 0 or tally.needs_min_steps:
             writer.discard()
+            if tally.needs_min_steps:
+                raise SettingNeeded(f"{ask_for_min_steps(tally)} Nothing was planned.")
             raise NothingUsable(_nothing_usable(tally))
         writer.finish(tally.settings, self.dataset.summary(), self.samples_per_unit, f"grace-store {__version__}")
         if tally.num_questions is not None:

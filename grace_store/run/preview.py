@@ -11,7 +11,7 @@ from grace_store.base.states import flag_lines
 from grace_store.base.text import counted, percent
 from grace_store.data.dataset import Dataset
 from grace_store.run.plan import check_images, merged_request, tally_dataset
-from grace_store.run.record_tally import RecordTally, advise
+from grace_store.run.record_tally import RecordTally, advise, ask_for_min_steps
 from grace_store.store.backend import open_backend
 from grace_store.store.opened import Store
 
@@ -55,7 +55,9 @@ def preview_lines(found: RecordTally) -> Iterator[str]:
     for section in (_histogram, _kept, _reasons, _unread_keys, _flags, _trace_lines):
         lines = list(section(found))
         yield from ["", *lines] if lines else []
-    if found.loses_most:
+    if found.needs_min_steps:
+        yield from ("", ask_for_min_steps(found))
+    elif found.loses_most:
         lost = f"{found.num_set_aside} of {counted(found.num_records, 'record')}"
         yield ""
         yield f"Most records would be set aside: {lost}. {advise(found) or 'No tested setting keeps more'}."

@@ -24,6 +24,8 @@ NUM_TRIED, BYTES_TRIED = 512, 2**23
 """Limits on the first records, which are kept to try other settings on."""
 SHARE_WORTH_KEEPING = 0.9
 """The proposed --min-steps keeps this share of all traces."""
+OFFERED_STEPS = (1, 2, 3, 4, 6)
+"""Values of --min-steps to offer if the default would set aside most records, and the default after them."""
 
 OTHER_WAYS: dict[str, tuple[dict[str, str], ...]] = {
     Reason.NO_ANSWER: ({"answer": "boxed"}, {"answer": "last"}, {"answer": "last", "splitter": "lines"}),
@@ -102,6 +104,12 @@ class RecordTally:
     def loses_most(self) -> bool:
         """Whether more than half of the records are set aside."""
         return 2 * self.num_set_aside > self.num_records
+
+    @property
+    def needs_min_steps(self) -> bool:
+        """Whether --min-steps was not given and its default sets aside more than half of the records."""
+        is_given = "min_steps" in self.settings.model_fields_set
+        return not is_given and 2 * self.set_aside[Reason.TOO_FEW_STEPS] > self.num_records
 
     def num_kept(self, min_steps: int, max_steps: int) -> int:
         """Return the number of traces that have between min_steps and max_steps steps."""
@@ -227,6 +235,18 @@ def advise(tally: RecordTally) -> Advice | None:
     better = [each for each in found if each is not None and each.share > kept_now]
     return max(
         better, key=lambda each: (each.share, "min_steps" not in each.settings, -len(each.settings)), default=None
+    )
+
+
+def ask_for_min_steps(tally: RecordTally) -> str:
+    """Return a request to give --min-steps, with the number of records that each value would keep."""
+    default = tally.settings.min_steps
+    lost = f"{tally.set_aside[Reason.TOO_FEW_STEPS]} of {counted(tally.num_records, 'record')}"
+    kept = {steps: tally.num_kept(steps, tally.settings.max_steps) for steps in (*OFFERED_STEPS, default)}
+    each = ", ".join(f"{steps} keeps {num} ({percent(num / tally.num_records)})" for steps, num in kept.items())
+    return (
+        f"--min-steps was not given, and its default of {default} (as in the paper) would set aside {lost} for too few "
+        f"steps. Choose a value and give it with --min-steps: {each}."
     )
 
 

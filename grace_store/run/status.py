@@ -11,6 +11,7 @@ from grace_store.base.errors import Corrupt, UnknownName
 from grace_store.base.metadata import Plan, Sharing, Signal
 from grace_store.base.settings import Frozen
 from grace_store.data.folders import name_files
+from grace_store.store.lock import live_runs
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import Totals
 
@@ -57,6 +58,8 @@ class Status(Frozen):
     """Whether the samples of a signal share prompts and images, for the signals that record this."""
     damaged_sharing: dict[str, str]
     """The error, for each signal with an unreadable record of sharing."""
+    running: dict[str, str]
+    """The runs that write the store now, by signal (or signal and shard): process, machine and start."""
 
 
 def status(store: Store | str | Path, signal: str | None = None) -> Status:
@@ -96,6 +99,7 @@ def status(store: Store | str | Path, signal: str | None = None) -> Status:
         documents={name: view.signal for name, view in views.items()},
         sharing=sharing,
         damaged_sharing=damaged,
+        running=live_runs(store.backend),
     )
 
 

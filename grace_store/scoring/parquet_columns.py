@@ -1,5 +1,6 @@
 """Parquet tables with a note in their metadata; a file may come from another program."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store.base.arrays import Array, BoolArray, IntArray, Numbers, offsets_of
-from grace_store.base.documents import Document, document_metadata, metadata_document
-from grace_store.base.errors import DataError
+from grace_store.base.documents import METADATA_KEY, Document, document_metadata, metadata_document
+from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import PARQUET, whole_file
 from grace_store.base.states import flag_names
+from grace_store.base.text import one_line
 
 NoteT = TypeVar("NoteT", bound=Document)
 
@@ -55,6 +57,7 @@ def read_note(path: Path, kind: type[NoteT]) -> NoteT:
 
 def write_whole(path: Path, table: pa.Table, note: Document) -> None:
     """Write a table with its note; the file gets its name only when it is complete."""
+    refuse_other_kind(path, note)
     with whole_file(path, PARQUET) as partial:
         pq.write_table(table.replace_schema_metadata(document_metadata(note)), partial, compression="zstd")
 
@@ -62,6 +65,7 @@ def write_whole(path: Path, table: pa.Table, note: Document) -> None:
 @contextmanager
 def write_blocks(path: Path, columns: Mapping[str, pa.DataType], note: Document) -> Iterator[pq.ParquetWriter]:
     """Open a table for writing block by block; the file gets its name only when it is complete."""
+    refuse_other_kind(path, note)
     schema = pa.schema(list(columns.items()), metadata=document_metadata(note))
     # Hardly two numbers are equal, so building a dictionary takes longer than all other work.
     with (
@@ -69,6 +73,19 @@ def write_blocks(path: Path, columns: Mapping[str, pa.DataType], note: Document)
         pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=False) as writer,
     ):
         yield writer
+
+
+def refuse_other_kind(path: Path, note: Document) -> None:
+    """Raise SettingError if a table would replace a table of another kind, such as weights a table of scores."""
+    try:
+        found = json.loads((pq.read_schema(path).metadata or {})[METADATA_KEY])["kind"]
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        return
+    if found != note.kind:
+        raise SettingError(
+            f"{path} has a table of the kind {one_line(str(found))!r}, and {note.words} would replace it. Choose "
+            "another --out, or delete the file. Nothing was written."
+        )
 
 
 def read_header(path: Path, maker: str) -> pa.Schema:

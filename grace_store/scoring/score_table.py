@@ -142,12 +142,6 @@ class ScoreTable(NotedTable[ScoresNote]):
         return [name for name in HYGIENE_FLAGS if name in self.known_flags]
 
     @property
-    def exclude_option(self) -> str:
-        """The option of `select` that leaves flagged traces out; it takes only known flags."""
-        known = self.known_trace_flags
-        return "--exclude-flagged" + ("" if len(known) == len(HYGIENE_FLAGS) else f" {','.join(known)}")
-
-    @property
     def flag_counts(self) -> dict[str, int]:
         """Number of samples with each flag; flags of no sample are left out."""
         counts = Counter(self.table["flags"].combine_chunks().flatten().to_pylist())
@@ -277,7 +271,7 @@ def _next_step(table: ScoreTable, ranked: IntArray, *, follows_length: bool) -> 
         top = f"The highest value belongs to a trace flagged {', '.join(first)}, and " if first else ""
         of_best = f"{num_flagged} of the best {len(best)} {'are' if num_flagged > 1 else 'is'} flagged"
         of_all = f"{table.num_flagged(ranked)} of all {len(ranked)}"
-        return f"{top}{of_best} ({of_all}): `select {table.exclude_option}` leaves flagged traces out."
+        return f"{top}{of_best} ({of_all}): `select --exclude-flagged` leaves flagged traces out."
     clean = f"None of the best {len(best)} is flagged; "
     if follows_length:
         return f"{clean}`audit` shows more of length, and `select --control length` ranks without it."

@@ -202,6 +202,13 @@ def refuse_busy(backend: Backend) -> None:
         raise StoreBusy(_busy_text(backend, key, owner))
 
 
+def live_runs(backend: Backend) -> dict[str, str]:
+    """Return the runs that write a store now: process, machine and start, by what they write (signal and shard)."""
+    owners = _owners(backend, [file for file in backend.names(LOCKS) if file.endswith(".json")])
+    alive = {PurePosixPath(key).stem: _who(owner) for key, owner in owners if not is_dead(backend, key, owner)}
+    return {label.removesuffix(".0-of-1"): who for label, who in alive.items()}
+
+
 def _overlapping(backend: Backend, name: str, shard: Shard) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the locks of shards of a signal that have units in common with a shard."""
     files = []

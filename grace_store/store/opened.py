@@ -141,7 +141,7 @@ class Store:
             name not in self.backend.names(SIGNALS_GROUP) or self.backend.size(f"{signal_key(name)}/zarr.json") is None
         ):
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
-            raise UnknownName(f"{self.location} has no signal {name!r} (known signals: {known}).")
+            raise UnknownName(f"{self.location} has no signal {name!r} (there are: {known}).")
         return SignalView(self, name)
 
     def samples(self, start: int, stop: int) -> SampleRows:

@@ -60,6 +60,7 @@ def trial(
 
 def estimate_trial(out: str | Path, request: TrialRequest | None = None, *, listener: Listener = ignore) -> Finding:
     """Return how long a trial would take, by timing one update, without any training."""
+    listener(Note("Reading the subsets and the held-out traces."))
     job = prepare_trial(Path(out), request or TrialRequest())
     progress, num_devices = progress_of(job), len(job.request.devices) or 1
     _say_beforehand(job, listener)

@@ -81,6 +81,7 @@ class TrialRunner:
         training, spec = self.training(), self.job.plan.spec
         usable = self._usable(arm.positions[: 4 * spec.training.batch_size].tolist())
         batch = [each for each, _ in usable][: spec.training.batch_size]
+        self.listener(Note("Timing one update and the measurement of a few held-out traces."))
         with Watch(self.options.patience, self.listener) as watch, watch.over("the first update"):
             seconds = training.update_seconds((batch * spec.training.batch_size)[: spec.training.batch_size])
             timed = self._items[:TIMED_ITEMS]

@@ -1,4 +1,4 @@
-"""Mutants: the package with one safeguard taken out, in a copy of it. A torture that does not notice one is blind.
+"""Mutants: the package with one safeguard taken out, in a copy of it. A torture or test that misses one is blind.
 
 Each is a replacement of text that must be there once, so none can go stale in silence.
 """
@@ -21,14 +21,17 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Mutant:
-    """What is taken out, where, and which torture must notice, at the seed by which it begins with what matters."""
+    """What is taken out, where, and which torture must notice, at the seed by which it begins with what matters.
+
+    A torture with :: in its name is a test, which needs no seed.
+    """
 
     name: str
     file: str
     before: str
     after: str
     torture: str
-    seed: int
+    seed: int = 0
 
     def make(self, folder: Path) -> None:
         """Put a copy of the package and of the tests into a folder, the mutant in its place."""
@@ -148,30 +151,135 @@ MUTANTS = (
 )
 """One of each kind first: a digest, a commit, a chunk, a lock, a shard, a name."""
 
+LOOK = "error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))\n    "
+ONE_LOOK = "error_of_look(1, 1, len(plan.subsets))\n    "
+OTHER_BYTES = "test_other_bytes_of_the_same_size_and_time_are_refused_even_in_records_that_no_unit_reads"
+ALONE = "test_a_field_says_what_belongs_together_and_a_record_without_it_is_alone"
+LOST_MEANWHILE = "test_a_unit_is_not_committed_if_another_run_took_over_while_its_chunks_were_written"
+TESTED = (
+    Mutant(
+        "chunks are written without the lock",
+        "store/unit_writer.py",
+        "        self.confirm()\n        backend.write_all(",
+        "        backend.write_all(",
+        "test_store_unit_writer.py::test_no_chunk_is_written_after_another_run_took_over",
+    ),
+    Mutant(
+        "a unit is committed without the lock",
+        "store/unit_writer.py",
+        "        self.confirm()\n        backend.write(commit_key",
+        "        backend.write(commit_key",
+        f"test_store_unit_writer.py::{LOST_MEANWHILE}",
+    ),
+    Mutant(
+        "looks at subsets are not counted",
+        "study/trial_conclusion.py",
+        f"{LOOK}return values, compare",
+        f"{ONE_LOOK}return values, compare",
+        "test_study_trial_conclusion.py::test_each_look_has_its_own_share_of_the_error",
+    ),
+    Mutant(
+        "looks at pairs are not counted",
+        "study/trial_conclusion.py",
+        "error_of_look(num_rounds, plan.spec.num_seeds, len(pairs))",
+        "error_of_look(1, 1, len(pairs))",
+        "test_study_trial_conclusion.py::test_each_look_has_its_own_share_of_the_error",
+    ),
+    Mutant(
+        "looks at answers are not counted",
+        "study/trial_conclusion.py",
+        f"{LOOK}difference, detectable",
+        f"{ONE_LOOK}difference, detectable",
+        "test_study_trial_conclusion.py::test_answers_are_compared_at_the_look_that_ended_the_trial",
+    ),
+    Mutant(
+        "a training goes on from any state",
+        "train/checkpoints.py",
+        'if state["recipe_sha256"] != recipe_sha256:',
+        "if False:",
+        "test_train_training.py::test_a_training_does_not_go_on_from_the_state_of_another",
+    ),
+    Mutant(
+        "records without the field are one question",
+        "data/sample_digests.py",
+        '(place, b"alone") if value is None',
+        '(0, b"alone") if value is None',
+        f"test_run_scan_gathering.py::{ALONE}",
+    ),
+    Mutant(
+        "records without the field are one question to studies",
+        "pool/records.py",
+        "yield field_digest(value, position)",
+        "yield field_digest(value, 0)",
+        f"test_run_scan_gathering.py::{ALONE}",
+    ),
+    Mutant(
+        "a report keeps the host's name",
+        "run/support.py",
+        'return self._host.sub("HOST", text)',
+        "return text",
+        "test_run_support.py::test_what_happened_is_in_it",
+    ),
+    Mutant(
+        "rounding is standardised",
+        "values/within_groups.py",
+        "is_same = highest - lowest <= LEAST_SPREAD * np.maximum(np.abs(lowest), np.abs(highest))",
+        "pass",
+        "test_scoring_groups.py::test_a_spread_that_is_only_rounding_is_not_standardised",
+    ),
+    Mutant(
+        "data is compared by its size",
+        "pool/records.py",
+        "(by_content and then.sha256 != file_sha256(Path(now.path)))",
+        "False",
+        f"test_pool_records.py::{OTHER_BYTES}",
+    ),
+    Mutant(
+        "extract compares data by its size",
+        "run/extract.py",
+        "by_content=job.shard[0] == 0",
+        "by_content=False",
+        f"test_pool_records.py::{OTHER_BYTES}",
+    ),
+    Mutant(
+        "a digest is remembered by size and time of writing",
+        "base/files.py",
+        '{"mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}',
+        '{"mtime_ns": stat.st_mtime_ns, "ctime_ns": 0}',
+        "test_model_fingerprint.py::test_other_content_with_the_same_size_and_times_shows",
+    ),
+)
+"""Safeguards that a test of `make test` watches."""
+
 
 def run_mutant(mutant: Mutant, folder: Path) -> Tally:
     """Run the torture that should notice a mutant, on the mutant."""
     folder.mkdir()
     mutant.make(folder)
     result = folder / "tally.json"
-    words = ["--seed", str(mutant.seed), "--count", "1", "--json", str(result)]
+    words = [f"tests.torture.{mutant.torture}", "--seed", str(mutant.seed), "--count", "1", "--json", str(result)]
+    if is_test := "::" in mutant.torture:
+        options = ["-p", "no:cacheprovider", "-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", str(folder)]
+        words = ["pytest", *options, f"tests/{mutant.torture}"]
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.torture.{mutant.torture}", *words],
+        [sys.executable, "-m", *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
+    if is_test and done.returncode in (0, 1):  # 1: a test failed
+        return Tally(mutant.name, tried=1, failures=["noticed"] * done.returncode)
     if not result.exists():
-        return Tally(mutant.name, failures=[f"the torture ended with {done.returncode}: {done.stderr[-1000:]}"])
+        return Tally(mutant.name, failures=[f"it ended with {done.returncode}: {(done.stderr or done.stdout)[-1000:]}"])
     return Tally.from_json(json.loads(result.read_text()))
 
 
 def torture(seed: int, count: int, folder: Path) -> Tally:
     """See whether so many mutants are noticed, two at a time. Each has a seed of its own."""
     tally = Tally("mutants")
-    chosen = MUTANTS[:count]
+    chosen = (*MUTANTS, *TESTED)[:count]
     with ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(run_mutant, each, folder / str(number)) for number, each in enumerate(chosen)]
         for mutant, run in zip(chosen, runs, strict=True):
@@ -187,4 +295,4 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
 
 
 if __name__ == "__main__":
-    main(torture, count=len(MUTANTS))
+    main(torture, count=len(MUTANTS) + len(TESTED))

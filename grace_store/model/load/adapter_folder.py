@@ -24,6 +24,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 CONVERTED = Path("converted", "default")
 """The folder in a checkpoint where ms-swift writes a plain LoRA copy of an adapter that changed its base model."""
+INITIAL = "initial_model"
+"""The folder beside the checkpoints where ms-swift writes such an adapter before its training, as plain LoRA."""
 MERGING = (
     "Merge the adapter with its own tool and give the merged folder as --model. If the model ties its head to its "
     "embeddings, untie the two first: otherwise the merge changes both"
@@ -175,19 +177,26 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
 
 def _refuse_changed_base(folder: Path, initialisation: Any) -> None:
     """Raise unless the adapter's initialisation is known to leave the base model's weights unchanged."""
-    if initialisation in (True, False, None) or str(initialisation).lower() in INITIALISATIONS:
-        return
-    if (folder / CONVERTED / CONFIG).is_file():
-        remedy = f"Give {folder / CONVERTED} as --adapter: ms-swift wrote the adapter there as plain LoRA"
+    if folder.name == INITIAL and _checkpoints(folder.absolute().parent):
+        raise changed_base(folder, f"{folder} is the beginning of the training beside it.")
+    if initialisation not in (True, False, None) and str(initialisation).lower() not in INITIALISATIONS:
+        raise changed_base(folder, f"{folder / CONFIG} has init_lora_weights={initialisation}.")
+
+
+def changed_base(folder: Path, why: str) -> ModelError:
+    """Return the error for an adapter whose initialisation changed its base model, with the folder to give instead."""
+    checkpoints = [folder, *reversed(_checkpoints(folder.absolute().parent))]
+    if plain := next((each / CONVERTED for each in checkpoints if (each / CONVERTED / CONFIG).is_file()), None):
+        remedy = f"Give {plain} as --adapter: ms-swift wrote the adapter there as plain LoRA"
     else:
         remedy = (
             f"Give the adapter as plain LoRA: ms-swift writes plain LoRA to {CONVERTED} of the checkpoint, and peft "
             "writes it with save_pretrained's path_initial_model_for_weight_conversion. Or merge the adapter where it "
             "was trained and give the merged folder as --model"
         )
-    raise ModelError(
-        f"{folder / CONFIG} has init_lora_weights={initialisation}. Training may have changed the weights of the base "
-        f"model, so the adapter with the given weights would be another model. {remedy}."
+    return ModelError(
+        f"{why} Training may have changed the weights of the base model, so the adapter with the given weights would "
+        f"be another model. {remedy}."
     )
 
 

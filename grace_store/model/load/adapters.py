@@ -26,7 +26,7 @@ from transformers.pytorch_utils import Conv1D
 from grace_store.base.errors import ModelError
 from grace_store.base.settings import ModelIdentity
 from grace_store.base.text import canonical_json, counted
-from grace_store.model.load.adapter_folder import MERGING, UNDERSTOOD, AdapterFolder, open_adapter
+from grace_store.model.load.adapter_folder import MERGING, UNDERSTOOD, AdapterFolder, changed_base, open_adapter
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ _RENAMINGS: tuple[tuple[str, str], ...] = (
 )
 """Prefixes of module names that changed between releases of transformers. The first pair that fits all names counts."""
 _NAMES_SHOWN = 3
+MOST_COSINE, FEWEST_PAIRS = 2e-3, 8
+"""Columns count as orthogonal up to this cosine, by rounding; with fewer pairs of columns, this may be chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def read_adapter(path: str | Path) -> Adapter:
         else:
             (saved if name.rpartition(".")[0].endswith(trained_whole) else carried)[name] = tensor
     _check_whole(folder, lora, {**saved, **carried})
+    _refuse_untrained(folder, lora)
     flat = {f"{module}.{part}": tensor for module, parts in lora.items() for part, tensor in parts.items()}
     contents = {}
     for name, tensor in {**flat, **saved, **carried}.items():
@@ -210,6 +213,24 @@ def _check_whole(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], save
     for tensor in (*saved.values(), *(part for parts in lora.values() for part in parts.values())):
         if not bool(torch.isfinite(tensor.float()).all()):
             raise ModelError(f"{folder.tensors} holds values that are not finite: the adapter's training failed.")
+
+
+def _refuse_untrained(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]]) -> None:
+    """Raise for the beginning of a training that changed its base model, such as PiSSA's folder initial_model.
+
+    PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA begin with orthogonal columns of lora_B in every layer, and tools save that
+    state as plain LoRA. Columns that were trained are not orthogonal in all layers.
+    """
+    num_pairs = 0
+    for parts in lora.values():
+        columns = nn.functional.normalize(parts["lora_B"].float(), dim=0)
+        cosines = (columns.T @ columns).triu(diagonal=1)
+        if not parts["lora_B"].any() or float(cosines.abs().max()) > MOST_COSINE:
+            return
+        num_pairs += math.comb(len(cosines), 2)
+    if num_pairs >= FEWEST_PAIRS and folder.config.get("init_lora_weights", True) in (True, False, None):
+        why = "holds an adapter before its training, as PiSSA, OLoRA and similar initialisations leave it"
+        raise changed_base(folder.path, f"{folder.path} {why}.")
 
 
 def _setting(config: dict[str, Any], pattern_key: str, key: str, module: str) -> float:

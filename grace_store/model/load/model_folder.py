@@ -24,6 +24,8 @@ _MOST_LAYERS, _MOST_EXPERTS = 1000, 1 << 16
 """Limits on the configured numbers of layers and experts. More layers are allowed if the weights have more tensors."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".distcp")
 _RANK_SHARD = re.compile(r"shard-[0-9]{5}-model-[0-9]{5}-of-[0-9]{5}\.safetensors")
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+"""The id of a model on a hub, such as Qwen/Qwen3-VL-2B-Instruct. A relative path may have the same form."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """An adapter in peft's layout: its configuration and its tensors."""
@@ -45,11 +47,12 @@ class ModelFolder:
 
 def open_folder(path: str | Path) -> ModelFolder:
     """Return the model at a path: a folder of safetensors, a folder with one GGUF file, or a GGUF file itself."""
-    path = Path(path).expanduser()
+    given, path = str(path), Path(path).expanduser()
     if not path.exists():
+        download = f" To download a model from a hub, run `hf download {given} --local-dir DIR`, and give DIR."
         raise ModelError(
-            f"There is no model at {path}. Models are read from local folders only: "
-            "give a folder with config.json and *.safetensors, or a .gguf file."
+            f"There is no model at {path}. Models are read from local folders only: give a folder with config.json and "
+            f"*.safetensors, or a .gguf file.{download if _HUB_ID.fullmatch(given) else ''}"
         )
     if path.is_file():
         if path.suffix.lower() != ".gguf":

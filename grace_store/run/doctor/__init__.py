@@ -37,7 +37,7 @@ def doctor(job: ExtractJob, listener: Listener = ignore) -> list[CheckResult]:
 
     If no record can be used, the model is not loaded.
     """
-    seen = Seen()
+    seen = Seen(listener=listener)
     findings: list[CheckResult] = []
     with Watch(job.options.patience, listener) as watch:
         for name, check in CHECKS.items():

@@ -9,6 +9,7 @@ from typing import Literal
 
 from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.errors import StorageError
+from grace_store.base.events import Listener, Progressed, ignore
 from grace_store.base.settings import DataSpec, ExtractSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.base.text import counted
@@ -20,7 +21,7 @@ from grace_store.data.tables import open_table
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import Extractor
 from grace_store.run.plan import RECORDS_TO_DETECT_FORMAT, open_planned, resolve_data_spec
-from grace_store.run.record_tally import RecordTally, advise, remedy
+from grace_store.run.record_tally import RecordTally, advise, ask_for_min_steps, remedy
 from grace_store.run.scan import Understanding
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -52,6 +53,11 @@ class Seen:
     """A few samples of various lengths that can be extracted."""
     alone: Vectors | None = None
     """Vectors of these few samples, each extracted in a batch of its own."""
+    listener: Listener = ignore
+
+    def progress(self, text: str) -> None:
+        """Report the progress of a check."""
+        self.listener(Progressed(text, 0, 0))
 
 
 def is_go(findings: Sequence[CheckResult]) -> bool:
@@ -121,8 +127,9 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
     figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
     if share >= 0.5:
         return CheckResult("data", "ok", text, "", figures)
-    what_to_do = remedy(tally, advise(tally))
-    if not seen.samples:
+    what_to_do = ask_for_min_steps(tally) if tally.needs_min_steps else remedy(tally, advise(tally))
+    if tally.needs_min_steps or not seen.samples:
+        seen.samples.clear()
         return CheckResult("data", "fail", text, f"{what_to_do} No model was loaded.", figures)
     return CheckResult("data", "warn", text, what_to_do, figures, _why_unusable(tally))
 
