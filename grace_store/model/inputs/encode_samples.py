@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.devices import in_words
+from grace_store.model.inputs.bounded_process import LimitReached
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.tokens import (
     RenderedSample,
@@ -36,6 +37,8 @@ from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionRea
 from grace_store.model.load.weights import LoadedModel, describe_model
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+U = TypeVar("U")
 
 TOO_LONG = (
     "the vectors of such long samples may mean little. A new --signal with --max-length %d sets these samples aside"
@@ -122,10 +125,13 @@ class SampleReader:
         """Return the tokens and images of each sample, or the reason why the sample is set aside."""
         unit = PreparedUnit()
         rendered: dict[int, RenderedSample] = {}
-        for position, sample in enumerate(samples):
-            with _set_aside(unit, position):
-                rendered[position] = self._renderer.render(sample)
-        for position, made in zip(rendered, self._tokenize(list(rendered.values())), strict=True):
+        for position, text in enumerate(self._each(self._renderer.render, samples, samples)):
+            if isinstance(text, Unusable):
+                unit.set_aside[position] = text.why
+            else:
+                rendered[position] = text
+        found = self._each(self._tokenizer.tokenize, list(rendered.values()), [samples[place] for place in rendered])
+        for position, made in zip(rendered, found, strict=True):
             if isinstance(made, Unusable):
                 unit.set_aside[position] = made.why
             else:
@@ -145,15 +151,21 @@ class SampleReader:
             self._context = None
         return unit
 
-    def _tokenize(self, rendered: Sequence[RenderedSample]) -> list[TokenizedSample | Unusable]:
+    def _each(
+        self, read: Callable[[Sequence[T]], list[U | Unusable]], inputs: Sequence[T], samples: Sequence[Sample]
+    ) -> list[U | Unusable]:
+        """Read the inputs together or, if that fails, one by one, to find the sample that makes it fail."""
         try:
-            return self._tokenizer.tokenize(rendered)
+            return read(inputs)
         except Exception as error:
             if devices.is_out_of_memory(error):
                 raise
-            if len(rendered) == 1:
+            if len(inputs) == 1 and isinstance(error, LimitReached):
+                raise error.about(f"the sample {samples[0].sample_id}") from None
+            if len(inputs) == 1:
                 return [Unusable(Reason.BAD_TEXT, f"the tokenizer fails on the text: {in_words(error)}")]
-        return [made for each in rendered for made in self._tokenize([each])]
+        both = zip(inputs, samples, strict=True)
+        return [made for each, sample in both for made in self._each(read, [each], [sample])]
 
     def _read_images(
         self, vision: VisionReader, samples: Sequence[Sample], rendered: dict[int, RenderedSample], unit: PreparedUnit
@@ -161,19 +173,21 @@ class SampleReader:
         room = UNIT_IMAGE_BYTES
         for position in list(unit.tokens):
             tokens = unit.tokens.pop(position)
-            with _set_aside(unit, position):
+            with _set_aside(unit, position, samples[position]):
                 unit.tokens[position], images = vision.read(samples[position], rendered[position], tokens)
                 room -= images.num_bytes
                 unit.images[position] = images if room >= 0 else replace(images, kept=None)
 
 
 @contextmanager
-def _set_aside(unit: PreparedUnit, position: int) -> Iterator[None]:
+def _set_aside(unit: PreparedUnit, position: int, sample: Sample) -> Iterator[None]:
     """Set a sample aside if reading it fails, unless the failure is not the sample's."""
     try:
         yield
     except Unusable as error:
         unit.set_aside[position] = error.why
+    except LimitReached as error:
+        raise error.about(f"the sample {sample.sample_id}") from None
     except GraceStoreError:
         raise
     except Exception as error:

@@ -25,6 +25,7 @@ from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_t
 from grace_store.model import devices
 from grace_store.model.backbone import forget_lengths, probe_ids, refuse_not_finite, run_backbone
 from grace_store.model.devices import in_words, telling
+from grace_store.model.inputs.bounded_process import BoundedTokenizer, try_tokenizer
 from grace_store.model.load.model_folder import (
     ModelFolder,
     check_plausible,
@@ -202,6 +203,8 @@ def _foreign_code(folder: ModelFolder) -> UnsafeModel:
 
 
 def _read_tokenizer(folder: ModelFolder) -> Any:
+    if not folder.gguf_file:  # the parts of a GGUF's tokenizer come from transformers
+        try_tokenizer(folder.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder.path, gguf_file=folder.gguf_file, **_LOCAL)
     except ImportError as error:
@@ -219,6 +222,7 @@ def _read_tokenizer(folder: ModelFolder) -> Any:
             f"The tokenizer in {folder.path} ({type(tokenizer).__name__}) gives no character offsets. grace-store "
             "needs them to find steps. Give a tokenizer with tokenizer.json."
         )
+    tokenizer._tokenizer = BoundedTokenizer(tokenizer.backend_tokenizer)
     return tokenizer
 
 
