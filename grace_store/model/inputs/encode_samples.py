@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -125,12 +124,12 @@ class SampleReader:
         """Return the tokens and images of each sample, or the reason why the sample is set aside."""
         unit = PreparedUnit()
         rendered: dict[int, RenderedSample] = {}
-        for position, text in enumerate(self._each(self._renderer.render, samples, samples)):
+        for position, text in enumerate(_read_each(self._renderer.render, samples, samples)):
             if isinstance(text, Unusable):
                 unit.set_aside[position] = text.why
             else:
                 rendered[position] = text
-        found = self._each(self._tokenizer.tokenize, list(rendered.values()), [samples[place] for place in rendered])
+        found = _read_each(self._tokenizer.tokenize, list(rendered.values()), [samples[place] for place in rendered])
         for position, made in zip(rendered, found, strict=True):
             if isinstance(made, Unusable):
                 unit.set_aside[position] = made.why
@@ -151,51 +150,41 @@ class SampleReader:
             self._context = None
         return unit
 
-    def _each(
-        self, read: Callable[[Sequence[T]], list[U | Unusable]], inputs: Sequence[T], samples: Sequence[Sample]
-    ) -> list[U | Unusable]:
-        """Read the inputs together or, if that fails, one by one, to find the sample that makes it fail."""
-        try:
-            return read(inputs)
-        except Exception as error:
-            if devices.is_out_of_memory(error):
-                raise
-            if len(inputs) == 1 and isinstance(error, LimitReached):
-                raise error.about(f"the sample {samples[0].sample_id}") from None
-            if len(inputs) == 1:
-                return [Unusable(Reason.BAD_TEXT, f"the tokenizer fails on the text: {in_words(error)}")]
-        both = zip(inputs, samples, strict=True)
-        return [made for each, sample in both for made in self._each(read, [each], [sample])]
-
     def _read_images(
         self, vision: VisionReader, samples: Sequence[Sample], rendered: dict[int, RenderedSample], unit: PreparedUnit
     ) -> None:
         room = UNIT_IMAGE_BYTES
         for position in list(unit.tokens):
-            tokens = unit.tokens.pop(position)
-            with _set_aside(unit, position, samples[position]):
-                unit.tokens[position], images = vision.read(samples[position], rendered[position], tokens)
-                room -= images.num_bytes
-                unit.images[position] = images if room >= 0 else replace(images, kept=None)
+            given = samples[position], rendered[position], unit.tokens.pop(position)
+            (made,) = _read_each(lambda inputs: [vision.read(*each) for each in inputs], [given], [samples[position]])
+            if isinstance(made, Unusable):
+                unit.set_aside[position] = made.why
+                continue
+            unit.tokens[position], images = made
+            room -= images.num_bytes
+            unit.images[position] = images if room >= 0 else replace(images, kept=None)
 
 
-@contextmanager
-def _set_aside(unit: PreparedUnit, position: int, sample: Sample) -> Iterator[None]:
-    """Set a sample aside if reading it fails, unless the failure is not the sample's."""
+def _read_each(
+    read: Callable[[Sequence[T]], Sequence[U | Unusable]], inputs: Sequence[T], samples: Sequence[Sample]
+) -> Sequence[U | Unusable]:
+    """Read the inputs together or, if that fails, one by one; a failure that is not a sample's own is raised."""
     try:
-        yield
-    except Unusable as error:
-        unit.set_aside[position] = error.why
-    except LimitReached as error:
-        raise error.about(f"the sample {sample.sample_id}") from None
-    except GraceStoreError:
-        raise
+        return read(inputs)
     except Exception as error:
+        is_alone = len(inputs) == 1
+        if is_alone and isinstance(error, LimitReached):
+            raise error.about(f"the sample {samples[0].sample_id}") from None
+        is_of_sample = isinstance(error, Unusable | LimitReached)
         if devices.is_out_of_memory(error) or devices.is_lost(error):
             raise
-        unit.set_aside[position] = SetAside(
-            Reason.BAD_TEXT, f"the sample cannot be encoded for this model: {in_words(error)}"
-        )
+        if isinstance(error, GraceStoreError) and not is_of_sample:
+            raise
+        if is_alone:
+            text = f"the sample cannot be encoded for this model: {in_words(error)}"
+            return [error if isinstance(error, Unusable) else Unusable(Reason.BAD_TEXT, text)]
+    pairs = zip(inputs, samples, strict=True)
+    return [made for each, sample in pairs for made in _read_each(read, [each], [sample])]
 
 
 class ImageQueue:

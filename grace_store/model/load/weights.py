@@ -99,6 +99,11 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         output = skeleton.get_output_embeddings()
         text_config = config.get_text_config()
         shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
+        if min(shape) < 1:
+            raise ModelError(
+                f"The configuration in {folder.path} describes an output layer of {shape[0]} x {shape[1]} numbers. "
+                "The configuration is damaged, or belongs to another model."
+            )
         identity = identify(folder, type(skeleton).__name__, shape, tokenizer, processor)
         # The parts for text and for images have their own classes.
         supports_sdpa = all(part._supports_sdpa for part in skeleton.modules() if isinstance(part, PreTrainedModel))
@@ -127,7 +132,7 @@ def load(
         loaded.eval()
         loaded.requires_grad_(False)
         # Batches have no attention mask (see _check_causal). Some classes would warn about that.
-        loaded.config.pad_token_id = None
+        vars(loaded.config)["pad_token_id"] = None  # some configurations refuse None
         forget_lengths(loaded)
         with telling(f"The model in {described.folder.path} does not run"):
             refuse_not_finite(loaded)
