@@ -74,6 +74,8 @@ def chunk_key(array: str, num_dims: int, unit: int) -> str:
 _ATTEMPTS = 4
 _LINKED = re.compile(rf"{LEDGER_GROUP}(/[^/]+){{0,2}}|.+/c(/[0-9]+)*")
 """Folders without a zarr.json that may be links: those of the ledger and of chunks."""
+_PART = re.compile(r".+/(c/[0-9/]+|[0-9]{8}\.json|zarr\.json)\.part")
+"""Half-written values, which a killed run leaves on another disk."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 """Errors of a hard link between two disks, or on a file system without hard links (exFAT, many network ones)."""
 
@@ -128,8 +130,8 @@ class Backend(Protocol):
 
     def delete_tree(self, prefix: str) -> None: ...
 
-    def is_inside(self, key: str) -> bool:
-        """Return whether a key is in the store's own folder, and not in another place that a link leads to."""
+    def is_ours(self, key: str) -> bool:
+        """Return whether a stray file is one of the store, and not a file of somebody else that a link leads to."""
         return True
 
     def prune(self) -> None:
@@ -242,8 +244,9 @@ class LocalBackend(Backend):
         key = path.relative_to(self.root).as_posix()
         return _LINKED.fullmatch(key) is not None or (path / "zarr.json").is_file()
 
-    def is_inside(self, key: str) -> bool:
-        return (self.root / key).parent.resolve().is_relative_to(self.root.resolve())
+    def is_ours(self, key: str) -> bool:
+        is_inside = (self.root / key).parent.resolve().is_relative_to(self.root.resolve())
+        return is_inside or _PART.fullmatch(key) is not None
 
     def delete(self, *keys: str) -> None:
         for key in keys:
