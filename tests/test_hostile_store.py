@@ -71,6 +71,14 @@ def array_has_codecs(name: str, codecs: list[Any]) -> Callable[[Path], None]:
     return change
 
 
+def array_has(name: str, **fields: Any) -> Callable[[Path], None]:
+    def change(store: Path) -> None:
+        path = store / name / "zarr.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+    return change
+
+
 def bomb(num_bytes: int) -> bytes:
     """Return a chunk whose checksum is right and which unpacks to zeros."""
     body = zstd.compress(np.zeros(num_bytes, dtype=np.uint8).tobytes(), 19)
@@ -107,7 +115,18 @@ ATTACKS: dict[str, Callable[[Path], None]] = {
     "a bomb of losses": chunk_is_a_bomb("signals/base/segment_loss/c/0"),
     "a bomb of ids": chunk_is_a_bomb("samples/sample_id/c/0"),
     "a bomb of rows": chunk_is_a_bomb("samples/sample_row/c/0"),
+    "a fill value beyond its type": array_has("samples/sample_row", fill_value=2**40),
+    "a fill value that is a list": array_has("signals/base/segment_loss", fill_value=[[]]),
+    "a shape that is a text": array_has("signals/base/segment_loss", shape="all"),
 }
+SPECIAL_PLACES = [
+    "zarr.json",
+    "signals/base/zarr.json",
+    "samples/sample_num_steps/zarr.json",
+    "samples/sample_num_steps/c/0",
+    "signals/base/sample_gram/c/0",
+    "ledger/commits/base/00000000.json",
+]
 COMMANDS = [("status",), ("verify", "--deep"), ("score", "--out", "x.parquet"), ("inspect", "#0")]
 
 
@@ -136,6 +155,22 @@ def test_a_strangers_store_ends_in_a_sentence(store: Path, name: str) -> None:
         codes = {words[0]: run(store, *words)[0] for words in COMMANDS}
     assert set(codes.values()) <= {0, 1, 2}
     assert codes["verify"] == 1
+
+
+@pytest.mark.parametrize("place", SPECIAL_PLACES)
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "/proc/self/pagemap", "/proc/kcore"])
+def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(store: Path, place: str, kind: str) -> None:
+    path = store / place
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(kind)
+    with limited_memory():
+        codes = {words[0]: run(store, *words) for words in COMMANDS}
+    assert codes["verify"][0] == 1
+    if kind in ("pipe", "/dev/zero") and place == "zarr.json":
+        assert all("is a pipe or a device, but must be a file" in said for _, said in codes.values())
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a secret"])

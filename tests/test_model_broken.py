@@ -108,6 +108,7 @@ def test_damaged_weight_files(folder, breakage):
         ({"num_key_value_heads": 0}, "cannot be built: ZeroDivisionError"),
         ({"hidden_size": 10**12}, r"lm_head\.weight is 400 x 48, config\.json says 400 x 1000000000000; "),
         ({"hidden_size": -48}, "cannot be built"),
+        ({"hidden_size": 0}, "describes an output layer of 400 x 0 numbers"),
         ({"vocab_size": 10**13}, "config.json says 10000000000000 x 48"),
         ({"vocab_size": 0}, "cannot be built"),
         ({"hidden_act": "nonsense"}, "cannot be built: KeyError: 'nonsense'"),
@@ -128,6 +129,33 @@ def test_absurd_configurations(folder, changes, message):
     change_config(folder, **changes)
     with pytest.raises(ModelError, match=message):
         open_model(folder)
+
+
+def test_an_index_without_metadata(folder):
+    (folder / WEIGHTS).rename(folder / "a.safetensors")
+    index = {"weight_map": dict.fromkeys(load_file(folder / "a.safetensors"), "a.safetensors")}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"index\.json has no metadata\. Copy the file again"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "tokenizer.json", "chat_template.jinja"])
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "/proc/self/pagemap"])
+def test_what_is_no_file_is_not_waited_for(folder, name, kind):
+    (folder / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to(kind)
+    with pytest.raises(ModelError, match=rf"{name} is a pipe, a device or a file of the system"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model"])
+def test_a_model_that_is_a_pipe(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelError, match="is a pipe or a device"):
+        open_model(tmp_path / name)
 
 
 def test_weights_that_are_not_numbers(folder):

@@ -262,7 +262,7 @@ def test_a_tokenizer_that_fails_on_one_record_sets_that_aside(model, monkeypatch
     monkeypatch.setattr(SampleTokenizer, "tokenize", failing)
     signals = extract(extractor, [SAMPLES[0], sample(5, prompt="poison"), SAMPLES[1]])
     assert {position: str(why) for position, why in signals.set_aside.items()} == {
-        1: "bad_text: the tokenizer fails on the text: OverflowError: too many"
+        1: "bad_text: the sample cannot be encoded for this model: OverflowError: too many"
     }
 
 

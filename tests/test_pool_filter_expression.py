@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -229,6 +232,35 @@ def test_work_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_expression, "MAX_INSTRUCTIONS", 150_000)
     with pytest.raises(SettingError, match="too many instructions"):
         expression.keeps([[-1]] * 2000)
+
+
+def test_work_that_takes_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    expression = FilterExpression("instr(x, 'b') = 0 and x not like '%b'")
+    assert expression.keeps([["a"]] * 300) == list(range(300))
+    monkeypatch.setattr(filter_expression, "MAX_SECONDS", 0.0)
+    with pytest.raises(SettingError, match="or too long"):
+        expression.keeps([["a"]] * 2000)
+
+
+def test_a_search_over_long_fields_does_not_take_the_product_of_their_lengths() -> None:
+    long = "a" * 4_000_000
+    values = {"x": long, "y": "a" * 2_000_000 + "b", "z": "".join(map(chr, range(0x4E00, 0x9000))) + "a"}
+    for text in ("instr(x, y) = 0", "trim(x, z) = ''", "ltrim(x, z) = ''", "rtrim(x, z) = ''"):
+        condition = FilterExpression(text)
+        assert condition.keeps([[values[name] for name in condition.names]]) == [0]
+
+
+VALUES = [None, "", "a", "ab", "xabax", "é", "1", "0", ".0", 1, 10, -3, 1.0, 0.1, 1e20, 1e-7, 2**53 + 1.0, "e", "7"]
+
+
+@pytest.mark.parametrize("function", ["instr", "trim", "ltrim", "rtrim"])
+def test_functions_of_two_texts_are_those_of_sqlite(function: str) -> None:
+    pairs = list(itertools.product(VALUES, VALUES))
+    with closing(sqlite3.connect(":memory:")) as plain:
+        expected = [plain.execute(f"SELECT {function}(?, ?)", pair).fetchone()[0] for pair in pairs]
+    condition = FilterExpression(f"{function}(x, y) is z")
+    named = [{"x": x, "y": y, "z": z} for (x, y), z in zip(pairs, expected, strict=True)]
+    assert condition.keeps([[row[name] for name in condition.names] for row in named]) == list(range(len(named)))
 
 
 def test_a_pattern_that_would_take_for_ever_does_not() -> None:

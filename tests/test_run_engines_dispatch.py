@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from grace_store.base.errors import StoreBusy, WorkerDied
+from grace_store.base.errors import StorageError, StoreBusy, WorkerDied
 from grace_store.base.events import Event, Rated, UnitCommitted, Warned
 from grace_store.run.engines.dispatch import LOSSES_PER_UNIT, Dispatch, Worker
 
@@ -155,6 +155,17 @@ def test_an_idle_worker_waits_for_what_others_may_lose() -> None:
     floor.feed()
     assert floor.ended == floor.workers
     floor.dispatch.conclude()
+
+
+def test_a_full_disk_ends_the_run_at_the_first_worker_that_finds_it() -> None:
+    floor = Floor(range(10), 8)
+    floor.feed()
+    worker = floor.workers[0]
+    failed = {"event": "Failed", "text": "No space left on device (a.zarr)", "is_disk_full": True}
+    floor.dispatch.heard(worker, failed, floor.workers)
+    with pytest.raises(StorageError, match=r"No space left on device \(a.zarr\)\. Everything committed .* make room"):
+        floor.bury(worker)
+    assert not [event for event in floor.events if isinstance(event, Warned)]
 
 
 def test_nothing_is_done_again_once_the_run_may_no_longer_write() -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from grace_store.base.errors import DatasetChanged, ResumeMismatch, SettingError
+from grace_store.base.errors import DatasetChanged, ResumeMismatch, SettingError, StorageError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.settings import DataSpec
 from grace_store.pool.records import UnitLoader, locators_at, open_dataset, question_groups, rows_at
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.run.preview import preview, preview_lines
-from grace_store.run.scan import gathered_order
+from grace_store.run.scan import SampleOrder, gathered_order
 from grace_store.run.verify import repair, verify
+from grace_store.store.layout import PlannedSample
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import withdraw_units
 from tests.grouped_stores import NUM_QUESTIONS, TRACES, grouped_job, grouped_records
@@ -195,3 +197,12 @@ def test_what_changed_in_the_data_is_named_by_its_row(tmp_path: Path) -> None:
     write(data, records)
     with pytest.raises(DatasetChanged, match=r"changed records: row 11, 17"):
         plan([data], tmp_path / "s.zarr")
+
+
+def test_a_full_temporary_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with open("/dev/full", "wb") as full:
+        order = SampleOrder(None, full.fileno())
+        order.add(PlannedSample("a", 0, 0, 0, 1, bytes(16), 1, 0), b"question")
+        with pytest.raises(StorageError, match=rf"{tmp_path} cannot be written to: No space left.*set TMPDIR"):
+            order.find_order(DataSpec(gather=True))

@@ -95,6 +95,18 @@ def test_what_happened_is_in_it(report: dict[str, Any]) -> None:
     assert notes[-1].endswith(" and s3:… on HOST.")
 
 
+def test_a_damaged_log_is_told_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(extract(make_job(tmp_path)).store.location)
+    (log,) = (Path(store.location) / "ledger/runs").iterdir()
+    whole = log.read_bytes().splitlines()
+    log.write_bytes(b"\n".join([whole[0], b"{\xff\x00}", b"3", b"[" * 5000 + b"}", whole[-1][:20]]))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 0, b"", b""))
+    first, *others = support(store.location).runs[-1]
+    assert first["event"] == json.loads(whole[0])["event"]
+    sizes = ["4 characters", "1 characters", "5001 characters", "20 characters"]
+    assert others == [{"damaged_line": size} for size in sizes]
+
+
 def test_a_store_that_is_not_there_and_a_device_that_never_answers_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

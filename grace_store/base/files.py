@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 import uuid
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.errors import SettingError, StorageError
+from grace_store.base.errors import Corrupt, SettingError, StorageError
 from grace_store.base.text import canonical_json, without_nan
 
 BUCKET_SCHEMES = ("s3", "gs", "az")
@@ -178,6 +179,26 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 def sidecar_of(path: Path) -> Path:
     """Return the path of the note beside a file."""
     return path.with_name(f"{path.name}.spec.json")
+
+
+MOST_BYTES = 1 << 32
+"""Size of a file that is too large to be read whole."""
+
+
+def read_plain(path: str | Path, part: slice = slice(None)) -> bytes:
+    """Return the bytes of a file, or a part of them; raise Corrupt for a pipe, a device or a file without end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise Corrupt(f"{path} is a pipe or a device, but must be a file. Delete it, or put the file back.")
+        start, stop, _ = part.indices(status.st_size)
+        if stop - start > MOST_BYTES:
+            raise Corrupt(
+                f"{path} has {status.st_size} bytes, too many for such a file. Delete it, or put the file back."
+            )
+        stream.seek(start)
+        # Not to the end: a file of /proc can have a size of 0 and no end.
+        return stream.read(stop - start)
 
 
 # ---------------------------------------------------------------- a lock that ends with the process that holds it

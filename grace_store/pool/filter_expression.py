@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from uuid import uuid4
 
 from grace_store.base.errors import SettingError
@@ -31,6 +34,8 @@ MAX_NAMES = 100
 """Largest number of different fields in an expression."""
 MAX_INSTRUCTIONS = 50_000_000
 """Instructions of SQLite for one call of keeps; an expression without loops needs a few thousand for each row."""
+MAX_SECONDS = 20.0
+"""Processor time of one call of keeps: a function over long texts is one instruction."""
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_RECORD_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_CHARACTERS * 4 + 1024,
@@ -42,7 +47,7 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-_INSTRUCTIONS_BETWEEN_LOOKS = 100_000
+_INSTRUCTIONS_BETWEEN_LOOKS = 1000
 _FUNCTION_LIST = ", ".join(sorted(name for name in FUNCTIONS if name[0].isalpha()))
 _NOT_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 """Texts and comments."""
@@ -200,7 +205,7 @@ class FilterExpression:
             return f"this is nested too deeply ({said})"
         if "binding" in said:
             return "a name that begins with ?, :, @ or $ has to be in double quotes"
-        return "this takes too many instructions" if said == "interrupted" else f"SQLite says: {said}"
+        return "this takes too many instructions, or too long" if said == "interrupted" else f"SQLite says: {said}"
 
 
 class _NoColumn(Exception):
@@ -213,6 +218,7 @@ class _Watch:
 
     num_selects: int = 0
     num_looks: int = 0
+    began: float = field(default_factory=time.thread_time)
     read: set[str] = field(default_factory=set)
     """Columns that are read."""
     refused: str | None = None
@@ -235,7 +241,8 @@ class _Watch:
     def stops(self) -> int:
         """Return 1 to stop a statement that runs for too long."""
         self.num_looks += 1
-        return int(self.num_looks * _INSTRUCTIONS_BETWEEN_LOOKS > MAX_INSTRUCTIONS)
+        is_late = time.thread_time() - self.began > MAX_SECONDS
+        return int(is_late or self.num_looks * _INSTRUCTIONS_BETWEEN_LOOKS > MAX_INSTRUCTIONS)
 
 
 class _Engine:
@@ -246,6 +253,9 @@ class _Engine:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)
         for limit, most in LIMITS.items():
             self._connection.setlimit(limit, most)
+        # SQLite's own functions take the product of both lengths.
+        for name, function in _WITH_TEXTS.items():
+            self._connection.create_function(name, 2, partial(_on_texts, function), deterministic=True)
         # Nobody can guess the name of this column. WITHOUT ROWID, because rowid may be the name of a field.
         self._place = f"place {uuid4().hex}"
         escaped = (name.replace('"', '""') for name in columns)
@@ -285,6 +295,30 @@ def _as_number(value: object) -> object:
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         return value
     return int(value) if value.strip().lstrip("+-").isdigit() else float(value)
+
+
+def _on_texts(function: Callable[[str, str], str | int], *values: object) -> str | int | None:
+    return None if None in values else function(*map(_text, values))
+
+
+def _text(value: object) -> str:
+    """Return a value as SQLite writes it."""
+    if isinstance(value, float):
+        digits, exponent, power = f"{value:.15g}".partition("e")
+        return f"{digits}{'' if '.' in digits else '.0'}{exponent}{power}"
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _trimmed(text: str, characters: str) -> str:
+    return text[sum(1 for _ in takewhile(set(characters).__contains__, text)) :]
+
+
+_WITH_TEXTS: dict[str, Callable[[str, str], str | int]] = {
+    "instr": lambda text, part: text.find(part) + 1,
+    "ltrim": _trimmed,
+    "rtrim": lambda text, characters: _trimmed(text[::-1], characters)[::-1],
+    "trim": lambda text, characters: _trimmed(_trimmed(text, characters)[::-1], characters)[::-1],
+}
 
 
 def _storable(value: object) -> object:

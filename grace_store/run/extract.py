@@ -100,9 +100,10 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         with hold(store.backend, f"complete-{view.name}", wait_seconds=60.0):
             return _completed(view, listener)
     with (
-        hold(store.backend, view.name, job.shard, break_lock=job.break_lock) as lease,
+        hold(store.backend, view.name, job.shard, break_lock=job.break_lock) as held,
         logged(store, listener) as listener,
     ):
+        lease = held.of_signal(view.name)
         gradient = view.signal.spec.gradient
         if gradient is not None and gradient.learning_rate == 0:
             text = (

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.base.arrays import BoolArray, IntArray
-from grace_store.base.errors import GraceStoreError, SettingError
+from grace_store.base.errors import GraceStoreError, SettingError, StorageError
 from grace_store.base.settings import DataSpec, default_threads
 from grace_store.base.states import SetAside, Unusable
 from grace_store.base.text import one_line
@@ -226,8 +226,14 @@ class SampleOrder:
     def _flush(self) -> None:
         assert self._file is not None
         view = memoryview(self._block)
-        while view:
-            view = view[os.write(self._file, view) :]
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError as error:
+            raise StorageError(
+                f"The temporary folder {tempfile.gettempdir()} cannot be written to: {error.strerror}. Make room, or "
+                "set TMPDIR to a folder with free space."
+            ) from error
         self._block = bytearray()
 
 

@@ -112,12 +112,20 @@ def _store_and_runs(place: str | Path) -> tuple[dict[str, Any], list[list[dict[s
         runs = []
         for name in store.backend.names(RUNS)[-NUM_RUNS:]:
             lines = (store.backend.read(f"{RUNS}/{name}") or b"").decode(errors="replace").splitlines()
-            # The last line may be incomplete if the run was killed.
-            runs.append([json.loads(line) for line in lines[-NUM_LINES:] if line.endswith("}")])
+            runs.append([_parsed(line) for line in lines[-NUM_LINES:]])
     except (GraceStoreError, OSError) as error:
         return {"failure": f"{type(error).__name__}: {error}"}, [], [str(place)]
     inputs = [view.signal.origin[key] for view in views.values() for key in _INPUTS if key in view.signal.origin]
     return about, runs, [str(place), store.location, *(file.path for file in store.plan.files), *inputs]
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """Return an event of a log; a line may be damaged, and the last one incomplete if the run was killed."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    return event if isinstance(event, dict) else {"damaged_line": f"{len(line)} characters"}
 
 
 def _signal(view: SignalView) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event |
     # The check may have taken hours, and other runs may have written meanwhile: list the stray files again.
     refuse_busy(backend)
     for problem in check_strays(Store.open(backend)):
-        if problem.signal is None:
+        if problem.signal is None and backend.is_ours(problem.where):
             backend.delete(problem.where)
     for name in sorted({problem.signal for problem in [*mended, *found] if problem.signal}):
         mine = [problem for problem in found if problem.signal == name]

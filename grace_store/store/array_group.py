@@ -16,11 +16,10 @@ from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest
 from zarr.abc.store import Store as ZarrStore
 from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.errors import ArrayNotFoundError
 from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
-from grace_store.base.errors import Corrupt, UnknownName
+from grace_store.base.errors import Corrupt, GraceStoreError, UnknownName
 from grace_store.store.backend import chunk_key, commit_key
 from grace_store.store.digested_json import BODY, from_bytes, sealed_body
 from grace_store.store.layout import ArraySpec
@@ -47,7 +46,9 @@ class ArrayGroup:
         if name not in self._arrays:
             try:
                 array = zarr.open_array(ZarrView(self.backend), path=f"{self.path}/{name}", mode="r", zarr_format=3)
-            except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except GraceStoreError:
+                raise
+            except Exception as error:  # zarr raises errors of many classes for damaged metadata
                 raise self._unreadable(name, f"cannot be opened ({error})") from error
             spec = self.specs[name]
             if not _has_codecs(array, spec):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
 from grace_store.base.errors import SettingError, StorageError
-from grace_store.base.files import BUCKET_SCHEMES, sync_folder
+from grace_store.base.files import BUCKET_SCHEMES, read_plain, sync_folder
 
 # ---------------------------------------------------------------- keys of groups, chunks and documents
 
@@ -72,6 +72,10 @@ def chunk_key(array: str, num_dims: int, unit: int) -> str:
 # ---------------------------------------------------------------- backends
 
 _ATTEMPTS = 4
+_LINKED = re.compile(rf"{LEDGER_GROUP}(/[^/]+){{0,2}}|.+/c(/[0-9]+)*")
+"""Folders without a zarr.json that may be links: those of the ledger and of chunks."""
+_PART = re.compile(r".+/(c/[0-9/]+|[0-9]{8}\.json|zarr\.json)\.part")
+"""Half-written values, which a killed run leaves on another disk."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 """Errors of a hard link between two disks, or on a file system without hard links (exFAT, many network ones)."""
 
@@ -126,6 +130,10 @@ class Backend(Protocol):
 
     def delete_tree(self, prefix: str) -> None: ...
 
+    def is_ours(self, key: str) -> bool:
+        """Return whether a stray file is one of the store, and not a file of somebody else that a link leads to."""
+        return True
+
     def prune(self) -> None:
         """Remove the empty folders of a store, and nothing else."""
 
@@ -142,19 +150,11 @@ class LocalBackend(Backend):
         """Folders whose parents up to the root have been synced, or will be with the next flush."""
 
     def read(self, key: str) -> bytes | None:
-        try:
-            # Not a Path: creating one takes as long as reading a small file.
-            with open(f"{self.location}/{key}", "rb", buffering=0) as stream:
-                return stream.read()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
+        return self.read_slice(key, slice(None))
 
     def read_slice(self, key: str, part: slice) -> bytes | None:
         try:
-            with open(self.root / key, "rb") as stream:
-                start, stop, _ = part.indices(os.fstat(stream.fileno()).st_size)
-                stream.seek(start)
-                return stream.read(stop - start)
+            return read_plain(f"{self.location}/{key}", part)  # not a Path, which takes long to create
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
@@ -233,12 +233,20 @@ class LocalBackend(Backend):
                 subfolders.clear()
                 continue
             entered.add((status.st_dev, status.st_ino))
-            # A link may stand for a Zarr group on another disk; other links are not followed.
+            # A link may stand for a folder of the format on another disk; other links are not followed.
             paths = [Path(folder, name) for name in sorted(subfolders)]
-            subfolders[:] = [path.name for path in paths if not path.is_symlink() or (path / "zarr.json").is_file()]
+            subfolders[:] = [path.name for path in paths if not path.is_symlink() or self._is_of_format(path)]
             above = Path(folder).relative_to(self.root).as_posix()
             for name in sorted(files):
                 yield name if above == "." else f"{above}/{name}"
+
+    def _is_of_format(self, path: Path) -> bool:
+        key = path.relative_to(self.root).as_posix()
+        return _LINKED.fullmatch(key) is not None or (path / "zarr.json").is_file()
+
+    def is_ours(self, key: str) -> bool:
+        is_inside = (self.root / key).parent.resolve().is_relative_to(self.root.resolve())
+        return is_inside or _PART.fullmatch(key) is not None
 
     def delete(self, *keys: str) -> None:
         for key in keys:
@@ -302,9 +310,10 @@ def _write_synced(path: Path, value: bytes) -> Path:
     try:
         with path.open("wb") as stream:
             _write_through(stream, value)
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # an error of write does not say where
         raise
     return path
 

@@ -16,14 +16,14 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import gcd
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from grace_store.base.errors import NotAStore, StorageError, StoreBusy
-from grace_store.store.backend import LOCKS, TMP, Backend, LocalBackend
+from grace_store.store.backend import LOCKS, TMP, Backend, LocalBackend, signal_key
 
 RENEW_SECONDS = 60.0
 SILENT_SECONDS = 900.0
@@ -51,6 +51,12 @@ class Lease:
     backend: Backend
     key: str
     content: bytes
+    places: tuple[str, ...] = ()
+    """Documents without which nothing can be written."""
+
+    def of_signal(self, name: str) -> "Lease":
+        """Return the lease for writing a signal."""
+        return replace(self, places=("zarr.json", f"{signal_key(name)}/zarr.json"))
 
     @property
     def scratch(self) -> str:
@@ -58,19 +64,31 @@ class Lease:
         return f"{TMP}/{PurePosixPath(self.key).stem}"
 
     def confirm(self) -> None:
-        """Raise StoreBusy if another run has taken over, NotAStore if the store is gone."""
-        found = self.backend.read(self.key)
-        if found == self.content:
-            return
+        """Raise StoreBusy if another run has taken over, NotAStore if the store or a part of it is gone."""
+        found, *documents = self.backend.read_all([self.key, *self.places])
+        where = self.backend.location
         if found is None and not self.backend.names(""):
             raise NotAStore(
-                f"{self.backend.location} is gone: the store was deleted or renamed. Nothing has been written since. "
+                f"{where} is gone: the store was deleted or renamed. Nothing has been written since. "
                 "If the store was renamed, run the same command with the new name. All committed units are kept."
             )
-        raise StoreBusy(
-            f"{self.backend.location}: this run was silent for too long, and its lock ({self.key}) was taken over"
-            f"{f' by {_who(_parsed(found))}' if found else ''}. Run the same command again."
-        )
+        if gone := [place for place, raw in zip(self.places, documents, strict=True) if raw is None]:
+            raise NotAStore(
+                f"{where}/{gone[0]} is gone: this file, or a folder above it, was deleted or renamed during the run. "
+                "Nothing has been written since. If it was renamed, rename it back. If it is lost, run `grace-store "
+                "verify --repair`. Then run the same command again."
+            )
+        if found is None:
+            raise StoreBusy(
+                f"{where}: the lock of this run ({self.key}) is gone. Somebody deleted it, or a folder above it was "
+                "renamed, or another run took it over because this run was silent for too long. Run the same command "
+                "again."
+            )
+        if found != self.content:
+            raise StoreBusy(
+                f"{where}: this run was silent for too long, and its lock ({self.key}) was taken over by "
+                f"{_who(_parsed(found))}. Run the same command again."
+            )
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import Sample
 from grace_store.model import devices
 from grace_store.model.devices import in_words
+from grace_store.model.inputs.bounded_process import LimitReached
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.tokens import (
     RenderedSample,
@@ -36,6 +36,8 @@ from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionRea
 from grace_store.model.load.weights import LoadedModel, describe_model
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+U = TypeVar("U")
 
 TOO_LONG = (
     "the vectors of such long samples may mean little. A new --signal with --max-length %d sets these samples aside"
@@ -122,10 +124,13 @@ class SampleReader:
         """Return the tokens and images of each sample, or the reason why the sample is set aside."""
         unit = PreparedUnit()
         rendered: dict[int, RenderedSample] = {}
-        for position, sample in enumerate(samples):
-            with _set_aside(unit, position):
-                rendered[position] = self._renderer.render(sample)
-        for position, made in zip(rendered, self._tokenize(list(rendered.values())), strict=True):
+        for position, text in enumerate(_read_each(self._renderer.render, samples, samples)):
+            if isinstance(text, Unusable):
+                unit.set_aside[position] = text.why
+            else:
+                rendered[position] = text
+        found = _read_each(self._tokenizer.tokenize, list(rendered.values()), [samples[place] for place in rendered])
+        for position, made in zip(rendered, found, strict=True):
             if isinstance(made, Unusable):
                 unit.set_aside[position] = made.why
             else:
@@ -145,43 +150,41 @@ class SampleReader:
             self._context = None
         return unit
 
-    def _tokenize(self, rendered: Sequence[RenderedSample]) -> list[TokenizedSample | Unusable]:
-        try:
-            return self._tokenizer.tokenize(rendered)
-        except Exception as error:
-            if devices.is_out_of_memory(error):
-                raise
-            if len(rendered) == 1:
-                return [Unusable(Reason.BAD_TEXT, f"the tokenizer fails on the text: {in_words(error)}")]
-        return [made for each in rendered for made in self._tokenize([each])]
-
     def _read_images(
         self, vision: VisionReader, samples: Sequence[Sample], rendered: dict[int, RenderedSample], unit: PreparedUnit
     ) -> None:
         room = UNIT_IMAGE_BYTES
         for position in list(unit.tokens):
-            tokens = unit.tokens.pop(position)
-            with _set_aside(unit, position):
-                unit.tokens[position], images = vision.read(samples[position], rendered[position], tokens)
-                room -= images.num_bytes
-                unit.images[position] = images if room >= 0 else replace(images, kept=None)
+            given = samples[position], rendered[position], unit.tokens.pop(position)
+            (made,) = _read_each(lambda inputs: [vision.read(*each) for each in inputs], [given], [samples[position]])
+            if isinstance(made, Unusable):
+                unit.set_aside[position] = made.why
+                continue
+            unit.tokens[position], images = made
+            room -= images.num_bytes
+            unit.images[position] = images if room >= 0 else replace(images, kept=None)
 
 
-@contextmanager
-def _set_aside(unit: PreparedUnit, position: int) -> Iterator[None]:
-    """Set a sample aside if reading it fails, unless the failure is not the sample's."""
+def _read_each(
+    read: Callable[[Sequence[T]], Sequence[U | Unusable]], inputs: Sequence[T], samples: Sequence[Sample]
+) -> Sequence[U | Unusable]:
+    """Read the inputs together or, if that fails, one by one; a failure that is not a sample's own is raised."""
     try:
-        yield
-    except Unusable as error:
-        unit.set_aside[position] = error.why
-    except GraceStoreError:
-        raise
+        return read(inputs)
     except Exception as error:
+        is_alone = len(inputs) == 1
+        if is_alone and isinstance(error, LimitReached):
+            raise error.about(f"the sample {samples[0].sample_id}") from None
+        is_of_sample = isinstance(error, Unusable | LimitReached)
         if devices.is_out_of_memory(error) or devices.is_lost(error):
             raise
-        unit.set_aside[position] = SetAside(
-            Reason.BAD_TEXT, f"the sample cannot be encoded for this model: {in_words(error)}"
-        )
+        if isinstance(error, GraceStoreError) and not is_of_sample:
+            raise
+        if is_alone:
+            text = f"the sample cannot be encoded for this model: {in_words(error)}"
+            return [error if isinstance(error, Unusable) else Unusable(Reason.BAD_TEXT, text)]
+    pairs = zip(inputs, samples, strict=True)
+    return [made for each, sample in pairs for made in _read_each(read, [each], [sample])]
 
 
 class ImageQueue:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from jinja2.exceptions import TemplateError
 from tokenizers import Tokenizer
 
 from grace_store.base.arrays import IntArray
@@ -16,7 +16,13 @@ from grace_store.base.errors import SettingError
 from grace_store.base.settings import Rendering
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef, Sample
-from grace_store.model.inputs.bounded_template import BoundedTemplate
+from grace_store.model.inputs.bounded_process import (
+    BoundedTokenizer,
+    LimitReached,
+    TemplateFailed,
+    render,
+    text_of,
+)
 
 NO_SEGMENT = -1
 MAX_CHARACTERS = 2**16 - 1
@@ -72,17 +78,17 @@ class Renderer:
         self._as_parts = False
         """Whether the template takes a turn as a list of texts and images, rather than as one text."""
         if self._rendering == "plain":
-            self._template = None
             self.suffix = (tokenizer.eos_token or "") if include_eos else ""
             """The text after a response."""
             return
         try:
-            self._template = BoundedTemplate(tokenizer.get_chat_template())
-        except (TemplateError, ValueError) as error:
+            self._template = tokenizer.get_chat_template()
+        except ValueError as error:
             raise SettingError(f"The chat template cannot be read ({error}). Use --rendering plain.") from error
+        self._shared = {"tools": None, "documents": None, **tokenizer.special_tokens_map, **_FIXED_DATE}
         if image_mark is not None:
-            with suppress(TemplateError):
-                text = self._apply([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
+            with suppress(TemplateFailed):
+                text = self._one([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
                 # A template for texts only writes the list as Python would.
                 self._as_parts = _MARK in text and f"'{_MARK}'" not in text
         self.suffix = self._end_of_turn()
@@ -96,30 +102,45 @@ class Renderer:
         if self._rendering == "plain" or self._image_mark is None:
             return self._rendering == "plain"
         bos = self._tokenizer.bos_token
-        return not bos or not self._apply([self._message("user", ["?"])]).startswith(bos)
+        return not bos or not self._one([self._message("user", ["?"])]).startswith(bos)
 
-    def render(self, sample: Sample) -> RenderedSample:
-        """Return the sample's text; raise Unusable if the template changes the response."""
-        if sample.images and not self._text_only and self._image_mark is None:
-            raise Unusable(
-                Reason.NEEDS_VISION, f"the sample has {len(sample.images)} images, but the model reads only text"
-            )
+    def render(self, samples: Sequence[Sample]) -> list[RenderedSample | Unusable]:
+        """Return each sample's text, or the reason why the sample is unusable."""
+        conversations = [self._conversation(sample) for sample in samples]
+        prompts: list[str | TemplateFailed] = []
+        wholes: list[str | TemplateFailed] = []
+        if self._rendering != "plain":
+            prompts = self._apply(conversations, add_generation_prompt=True)
+        if self._rendering == "template":
+            answers = (self._message("assistant", [sample.response]) for sample in samples)
+            wholes = self._apply([[*each, answer] for each, answer in zip(conversations, answers, strict=True)])
+        return [self._rendered(*each) for each in zip_longest(samples, conversations, prompts, wholes)]
+
+    def _conversation(self, sample: Sample) -> list[Message]:
         messages = [self._message(turn.role, turn.parts) for turn in sample.turns]
         if self._system is not None and not any(turn.role == "system" for turn in sample.turns):
             messages.insert(0, self._message("system", [self._system]))
+        return messages
+
+    def _rendered(
+        self, sample: Sample, messages: Sequence[Message], prompt: str | TemplateFailed, whole: str | TemplateFailed
+    ) -> RenderedSample | Unusable:
+        if sample.images and not self._text_only and self._image_mark is None:
+            return Unusable(
+                Reason.NEEDS_VISION, f"the sample has {len(sample.images)} images, but the model reads only text"
+            )
         if self._rendering == "plain":
-            start = "".join(message["content"] + "\n" for message in messages)
-            return _joined(start, sample, self.suffix)
+            prompt = "".join(message["content"] + "\n" for message in messages)
         try:
-            prompt = self._apply(messages, add_generation_prompt=True)
-            if self._rendering == "verbatim":
-                return _joined(prompt, sample, self.suffix)
-            whole = self._apply([*messages, self._message("assistant", [sample.response])])
-            return self._locate(sample, messages, prompt, whole)
-        except TemplateError as error:
-            raise Unusable(
+            if self._rendering != "template":
+                return _joined(text_of(prompt), sample, self.suffix)
+            return self._locate(sample, messages, text_of(prompt), text_of(whole))
+        except Unusable as error:
+            return error
+        except TemplateFailed as error:
+            return Unusable(
                 Reason.TEMPLATE_REWRITES, f"the chat template refuses the conversation ({error}); try --rendering plain"
-            ) from error
+            )
 
     def _message(self, role: str, parts: Sequence[str | ImageRef]) -> Message:
         if self._text_only or self._image_mark is None:
@@ -130,18 +151,20 @@ class Renderer:
         content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
         return {"role": role, "content": content}
 
-    def _apply(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        if not messages:
-            return ""
-        assert self._template is not None
-        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
-        return self._template.render({**given, **self._tokenizer.special_tokens_map, **_FIXED_DATE})
+    def _apply(
+        self, conversations: Sequence[Sequence[Message]], *, add_generation_prompt: bool = False
+    ) -> list[str | TemplateFailed]:
+        shared = {**self._shared, "add_generation_prompt": add_generation_prompt}
+        return render(self._template, [{**shared, "messages": messages} for messages in conversations])
+
+    def _one(self, messages: Sequence[Message]) -> str:
+        return text_of(self._apply([messages])[0])
 
     def _end_of_turn(self) -> str:
         """Return the text that the template writes after a response."""
         try:
-            text = self._apply([self._message("user", ["?"]), self._message("assistant", [_MARK])])
-        except TemplateError as error:
+            text = self._one([self._message("user", ["?"]), self._message("assistant", [_MARK])])
+        except (TemplateFailed, LimitReached) as error:
             raise SettingError(
                 f"The chat template cannot write a question and a response ({error}). Use --rendering plain."
             ) from error
@@ -156,7 +179,7 @@ class Renderer:
         found = _find(whole, sample.response, self.suffix, earliest)
         if found is None:
             # The generation prompt may contain the beginning of the response, such as an opening thinking tag.
-            earliest = min(earliest, _common_prefix(self._apply(messages), whole))
+            earliest = min(earliest, _common_prefix(self._one(messages), whole))
             found = _find(whole, sample.response, self.suffix, earliest)
         if found is None:
             raise Unusable(
@@ -332,7 +355,7 @@ def segment_of_places(place: IntArray, bounds: Sequence[int]) -> IntArray:
     return np.where(segment < len(bounds) - 1, segment, NO_SEGMENT)
 
 
-def with_plain_offsets(tokenizer: Any) -> Tokenizer:
+def with_plain_offsets(tokenizer: Any) -> BoundedTokenizer:
     """Return a copy of a tokenizer with the same ids, and with offsets that include spaces.
 
     Byte-level tokenizers can trim offsets, and then a token of spaces has an empty span. A copy also prevents other
@@ -343,7 +366,7 @@ def with_plain_offsets(tokenizer: Any) -> Tokenizer:
     _stop_trimming(state.get("post_processor"))
     backend = Tokenizer.from_str(json.dumps(state))
     backend.encode_special_tokens = bool(tokenizer.split_special_tokens)
-    return backend
+    return BoundedTokenizer(backend)
 
 
 def _stop_trimming(node: Any) -> None:

@@ -24,6 +24,7 @@ from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.model import devices
 from grace_store.model.devices import in_words
+from grace_store.model.inputs.bounded_process import LimitReached
 from grace_store.model.inputs.tokens import NO_SEGMENT, RenderedSample, TokenizedSample
 
 ImageInputs = dict[str, Tensor]
@@ -151,7 +152,7 @@ class VisionReader:
                 )
             )
         except Exception as error:
-            if not pictures or devices.is_out_of_memory(error):
+            if not pictures or devices.is_out_of_memory(error) or isinstance(error, LimitReached):
                 raise
             sizes = ", ".join(f"{image.width} x {image.height}" for image, _ in pictures)
             raise Unusable(

@@ -58,6 +58,10 @@ def open_folder(path: str | Path) -> ModelFolder:
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"{path} is a file, but not a .gguf file. Give the folder that holds config.json.")
         return ModelFolder(path.parent, path.name, (path,), {})
+    if not path.is_dir():
+        raise ModelError(f"{path} is a pipe or a device. Give a folder with config.json and *.safetensors.")
+    if special := [entry for entry in path.iterdir() if _is_special(entry)]:
+        raise ModelError(f"{special[0]} is a pipe, a device or a file of the system. Copy the model's file again.")
     if any((path / name).is_file() for name in ADAPTER_FILES):
         # transformers would apply the adapter silently, and the digest of the weights would not cover it.
         raise ModelError(f"{path} holds an adapter. Give its base model with --model and this folder with --adapter.")
@@ -81,6 +85,12 @@ def open_folder(path: str | Path) -> ModelFolder:
     return ModelFolder(path, None, weight_files, config)
 
 
+def _is_special(path: Path) -> bool:
+    """Return whether a name leads to something that cannot be read like a file on a disk: it may have no end."""
+    is_of_system = path.is_symlink() and path.resolve().parts[:2] in {("/", "proc"), ("/", "sys")}
+    return is_of_system or (path.exists() and not (path.is_file() or path.is_dir()))
+
+
 def _weight_files(folder: Path) -> tuple[Path, ...]:
     names = sorted(entry.name for entry in folder.iterdir())
     if any(_RANK_SHARD.fullmatch(name) for name in names):
@@ -102,9 +112,11 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
 
 def _shards(folder: Path) -> tuple[Path, ...]:
     index = folder / "model.safetensors.index.json"
-    weight_map = (read_object(index) or {}).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{index} has no weight_map. Copy the file again.")
+    read = read_object(index) or {}
+    for key in ("metadata", "weight_map"):  # transformers needs both
+        if not isinstance(read.get(key), dict):
+            raise ModelError(f"{index} has no {key}. Copy the file again, or save the model with save_pretrained.")
+    weight_map = read["weight_map"]
     shards = sorted({str(name) for name in weight_map.values()})
     if outside := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
         raise UnsafeModel(f"The index in {folder} names a file that is not a safetensors file there: {outside[0]}.")

@@ -25,6 +25,7 @@ from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_t
 from grace_store.model import devices
 from grace_store.model.backbone import forget_lengths, probe_ids, refuse_not_finite, run_backbone
 from grace_store.model.devices import in_words, telling
+from grace_store.model.inputs.bounded_process import BoundedTokenizer, try_tokenizer
 from grace_store.model.load.model_folder import (
     ModelFolder,
     check_plausible,
@@ -98,6 +99,11 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         output = skeleton.get_output_embeddings()
         text_config = config.get_text_config()
         shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
+        if min(shape) < 1:
+            raise ModelError(
+                f"The configuration in {folder.path} describes an output layer of {shape[0]} x {shape[1]} numbers. "
+                "The configuration is damaged, or belongs to another model."
+            )
         identity = identify(folder, type(skeleton).__name__, shape, tokenizer, processor)
         # The parts for text and for images have their own classes.
         supports_sdpa = all(part._supports_sdpa for part in skeleton.modules() if isinstance(part, PreTrainedModel))
@@ -126,7 +132,7 @@ def load(
         loaded.eval()
         loaded.requires_grad_(False)
         # Batches have no attention mask (see _check_causal). Some classes would warn about that.
-        loaded.config.pad_token_id = None
+        vars(loaded.config)["pad_token_id"] = None  # some configurations refuse None
         forget_lengths(loaded)
         with telling(f"The model in {described.folder.path} does not run"):
             refuse_not_finite(loaded)
@@ -202,6 +208,8 @@ def _foreign_code(folder: ModelFolder) -> UnsafeModel:
 
 
 def _read_tokenizer(folder: ModelFolder) -> Any:
+    if not folder.gguf_file:  # the parts of a GGUF's tokenizer come from transformers
+        try_tokenizer(folder.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder.path, gguf_file=folder.gguf_file, **_LOCAL)
     except ImportError as error:
@@ -219,6 +227,7 @@ def _read_tokenizer(folder: ModelFolder) -> Any:
             f"The tokenizer in {folder.path} ({type(tokenizer).__name__}) gives no character offsets. grace-store "
             "needs them to find steps. Give a tokenizer with tokenizer.json."
         )
+    tokenizer._tokenizer = BoundedTokenizer(tokenizer.backend_tokenizer)
     return tokenizer
 
 

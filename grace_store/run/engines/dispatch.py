@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from grace_store.base.errors import WorkerDied
+from grace_store.base.errors import StorageError, WorkerDied
 from grace_store.base.events import Listener, Rated, UnitCommitted, Warned
 from grace_store.base.text import counted
 
@@ -34,6 +34,7 @@ class Worker:
     failure: str | None = None
     """Error message of the worker before it ended."""
     has_lost_device: bool = False
+    is_disk_full: bool = False
 
 
 WorkerT = TypeVar("WorkerT", bound=Worker)
@@ -105,6 +106,7 @@ class Dispatch:
             case "Failed":
                 worker.failure = fields["text"]
                 worker.has_lost_device = fields.get("has_lost_device", False)
+                worker.is_disk_full = fields.get("is_disk_full", False)
 
     def lost(self, worker: Worker, *, words: str, in_order: bool, num_workers: int) -> bool:
         """Put the units of a worker that ended back into the queue; return whether to replace the worker.
@@ -114,6 +116,10 @@ class Dispatch:
         """
         self.confirm()
         units = self._uncommitted(worker)
+        if worker.is_disk_full:  # for all workers
+            raise StorageError(
+                f"{worker.failure}. Everything committed is kept: make room and run the same command again."
+            )
         if in_order and (self.stop.is_set() or not units):
             return False
         self._last_failure = worker.failure or words

@@ -11,6 +11,7 @@ The engine `processes` runs it as ``python -m grace_store.run.engines.worker``.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import queue
@@ -43,6 +44,7 @@ from grace_store.store.unit_writer import UnitWriter
 QUEUE_UNITS = 2
 """Units that may wait in front of the device, and the same number behind it."""
 PROBE_SAMPLES = 8
+FULL = (errno.ENOSPC, errno.EDQUOT)
 VISIBLE_SECONDS = 60.0
 """How long a network file system may take to show a file that another machine wrote."""
 
@@ -87,7 +89,8 @@ def run_worker(job: ExtractJob, feed: Feed, say: Callable[[dict[str, Any]], None
         say({"event": "Failed", "text": str(error), "has_lost_device": isinstance(error, DeviceLost)})
         return False
     except OSError as error:
-        say({"event": "Failed", "text": f"{error.strerror or error} ({error.filename or job.store})"})
+        text = f"{error.strerror or error} ({error.filename or job.store})"
+        say({"event": "Failed", "text": text, "is_disk_full": error.errno in FULL})
         return False
     return True
 
@@ -110,7 +113,7 @@ def run_units(job: ExtractJob, view: SignalView, dataset: Dataset, feed: Feed, l
             rate = Rated(len(samples) / seconds, signals.num_tokens / seconds)
     listener(rate)
     key, content = job.lock
-    lease = Lease(view.store.backend, key, content.encode())
+    lease = Lease(view.store.backend, key, content.encode()).of_signal(view.name)
     run_pipeline(UnitWriter(view, lease), feed, loader, extractor, job.options, listener)
 
 
