@@ -49,6 +49,16 @@ def test_a_multiple_choice_has_its_options_below_the_question_and_its_letter_as_
     assert found.sample_id == "data.jsonl:4"
 
 
+def test_thoughts_are_mapped_beside_the_response() -> None:
+    fields = {"asked": [{"role": "user", "content": "Why?"}], "thoughts": "Hm.\n\nSo.", "said": "Because."}
+    mapping = {"prompt": "asked", "thinking": "thoughts", "response": "said"}
+    found = sample(fields, mapping)
+    assert found.segments == ["<think>\nHm.\n\n", "So.\n</think>\n\n", "Because."]
+    assert sample({**fields, "right": "42"}, {**mapping, "answer": "right"}).segments[-1] == "42"
+    with pytest.raises(SettingError, match="--map thinking=FIELD goes with --map response=FIELD"):
+        sample(fields, {"prompt": "asked", "thinking": "thoughts", "steps": "said"})
+
+
 @pytest.mark.parametrize("ending", ["The answer is A.", "Answer: A) 21", "Therefore, the answer is (A)", "#### A"])
 def test_an_answer_that_the_response_states_itself_is_not_repeated(ending: str) -> None:
     found = sample({**AQUA, "rationale": f"{AQUA['rationale']}\n{ending}"}, AQUA_MAP)

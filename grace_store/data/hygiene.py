@@ -247,7 +247,7 @@ _NOT_DERIVED = frozenset(["yes", "no", "true", "false", "none", "not", "all", "b
 # ---------------------------------------------------------------- text after the answer
 
 _TURN = re.compile(
-    r"^\s*(?:[*#]+\s*)?(?:Human|User|Assistant|Question|Problem|Instruction|Q)\s*\d*\**\s*:|<\|\w+\|>|\[/?INST\]",
+    r"^\s*(?:[*#]+\s*)?(?:Human|User|Assistant|Question|Problem|Instruction|Q)\s*\d*\**\s*:|<\|(?!end_of_solution)\w+\|>|\[/?INST\]",
     re.MULTILINE,
 )
 _WORDS = re.compile(r"(?<![\\\w])[^\W\d_]{2,}|[\u4e00-\u9fff]")

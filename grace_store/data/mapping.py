@@ -1,7 +1,7 @@
 """The --map setting: it says which field of a record holds which part. Knows no files.
 
-With some parts (prompt, response or steps, answer, options) the record has the format `mapped`. The other parts
-(images, system, id) replace the fields of these names in a record of any format.
+With some parts (prompt, response or steps, thinking, answer, options) the record has the format `mapped`. The other
+parts (images, system, id) replace the fields of these names in a record of any format.
 """
 
 import re
@@ -16,7 +16,7 @@ from grace_store.data.images import IMAGE_KEYS
 
 MAPPED = "mapped"
 """The name of the format that reads mapped parts."""
-TRACE_PARTS = ("prompt", "response", "steps", "answer", "options")
+TRACE_PARTS = ("prompt", "response", "steps", "thinking", "answer", "options")
 ANY_PARTS = ("images", "system", "id")
 
 _INDEX = re.compile(r"-?\d{1,9}")
@@ -65,6 +65,8 @@ def check_map(spec: DataSpec) -> None:
         raise SettingError("--map does not name the field of the prompt. Add --map prompt=FIELD.")
     if ("response" in spec.map) == ("steps" in spec.map):
         raise SettingError("Give either --map response=FIELD (a text) or --map steps=FIELD (a list of texts).")
+    if "thinking" in spec.map and "steps" in spec.map:
+        raise SettingError("--map thinking=FIELD goes with --map response=FIELD. Leave out --map steps.")
     if "answer" in spec.map and spec.answer != "format":
         answer = f"--map answer={spec.map['answer']} and --answer {spec.answer}"
         raise SettingError(f"{answer} both say where the answer is. Leave out one of the two options.")

@@ -1,10 +1,11 @@
 """The record formats that can be recognised from records, by name. A new format is a ``Format`` in the list here."""
 
+from collections.abc import Callable
 from typing import Any
 
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import after_think, boxed_answer, dagger_answer, hashes_answer
-from grace_store.data.formats.conversation import finish_conversation, holds_turns, read_prompt, read_turns
+from grace_store.data.formats.conversation import finish_conversation, holds_turns, is_asked, read_prompt, read_turns
 from grace_store.data.formats.trace import (
     Fields,
     Format,
@@ -16,6 +17,7 @@ from grace_store.data.formats.trace import (
     listed_steps,
     listed_trace,
     text_field,
+    thinking_response,
     wrong_field,
 )
 from grace_store.data.images import Draft, place_images, record_images
@@ -52,23 +54,99 @@ def _read_alpaca(record: Fields) -> Trace:
 
 
 def _read_openr1(record: Fields) -> Trace:
-    """Take as response the last assistant message, else the first generation verified as correct, else the first."""
+    """Take the one generation of an expanded record, else the last assistant message, else a generation of the list.
+
+    This is the first generation verified as correct, else the first.
+    """
     turns = _asked(record, "problem")
-    if record.get("messages"):
-        return finish_conversation(record, read_turns(record, "messages", "role", "content"))
     generations = record.get("generations")
+    if record.get("messages") and not isinstance(generations, str):
+        return finish_conversation(record, read_turns(record, "messages", "role", "content"))
     if not isinstance(generations, list):
-        raise wrong_field(record, "generations", "a list of texts")
-    if not generations:
-        raise Unusable(Reason.NO_RESPONSE, "'generations' is empty")
+        return Trace(turns, _response(record, "generations"))
     verdicts = [record.get(key) for key in ("correctness_math_verify", "correctness_llama")]
     first_correct = [
         each.index(True) for each in verdicts if isinstance(each, list) and True in each[: len(generations)]
     ]
-    response = generations[first_correct[0] if first_correct else 0]
+    return Trace(turns, _response(record, "generations", first_correct[0] if first_correct else 0))
+
+
+def _response(record: Fields, key: str, index: int = 0) -> str:
+    """Return the response in a field that holds a text or a list of texts."""
+    value = record.get(key)
+    if not isinstance(value, str | list):
+        raise wrong_field(record, key, "a text or a list of texts")
+    if not value:
+        raise Unusable(Reason.NO_RESPONSE, f"{key!r} is empty")
+    response = value if isinstance(value, str) else value[index]
     if not isinstance(response, str):
-        raise Unusable(Reason.UNKNOWN_RECORD, "a generation is not a string")
-    return Trace(turns, response)
+        raise Unusable(Reason.UNKNOWN_RECORD, f"element {index} of {key!r} is not a string")
+    return response
+
+
+def _expands(key: str) -> Callable[[Fields], str | None]:
+    """Return the function that names --expand for a record with several responses in a list."""
+    return lambda record: f"--expand {key}" if isinstance(record.get(key), list) and len(record[key]) > 1 else None
+
+
+def _read_completion(record: Fields) -> Trace:
+    if not isinstance(record.get("completion"), list):
+        return _replied(record, "prompt", text_field(record, "completion", Reason.NO_RESPONSE))
+    completion = read_turns({"completion": record["completion"]}, "completion", "role", "content")
+    if all(role != "assistant" for role, _ in completion):
+        raise Unusable(Reason.NO_RESPONSE, "no turn of 'completion' is the assistant's")
+    return finish_conversation(record, [*read_prompt(record), *completion])
+
+
+def _replied(record: Fields, prompt: str, response: str) -> Trace:
+    """Return the trace of a prompt, after the record's system prompt, and a response."""
+    asked = {"system": record.get("system_prompt"), **record}
+    return Trace(place_images(read_prompt(asked, prompt), record_images(record)), response)
+
+
+_THINKING = (
+    ("question", "deepseek_thinking_trajectory", "deepseek_attempt"),
+    ("question", "gemini_thinking_trajectory", "gemini_attempt"),
+    ("question", "thinking_trajectories", "attempt"),
+    ("problem", "deepseek_reasoning", "deepseek_solution"),
+    ("Question", "Complex_CoT", "Response"),
+)
+"""The fields of question, thoughts and reply in s1K, OpenThoughts' metadata and medical-o1."""
+
+
+def _thinking_fields(record: Fields) -> list[tuple[str, str, str]]:
+    return [each for each in _THINKING if all(record.get(key) for key in each)]
+
+
+def _read_thinking(record: Fields) -> Trace:
+    known = [each for each in _THINKING if each[1] in record]
+    prompt, thinking, reply = next(iter(_thinking_fields(record) or known), _THINKING[0])
+    return _replied(record, prompt, thinking_response(record, thinking, reply))
+
+
+def _other_thinking(record: Fields) -> str | None:
+    parts = ("prompt", "thinking", "response")
+    found = [zip(parts, fields, strict=True) for fields in _thinking_fields(record)[1:]]
+    return " ".join(f"--map {part}={field}" for part, field in found[0]) if found else None
+
+
+_QUESTIONS = ("problem", "question", "query", "prompt", "instruction")
+_SOLUTIONS = ("generated_solution", "response", "solution")
+_MORE_OF_QUESTION = ("options", "choices", "context", "input")
+"""Fields that belong to the question; a record that has one needs --map."""
+
+
+def _solution_fields(record: Fields) -> tuple[str, str] | None:
+    question = next((key for key in _QUESTIONS if is_asked(record, key)), None)
+    solution = next((key for key in _SOLUTIONS if has_text(record, key)), None)
+    if question is None or solution is None or any(record.get(key) for key in _MORE_OF_QUESTION):
+        return None
+    return question, solution
+
+
+def _read_solution(record: Fields) -> Trace:
+    question, solution = _solution_fields(record) or (_QUESTIONS[0], _SOLUTIONS[-1])
+    return _replied(record, question, text_field(record, solution, Reason.NO_RESPONSE))
 
 
 def _read_prm800k(record: Fields) -> Trace:
@@ -133,7 +211,7 @@ def _read_explicit(record: Fields) -> Trace:
     return listed_trace(turns, steps, text_field(record, "answer", Reason.NO_ANSWER))
 
 
-_KNOWN = (
+_NAMED = (
     Format(
         name="mmathcot",
         description="MMathCoT-1M: image_url, instruction, output with `Step N:` lines and a last `†Answer:`",
@@ -148,7 +226,7 @@ _KNOWN = (
         description="ms-swift, OpenAI: messages [{role, content}], optional images",
         recognises=lambda record: holds_turns(record, "messages", "role", "content") and "generations" not in record,
         read=lambda record: finish_conversation(record, read_turns(record, "messages", "role", "content")),
-        turns="messages",
+        turns=("messages",),
     ),
     Format(
         name="alpaca",
@@ -161,19 +239,20 @@ _KNOWN = (
         description="ShareGPT, LLaVA-CoT, LLaMA-Factory: conversations [{from, value}], optional image(s), system",
         recognises=lambda record: holds_turns(record, "conversations", "from", "value"),
         read=lambda record: finish_conversation(record, read_turns(record, "conversations", "from", "value")),
-        turns="conversations",
+        turns=("conversations",),
     ),
     Format(
         name="openr1",
         description="OpenR1-Math: problem, generations and/or messages with `<think>` paragraphs",
-        recognises=lambda record: has_text(record, "problem") and isinstance(record.get("generations"), list),
+        recognises=lambda record: has_text(record, "problem") and isinstance(record.get("generations"), str | list),
         read=_read_openr1,
         split=paragraph_starts,
         find_answer=lambda response: (
             boxed_answer(response, by_paragraph=True) if (start := after_think(response)) is None else start
         ),
         answer_marks=r"text after `</think>`, or `\boxed{}`",
-        turns="messages",
+        turns=("messages",),
+        others=_expands("generations"),
     ),
     Format(
         name="gsm8k",
@@ -229,7 +308,51 @@ _KNOWN = (
         ),
         read=_read_explicit,
         answer_marks="'answer'",
-        turns="prompt",
+        turns=("prompt",),
+    ),
+    Format(
+        name="trl",
+        description="TRL: prompt and completion, both a text or a list of {role, content} turns, optional images",
+        recognises=lambda record: is_asked(record, "prompt") and is_asked(record, "completion"),
+        read=_read_completion,
+        turns=("prompt", "completion"),
+    ),
+    Format(
+        name="verl",
+        description="verl: prompt (a text or a list of turns) and responses [...], the samples of one prompt",
+        recognises=lambda record: is_asked(record, "prompt") and isinstance(record.get("responses"), str | list),
+        read=lambda record: _replied(record, "prompt", _response(record, "responses")),
+        turns=("prompt",),
+        others=_expands("responses"),
+    ),
+    Format(
+        name="nemotron",
+        description="Nemotron: input (a text or a list of turns) and output, optional system_prompt",
+        recognises=lambda record: (
+            is_asked(record, "input") and has_text(record, "output") and "instruction" not in record
+        ),
+        read=lambda record: _replied(record, "input", text_field(record, "output", Reason.NO_RESPONSE)),
+        turns=("input",),
+    ),
+    Format(
+        name="thinking",
+        description="s1K, OpenThoughts' metadata, medical-o1: a question, a field of thoughts and a field of the reply",
+        recognises=lambda record: any(has_text(record, each[0], each[2]) and each[1] in record for each in _THINKING),
+        read=_read_thinking,
+        others=_other_thinking,
+    ),
+)
+_KNOWN = (
+    *_NAMED,
+    # Recognised only if no other format is, because many records also have these fields.
+    Format(
+        name="solution",
+        description="LIMO, MATH, OpenMath: a problem, question, query, prompt or instruction, and its solution",
+        recognises=lambda record: (
+            _solution_fields(record) is not None and not any(format.recognises(record) for format in _NAMED)
+        ),
+        read=_read_solution,
+        turns=("prompt",),
     ),
 )
 FORMATS = {format.name: format for format in _KNOWN}
