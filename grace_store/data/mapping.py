@@ -94,8 +94,9 @@ def _paths(record: Fields) -> Iterator[str]:
 # ---------------------------------------------------------------- a record
 
 
-def mapped_record(record: dict[str, Any], mapping: Mapping[str, str]) -> dict[str, Any]:
+def mapped_record(record: dict[str, Any], spec: DataSpec) -> dict[str, Any]:
     """Return a record with its fields renamed to the parts, or raise Unusable if a field is missing."""
+    mapping = spec.map
     if not mapping:
         return record
     parts = {part: value_at(record, path) for part, path in mapping.items()}
@@ -107,7 +108,9 @@ def mapped_record(record: dict[str, Any], mapping: Mapping[str, str]) -> dict[st
             found = "is empty" if value is None or value == "" else f"is a {type(value).__name__}"
             what = f"the id ({mapping['id']!r}) {found}; a text or a whole number is wanted"
             raise Unusable(Reason.UNKNOWN_RECORD, what)
-        parts["id"] = str(value)
+        parts["id"], written = str(value), record.get("id")
+        if spec.expand and isinstance(written, str) and written.startswith(f"{value}/"):
+            parts["id"] = written  # the id of one element of the record
     replaced = {*(TRACE_PARTS if names_trace(mapping) else ()), *(IMAGE_KEYS if "images" in parts else ())}
     return {key: value for key, value in record.items() if key not in replaced} | parts
 

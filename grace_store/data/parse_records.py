@@ -15,12 +15,9 @@ from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.formats.mapped import MAPPED_FORMAT
 from grace_store.data.formats.trace import Format, Trace, shown_keys
 from grace_store.data.mapping import check_map, mapped_record, usual_parts
-from grace_store.data.record import Record
+from grace_store.data.record import ID_KEYS, Record
 from grace_store.data.sample import Sample
 from grace_store.data.splitters import STEP_MARKER, named_splitter, natural_starts
-
-ID_KEYS = ("id", "sample_id", "uuid")
-"""Fields that may hold the id of a record; the first with a string or an integer counts."""
 
 MAX_ID_CHARS = 1024
 """Limit on the length of an id, because every table made from the store repeats it."""
@@ -29,8 +26,8 @@ _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def parse_record(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
     """Return the sample that a record holds, or raise Unusable. A record without an id gets the id file_name:row."""
-    fields = mapped_record(record.parse(), spec.map)
-    format = _chosen_format(spec)
+    fields = mapped_record(record.parse(), spec)
+    format = chosen_format(spec)
     named = {*spec.ignore_key, *(path.partition(".")[0] for path in spec.map.values())}
     if lost := tuple(key for key in unread_keys(fields, format.turns) if key not in named):
         why = "; ".join(f"{key!r} is not read yet, --ignore-key {key} reads the record without it" for key in lost)
@@ -71,7 +68,7 @@ def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> st
 
 def check_spec(spec: DataSpec) -> None:
     """Raise UnknownFormat or SettingError for settings that cannot work for any record."""
-    _chosen_format(spec)
+    chosen_format(spec)
     check_map(spec)
     if spec.splitter != "format":
         named_splitter(spec.splitter)
@@ -87,7 +84,8 @@ def check_spec(spec: DataSpec) -> None:
         )
 
 
-def _chosen_format(spec: DataSpec) -> Format:
+def chosen_format(spec: DataSpec) -> Format:
+    """Return the format that a spec names, or raise UnknownFormat."""
     if spec.format == MAPPED_FORMAT.name:
         return MAPPED_FORMAT
     if spec.format not in FORMATS:
