@@ -111,9 +111,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "processbench": PROCESSBENCH,
     "prmbench": PRMBENCH,
     "explicit": EXPLICIT,
-    "trl": TRL,
-    "verl": VERL,
-    "nemotron": NEMOTRON,
     "thinking": S1K,
-    "solution": LIMO,
+    "pair": TRL,
 }

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import grace_store as gs
-from grace_store.base.errors import DatasetChanged, SettingError
+from grace_store.base.errors import DatasetChanged, NothingUsable, SettingError
 from grace_store.base.settings import DataSpec
 from grace_store.data.dataset import Dataset
 from grace_store.data.expand import Expansion
@@ -229,6 +229,12 @@ def test_a_field_without_a_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"No list in the field 'generation' of --expand \(records tried: 4\)"):
         gs.plan([data], tmp_path / "s.zarr", DataSpec(expand="generation"))
     assert not (tmp_path / "s.zarr").exists()
+
+
+def test_a_format_that_reads_another_field_is_refused(tmp_path: Path) -> None:
+    record = {"question": "Why?", "solution": "a\nb\nAnswer: c", "tries": ["d\ne\nAnswer: f", "g\nh\nAnswer: i"]}
+    with pytest.raises(NothingUsable, match=r"format pair reads no response from 'tries'; --map prompt=FIELD"):
+        gs.plan([write(tmp_path / "d.jsonl", [record])], tmp_path / "s.zarr", DataSpec(expand="tries", min_steps=1))
 
 
 def test_doctor_counts_traces(tmp_path: Path) -> None:

@@ -168,18 +168,18 @@ def test_the_answer_is_the_text_after_a_thought(tag):
 
 
 def test_trl_has_a_prompt_and_a_completion_as_texts_or_as_turns():
-    found = sample(TRL, "trl")
+    found = sample(TRL, "pair")
     assert found.turns == (Turn("system", ("Be brief.",)), Turn("user", ("1+1?",)))
     assert (found.sample_id, found.segments) == ("t-1", ["One.\n", "One more.\n", "Answer: 2"])
     plain = {"prompt": "1+1?", "completion": "One.\nOne more.\nAnswer: 2"}
-    assert detect_format([plain]) == "trl"
-    assert sample(plain, "trl").turns == user("1+1?")
-    assert sample(plain, "trl").response == found.response
+    assert detect_format([plain]) == "pair"
+    assert sample(plain, "pair").turns == user("1+1?")
+    assert sample(plain, "pair").response == found.response
     unsaid = {**TRL, "completion": [{"role": "user", "content": "Well?"}]}
-    assert verdict(unsaid, "trl").detail == "no turn of 'completion' is the assistant's"
+    assert verdict(unsaid, "pair").detail == "no turn of 'completion' is the assistant's"
     called = {**TRL, "completion": [{"role": "assistant", "content": "x", "tool_calls": [{"name": "f"}]}]}
-    assert verdict(called, "trl").reason is Reason.UNREAD_TOOL_CALLS
-    assert verdict({"prompt": "x"}, "trl").detail.startswith("no 'completion' among its keys")
+    assert verdict(called, "pair").reason is Reason.UNREAD_TOOL_CALLS
+    assert verdict({"prompt": "x"}, "pair").detail.startswith("no 'response' among its keys")
 
 
 def test_thoughts_in_a_field_of_their_own_go_inside_think_tags():
@@ -197,14 +197,14 @@ def test_thoughts_in_a_field_of_their_own_go_inside_think_tags():
     assert verdict({**S1K, "thinking_trajectories": []}, "thinking").reason is Reason.NO_STEPS
 
 
-def test_a_solution_is_recognised_only_without_more_parts_of_the_question():
-    assert detect_format([{"problem": "1+1?", "generated_solution": "a", "expected_answer": "2"}]) == "solution"
-    assert detect_format([{"question": "1+1?", "system_prompt": "Be.", "response": "a"}]) == "solution"
+def test_a_pair_is_recognised_only_without_more_parts_of_the_question():
+    assert detect_format([{"problem": "1+1?", "generated_solution": "a", "expected_answer": "2"}]) == "pair"
+    assert detect_format([{"question": "1+1?", "system_prompt": "Be.", "response": "a"}]) == "pair"
     assert detect_format([{**MESSAGES, "problem": "1+1?", "solution": "2"}]) == "messages"
     for more in ({"choices": ["a", "b"]}, {"context": "c"}):
         with pytest.raises(UnknownFormat, match="recognised: none"):
             detect_format([{**LIMO, **more}])
-    assert sample({"query": "1?", "system_prompt": "Be.", "response": "x\nAnswer: 1"}, "solution").turns == (
+    assert sample({"query": "1?", "system_prompt": "Be.", "response": "x\nAnswer: 1"}, "pair").turns == (
         Turn("system", ("Be.",)), Turn("user", ("1?",)),
     )  # fmt: skip
 
@@ -337,7 +337,7 @@ def turns(*pairs: tuple[Any, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "format", "reason", "detail"),
     [
-        ({"x": 1}, "mmathcot", Reason.UNKNOWN_RECORD, "no 'instruction' among its keys ('x'); a string is wanted"),
+        ({"x": 1}, "mmathcot", Reason.UNKNOWN_RECORD, "no 'output' among its keys ('x'); a string is wanted"),
         ({**MMATHCOT, "output": 5}, "mmathcot", Reason.UNKNOWN_RECORD, "'output' is a int; a string is wanted"),
         ({**MMATHCOT, "instruction": " "}, "mmathcot", Reason.NO_PROMPT, "'instruction' is empty"),
         ({**MMATHCOT, "output": None}, "mmathcot", Reason.NO_RESPONSE, "'output' is empty"),

@@ -11,7 +11,7 @@ from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats.known_formats import FORMATS
-from grace_store.data.mapping import usual_parts
+from grace_store.data.mapping import usual_maps
 from grace_store.data.parse_records import check_spec, detect_format, parse_record
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample
@@ -170,7 +170,22 @@ def test_a_mapping_is_proposed_where_the_names_are_usual() -> None:
         detect_format([AQUA])
     with pytest.raises(UnknownFormat, match="Name the fields that hold prompt and response"):
         detect_format([{"neither": 1}])
-    assert usual_parts({"id": 1, "meta": {"problem": "p", "qid": 2}, "answer": "a"}) == {
+    with pytest.raises(UnknownFormat, match="Name the fields that hold prompt and response"):
+        detect_format([{"question": "Why?", "rationale": "on", "explanation": ["a", "b"]}] * 3)
+
+
+def test_the_mapping_that_reads_most_records_is_proposed_with_their_number() -> None:
+    written = {"question": "Why?", "reasoning": "on", "explanation": "One.\nTwo.\nAnswer: 3"}
+    unread = {**written, "explanation": None}
+    told = r"Try --map prompt=question --map response=explanation\. Of the first 4 records, it reads 3\."
+    with pytest.raises(UnknownFormat, match=told):
+        detect_format([written, written, unread, written])
+    with pytest.raises(UnknownFormat, match="Name the fields that hold prompt and response"):
+        detect_format([written, unread, unread, written])
+
+
+def test_usual_names_one_level_below_are_found_too() -> None:
+    assert next(usual_maps({"id": 1, "meta": {"problem": "p", "qid": 2}, "answer": "a"})) == {
         "prompt": "meta.problem",
         "response": "answer",
     }

@@ -6,6 +6,7 @@ parts (images, system, id) replace the fields of these names in a record of any 
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from grace_store.base.errors import SettingError
@@ -72,16 +73,18 @@ def check_map(spec: DataSpec) -> None:
         raise SettingError(f"{answer} both say where the answer is. Leave out one of the two options.")
 
 
-def usual_parts(record: Fields) -> dict[str, str]:
-    """Return {part: field} for fields with a usual name, at the top level or one level below."""
+def usual_maps(record: Fields) -> Iterator[dict[str, str]]:
+    """Yield every {part: field} of fields with a usual name, at the top level or one level below; most usual first."""
     paths = {path.rpartition(".")[2]: path for path in reversed(list(_paths(record)))}
-    names = {part: next((name for name in usual if name in paths), None) for part, usual in _USUAL_NAMES.items()}
-    found = {part: paths[name] for part, name in names.items() if name is not None}
-    if found.get("answer") == found.get("response"):
-        found.pop("answer", None)
+    found = {part: [paths[name] for name in usual if name in paths] for part, usual in _USUAL_NAMES.items()}
     if "id" in record:
-        found.pop("id", None)
-    return found
+        found["id"] = []
+    first = {part: found[part][0] for part in ("options", "id") if found[part]}
+    none: list[str | None] = [None]
+    for prompt, response, answer in product(*([*found[part], *none] for part in ("prompt", "response", "answer"))):
+        if answer is None or answer != response:
+            named = {"prompt": prompt, "response": response, "answer": answer}
+            yield {part: field for part, field in named.items() if field is not None} | first
 
 
 def _paths(record: Fields) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The record formats that can be recognised from records, by name. A new format is a ``Format`` in the list here."""
 
-from collections.abc import Callable
 from typing import Any
 
 from grace_store.base.states import Reason, Unusable
@@ -28,12 +27,6 @@ from grace_store.data.splitters import line_starts, paragraph_starts, step_start
 def _asked(record: Fields, key: str) -> tuple[Turn]:
     """Return the conversation that is one question, in a field of the record."""
     return (Turn("user", (text_field(record, key, Reason.NO_PROMPT),)),)
-
-
-def _read_mmathcot(record: Fields) -> Trace:
-    prompt = text_field(record, "instruction", Reason.NO_PROMPT)
-    response = text_field(record, "output", Reason.NO_RESPONSE)
-    return Trace(place_images([("user", [prompt])], record_images(record)), response)
 
 
 def _read_alpaca(record: Fields) -> Trace:
@@ -84,20 +77,6 @@ def _response(record: Fields, key: str, index: int = 0) -> str:
     return response
 
 
-def _expands(key: str) -> Callable[[Fields], str | None]:
-    """Return the function that names --expand for a record with several responses in a list."""
-    return lambda record: f"--expand {key}" if isinstance(record.get(key), list) and len(record[key]) > 1 else None
-
-
-def _read_completion(record: Fields) -> Trace:
-    if not isinstance(record.get("completion"), list):
-        return _replied(record, "prompt", text_field(record, "completion", Reason.NO_RESPONSE))
-    completion = read_turns({"completion": record["completion"]}, "completion", "role", "content")
-    if all(role != "assistant" for role, _ in completion):
-        raise Unusable(Reason.NO_RESPONSE, "no turn of 'completion' is the assistant's")
-    return finish_conversation(record, [*read_prompt(record), *completion])
-
-
 def _replied(record: Fields, prompt: str, response: str) -> Trace:
     """Return the trace of a prompt, after the record's system prompt, and a response."""
     asked = {"system": record.get("system_prompt"), **record}
@@ -115,38 +94,57 @@ _THINKING = (
 
 
 def _thinking_fields(record: Fields) -> list[tuple[str, str, str]]:
-    return [each for each in _THINKING if all(record.get(key) for key in each)]
+    """Return the fields of each trace of a record, traces without thoughts last."""
+    known = [each for each in _THINKING if all(key in record for key in each)]
+    return sorted(known, key=lambda each: not record[each[1]])
 
 
 def _read_thinking(record: Fields) -> Trace:
-    known = [each for each in _THINKING if each[1] in record]
-    prompt, thinking, reply = next(iter(_thinking_fields(record) or known), _THINKING[0])
+    prompt, thinking, reply = (_thinking_fields(record) or _THINKING)[0]
     return _replied(record, prompt, thinking_response(record, thinking, reply))
 
 
 def _other_thinking(record: Fields) -> str | None:
-    parts = ("prompt", "thinking", "response")
-    found = [zip(parts, fields, strict=True) for fields in _thinking_fields(record)[1:]]
-    return " ".join(f"--map {part}={field}" for part, field in found[0]) if found else None
+    others = (each for each in _thinking_fields(record)[1:] if record[each[1]])
+    return next((f"--map prompt={asked} --map thinking={by} --map response={said}" for asked, by, said in others), None)
 
 
-_QUESTIONS = ("problem", "question", "query", "prompt", "instruction")
-_SOLUTIONS = ("generated_solution", "response", "solution")
+_QUESTIONS = ("problem", "question", "query", "prompt", "instruction", "input")
+_RESPONSES = (
+    "responses", "completions", "generations", "samples", "outputs",
+    "generated_solution", "completion", "response", "output", "solution",
+)  # fmt: skip
+"""The usual names of a question and of its response, or of its responses. A `solution` is often only the reference."""
 _MORE_OF_QUESTION = ("options", "choices", "context", "input")
 """Fields that belong to the question; a record that has one needs --map."""
 
 
-def _solution_fields(record: Fields) -> tuple[str, str] | None:
+def _pair_fields(record: Fields) -> tuple[str, str] | None:
+    """Return the names of a question (a text or turns) and its response (a text, turns or a list of texts)."""
     question = next((key for key in _QUESTIONS if is_asked(record, key)), None)
-    solution = next((key for key in _SOLUTIONS if has_text(record, key)), None)
-    if question is None or solution is None or any(record.get(key) for key in _MORE_OF_QUESTION):
-        return None
-    return question, solution
+    response = next((key for key in _RESPONSES if is_asked(record, key) or _holds_texts(record, key)), None)
+    has_more = any(record.get(key) for key in _MORE_OF_QUESTION if key != question)
+    return None if question is None or response is None or has_more else (question, response)
 
 
-def _read_solution(record: Fields) -> Trace:
-    question, solution = _solution_fields(record) or (_QUESTIONS[0], _SOLUTIONS[-1])
-    return _replied(record, question, text_field(record, solution, Reason.NO_RESPONSE))
+def _holds_texts(record: Fields, key: str) -> bool:
+    return isinstance(texts := record.get(key), list) and all(isinstance(text, str) for text in texts)
+
+
+def _read_pair(record: Fields) -> Trace:
+    question, response = _pair_fields(record) or ("prompt", "response")
+    if not holds_turns(record, response, "role", "content"):
+        return _replied(record, question, _response(record, response))
+    said = read_turns({response: record[response]}, response, "role", "content")
+    if all(role != "assistant" for role, _ in said):
+        raise Unusable(Reason.NO_RESPONSE, f"no turn of {response!r} is the assistant's")
+    return finish_conversation(record, [*read_prompt(record, question), *said])
+
+
+def _other_responses(record: Fields) -> str | None:
+    """Return --expand for a record whose list holds several responses."""
+    found = (key for key in _RESPONSES if _holds_texts(record, key) and len(record[key]) > 1)
+    return next((f"--expand {key}" for key in found), None)
 
 
 def _read_prm800k(record: Fields) -> Trace:
@@ -216,7 +214,7 @@ _NAMED = (
         name="mmathcot",
         description="MMathCoT-1M: image_url, instruction, output with `Step N:` lines and a last `†Answer:`",
         recognises=lambda record: has_text(record, "instruction", "output") and "image_url" in record,
-        read=_read_mmathcot,
+        read=lambda record: _replied(record, "instruction", text_field(record, "output", Reason.NO_RESPONSE)),
         split=step_starts,
         find_answer=dagger_answer,
         answer_marks="`†Answer:`",
@@ -252,7 +250,7 @@ _NAMED = (
         ),
         answer_marks=r"text after `</think>`, or `\boxed{}`",
         turns=("messages",),
-        others=_expands("generations"),
+        others=_other_responses,
     ),
     Format(
         name="gsm8k",
@@ -311,33 +309,9 @@ _NAMED = (
         turns=("prompt",),
     ),
     Format(
-        name="trl",
-        description="TRL: prompt and completion, both a text or a list of {role, content} turns, optional images",
-        recognises=lambda record: is_asked(record, "prompt") and is_asked(record, "completion"),
-        read=_read_completion,
-        turns=("prompt", "completion"),
-    ),
-    Format(
-        name="verl",
-        description="verl: prompt (a text or a list of turns) and responses [...], the samples of one prompt",
-        recognises=lambda record: is_asked(record, "prompt") and isinstance(record.get("responses"), str | list),
-        read=lambda record: _replied(record, "prompt", _response(record, "responses")),
-        turns=("prompt",),
-        others=_expands("responses"),
-    ),
-    Format(
-        name="nemotron",
-        description="Nemotron: input (a text or a list of turns) and output, optional system_prompt",
-        recognises=lambda record: (
-            is_asked(record, "input") and has_text(record, "output") and "instruction" not in record
-        ),
-        read=lambda record: _replied(record, "input", text_field(record, "output", Reason.NO_RESPONSE)),
-        turns=("input",),
-    ),
-    Format(
         name="thinking",
         description="s1K, OpenThoughts' metadata, medical-o1: a question, a field of thoughts and a field of the reply",
-        recognises=lambda record: any(has_text(record, each[0], each[2]) and each[1] in record for each in _THINKING),
+        recognises=lambda record: bool(_thinking_fields(record)),
         read=_read_thinking,
         others=_other_thinking,
     ),
@@ -346,13 +320,14 @@ _KNOWN = (
     *_NAMED,
     # Recognised only if no other format is, because many records also have these fields.
     Format(
-        name="solution",
-        description="LIMO, MATH, OpenMath: a problem, question, query, prompt or instruction, and its solution",
+        name="pair",
+        description="TRL, verl, Nemotron, LIMO, MATH, OpenMath: a question and its response(s), by their usual names",
         recognises=lambda record: (
-            _solution_fields(record) is not None and not any(format.recognises(record) for format in _NAMED)
+            _pair_fields(record) is not None and not any(format.recognises(record) for format in _NAMED)
         ),
-        read=_read_solution,
-        turns=("prompt",),
+        read=_read_pair,
+        turns=(*_QUESTIONS, "completion"),
+        others=_other_responses,
     ),
 )
 FORMATS = {format.name: format for format in _KNOWN}
