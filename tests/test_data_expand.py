@@ -207,7 +207,7 @@ def test_traces_can_be_gathered_and_named_by_another_field(tmp_path: Path) -> No
 
 def test_several_responses_are_never_one_in_silence(tmp_path: Path) -> None:
     data = write(tmp_path / "data.jsonl")
-    told = "3 records hold several responses, and one of each is read. `--expand generations` reads each response"
+    told = "Only one response is read of 3 records with several responses. `--expand generations` reads each response"
     words = ["plan", tmp_path / "s.zarr", data, "--min-steps", "2"]
     shown = run(*words, "--dry-run").stdout
     assert told in shown

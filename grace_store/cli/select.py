@@ -52,7 +52,13 @@ GROUPS_WRITTEN = 1000
 )
 @option("--count", int, "Number of samples to keep. [default: --ratio decides]", many=True)
 @option("--threshold", float, "Smallest value to keep. [default: --ratio decides]")
-@option("--out", OUT_PATH, "File or folder to write. {ratio} in its name stands for the ratio or count.", required=True)
+@option(
+    "--out",
+    OUT_PATH,
+    "File or folder to write. The ending .jsonl, .json or .parquet of a file with records chooses its kind. {ratio} in "
+    "its name stands for the ratio or count.",
+    required=True,
+)
 @option(
     "--as",
     click.Choice(list(EXPORTS)),

@@ -149,8 +149,7 @@ class RecordTally:
         """Yield a sentence on records with several responses for each way to read the others."""
         for options, count in self.others.most_common():
             how = "reads each response as a trace" if "--expand" in options else "reads another response"
-            hold, one = ("holds", "it") if count == 1 else ("hold", "each")
-            yield f"{counted(count, 'record')} {hold} several responses, and one of {one} is read. `{options}` {how}."
+            yield f"Only one response is read of {counted(count, 'record')} with several responses. `{options}` {how}."
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts, the examples, and the settings that would keep more records if most are set aside."""

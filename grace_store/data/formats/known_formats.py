@@ -16,7 +16,7 @@ from grace_store.data.formats.trace import (
     listed_steps,
     listed_trace,
     text_field,
-    thinking_response,
+    with_thoughts,
     wrong_field,
 )
 from grace_store.data.images import Draft, place_images, record_images
@@ -66,15 +66,11 @@ def _read_openr1(record: Fields) -> Trace:
 
 def _response(record: Fields, key: str, index: int = 0) -> str:
     """Return the response in a field that holds a text or a list of texts."""
-    value = record.get(key)
-    if not isinstance(value, str | list):
-        raise wrong_field(record, key, "a text or a list of texts")
-    if not value:
+    if not isinstance(record.get(key), list):
+        return text_field(record, key, Reason.NO_RESPONSE)
+    if not (texts := listed_steps(record, key)):
         raise Unusable(Reason.NO_RESPONSE, f"{key!r} is empty")
-    response = value if isinstance(value, str) else value[index]
-    if not isinstance(response, str):
-        raise Unusable(Reason.UNKNOWN_RECORD, f"element {index} of {key!r} is not a string")
-    return response
+    return texts[index]
 
 
 def _replied(record: Fields, prompt: str, response: str) -> Trace:
@@ -101,7 +97,7 @@ def _thinking_fields(record: Fields) -> list[tuple[str, str, str]]:
 
 def _read_thinking(record: Fields) -> Trace:
     prompt, thinking, reply = (_thinking_fields(record) or _THINKING)[0]
-    return _replied(record, prompt, thinking_response(record, thinking, reply))
+    return _replied(record, prompt, with_thoughts(record, thinking, reply))
 
 
 def _other_thinking(record: Fields) -> str | None:

@@ -10,15 +10,7 @@ from typing import Any, NamedTuple
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import natural_answer
 from grace_store.data.formats.conversation import read_prompt
-from grace_store.data.formats.trace import (
-    Fields,
-    Format,
-    Trace,
-    listed_steps,
-    listed_trace,
-    text_field,
-    thinking_response,
-)
+from grace_store.data.formats.trace import Fields, Format, Trace, listed_steps, listed_trace, text_field, with_thoughts
 from grace_store.data.images import place_images, record_images
 
 _AROUND = " \t\r\n*_.$([{)}]"
@@ -107,7 +99,7 @@ def _read(record: Fields) -> Trace:
         return listed_trace(turns, listed_steps(record, "steps"), answer)
     response = text_field(record, "response", Reason.NO_RESPONSE)
     if "thinking" in record:
-        response = thinking_response(record, "thinking", "response")
+        response = with_thoughts(record, "thinking", "response")
     if answer is None:
         return Trace(turns, response)
     if (start := _stated_answer(response, answer)) is not None:

@@ -105,7 +105,7 @@ def answer_inside(trace: Trace, cut: int) -> Trace:
     return replace(trace, step_starts=(*trace.step_starts, trace.answer_start), answer_start=trace.answer_start + cut)
 
 
-def thinking_response(record: Fields, thinking: str, reply: str) -> str:
+def with_thoughts(record: Fields, thinking: str, reply: str) -> str:
     """Return thoughts inside think tags, then the reply. The field of thoughts is a text or a list of texts."""
     if isinstance(record.get(thinking), list):
         record = {**record, thinking: "\n\n".join(listed_steps(record, thinking))}
