@@ -211,7 +211,7 @@ def test_several_responses_are_never_one_in_silence(tmp_path: Path) -> None:
     words = ["plan", tmp_path / "s.zarr", data, "--min-steps", "2"]
     shown = run(*words, "--dry-run").stdout
     assert told in shown
-    assert "Read as openr1. OpenR1-Math: problem, generations" in shown
+    assert "Read as openr1 (OpenR1-Math: problem, generations" in shown
     assert run_json(*words, "--dry-run")["several_responses"] == {"--expand generations": 3}
     planned = run(*words)
     assert told in planned.stdout

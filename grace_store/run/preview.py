@@ -48,7 +48,7 @@ def preview_lines(found: RecordTally) -> Iterator[str]:
     """Yield the preview as lines of text; they may hold control characters from records."""
     settings = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in found.settings.in_words().items())
     yield f"{found.num_planned} of {counted(found.num_records, 'record')} would be planned. Nothing is written."
-    yield f"Read as {found.settings.format}. {chosen_format(found.settings).description}."
+    yield f"Read as {found.settings.format} ({chosen_format(found.settings).description})."
     yield f"Settings: {settings}."
     if found.settings.expand:
         yield f"Each element of {found.settings.expand!r} counts as a record."
