@@ -8,21 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tests.format_examples import (
-    EXPLICIT,
-    GSM8K,
-    LIMO,
-    LLAVA_COT,
-    MMATHCOT,
-    NEMOTRON,
-    OPENR1,
-    PRM800K,
-    PRMBENCH,
-    PROCESSBENCH,
-    S1K,
-    TRL,
-    VERL,
-)
+from tests import format_examples as examples
 
 
 class Layout(NamedTuple):
@@ -56,7 +42,7 @@ TAGGED_ANSWER = "<|begin_of_solution|>\n\nThe sum is \\boxed{2}.\n\n<|end_of_sol
 LAYOUTS: dict[str, Layout] = {
     "MMathCoT-1M": Layout(
         "mmathcot",
-        MMATHCOT,
+        examples.MMATHCOT,
         "How many?",
         ["Look.\nStep 1: a\n\n", "**Step 2:** b, as in Step 1: a\n", "Step 3: c\n"],
         "†Answer: 7",
@@ -119,7 +105,7 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "LLaVA-CoT-100k": Layout(
         "sharegpt",
-        LLAVA_COT,
+        examples.LLAVA_COT,
         "Which?",
         ["<SUMMARY> s </SUMMARY>\n\n", "<CAPTION> c </CAPTION>\n\n", "<REASONING> r1\n\n", "r2 </REASONING>\n\n"],
         "<CONCLUSION> B </CONCLUSION>",
@@ -159,21 +145,27 @@ LAYOUTS: dict[str, Layout] = {
         SUM,
     ),
     "OpenR1-Math-220k": Layout(
-        "openr1", OPENR1, "1+1?", ["<think>\nwrong\n</think>\n\n"], "3", "--expand generations", num_traces=2
+        "openr1", examples.OPENR1, "1+1?", ["<think>\nwrong\n</think>\n\n"], "3", "--expand generations", num_traces=2
     ),
-    "GSM8K": Layout("gsm8k", GSM8K, "How many?", ["a = <<1+1=2>>2\n", "b = <<2+1=3>>3\n"], "#### 3"),
-    "PRM800K": Layout("prm800k", PRM800K, "Solve.", ["good\n", "by hand\n", "So x = 5.\n\n"], "# Answer\n\n5"),
+    "GSM8K": Layout("gsm8k", examples.GSM8K, "How many?", ["a = <<1+1=2>>2\n", "b = <<2+1=3>>3\n"], "#### 3"),
+    "PRM800K": Layout("prm800k", examples.PRM800K, "Solve.", ["good\n", "by hand\n", "So x = 5.\n\n"], "# Answer\n\n5"),
     "ProcessBench": Layout(
         "processbench",
-        PROCESSBENCH,
+        examples.PROCESSBENCH,
         "How many?",
         ["Two and two is five.\n", "So there are "],
         "\\(\\boxed{5}\\) of them.",
     ),
-    "PRMBench": Layout("prmbench", PRMBENCH, "How many, if any?", ["Two and two is five.\n", "So there are "], "5."),
-    "explicit": Layout("explicit", EXPLICIT, "Why?", ["one\n", "two\nlines\n", "three\n"], "four"),
+    "PRMBench": Layout(
+        "prmbench", examples.PRMBENCH, "How many, if any?", ["Two and two is five.\n", "So there are "], "5."
+    ),
+    "explicit": Layout("explicit", examples.EXPLICIT, "Why?", ["one\n", "two\nlines\n", "three\n"], "four"),
     "s1K": Layout(
-        "thinking", S1K, "1+1?", ["<think>\nFirst, one.\n\n", "Then two.\n</think>\n\n"], "The sum is \\boxed{2}."
+        "thinking",
+        examples.S1K,
+        "1+1?",
+        ["<think>\nFirst, one.\n\n", "Then two.\n</think>\n\n"],
+        "The sum is \\boxed{2}.",
     ),
     "s1K-1.1": Layout(
         "thinking",
@@ -198,17 +190,17 @@ LAYOUTS: dict[str, Layout] = {
         SUM,
     ),
     "TRL, texts": Layout("pair", {"prompt": "1+1?", "completion": WORKED}, "1+1?", WORKED_STEPS, SUM),
-    "TRL, conversations": Layout("pair", TRL, "Be brief.\n1+1?", ["One.\n", "One more.\n"], "Answer: 2"),
+    "TRL, conversations": Layout("pair", examples.TRL, "Be brief.\n1+1?", ["One.\n", "One more.\n"], "Answer: 2"),
     "verl, generated": Layout(
         "pair",
-        VERL,
+        examples.VERL,
         "1+1?",
         ["One.\n\n", "And one.\n\n"],
         "So \\boxed{2}.",
         "--expand responses",
         num_traces=2,
     ),
-    "LIMO": Layout("pair", LIMO, "1+1?", ["Take one.\n\n", "Add one.\n\n"], "**Final Answer**\n\\boxed{2}"),
+    "LIMO": Layout("pair", examples.LIMO, "1+1?", ["Take one.\n\n", "Add one.\n\n"], "**Final Answer**\n\\boxed{2}"),
     "MATH": Layout(
         "pair",
         {"problem": "1+1?", "level": "Level 1", "type": "Sums", "solution": WORKED},
@@ -232,7 +224,7 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "Llama-Nemotron-Post-Training": Layout(
         "pair",
-        NEMOTRON,
+        examples.NEMOTRON,
         "detailed thinking on\n1+1?",
         ["<think>\nOne.\n\n", "Two.\n</think>\n\n"],
         "It is 2.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from grace_store.store.opened import Store
 from grace_store.store.unit_writer import withdraw_units
 from tests.commands import run, run_json
 from tests.fake_model import make_fake_model
-from tests.jobs import content
+from tests.jobs import content, processes
 
 NUM_GENERATIONS = (2, 3, 1, 4)
 NUM_TRACES = sum(NUM_GENERATIONS)
@@ -242,6 +243,21 @@ def test_doctor_counts_traces(tmp_path: Path) -> None:
     found = examine_data(job_on(tmp_path), seen)
     assert found.text.startswith(f"{NUM_TRACES} of the first {NUM_TRACES} records can be used as openr1; {NUM_TRACES} ")
     assert [sample.sample_id for sample in seen.samples] == [f"u{record}/{index}" for record, index in WANTED]
+
+
+def test_doctor_estimates_the_traces_of_a_table(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([openr1(record, 4) for record in range(400)]), tmp_path / "data.parquet")
+    job = replace(job_on(tmp_path), data=(str(tmp_path / "data.parquet"),))
+    assert examine_data(job, Seen()).figures["num_records"] == 1600
+
+
+def test_several_processes_write_the_same_bytes(store: Store, tmp_path: Path) -> None:
+    there = Path(store.location).parent
+    data = (str(there / "data.jsonl"),)
+    done = extract(replace(job_on(tmp_path), data=data, engine=processes("cpu", "cpu")))
+    assert content(done.store.location).keys() == content(store.location).keys()
+    assert list(verify(done.store, deep=True)) == []
+    assert done.store.plan.samples_sha256 == store.plan.samples_sha256
 
 
 def test_a_change_names_the_trace(tmp_path: Path) -> None:

@@ -45,10 +45,9 @@ BYTES_PER_PROCESS = 2**25
 
 
 Understood = tuple[PlannedSample, int, bytes, str | None]
-"""A sample, the number of its missing images, its group, and the options that read its record's other responses.
-
-The group is a digest that the traces of one question share. It is empty if samples are not gathered, or if the record
-has no value in the field group_by."""
+"""A sample, the number of its missing images, its group, and the options that read its record's other responses. The
+group is a digest that the traces of one question share. It is empty if samples are not gathered, or if the record has
+no value in the field group_by."""
 RecordOutcome = Understood | SetAside
 
 

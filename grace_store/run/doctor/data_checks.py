@@ -15,6 +15,7 @@ from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.expand import Expansion
 from grace_store.data.folders import default_image_folder
+from grace_store.data.record import Record
 from grace_store.data.sample import Sample
 from grace_store.data.tables import open_table
 from grace_store.run.engines.engine import ExtractJob
@@ -110,7 +111,7 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
                 continue
             seen.samples.append(sample)
             tally.take(record, understanding.planned(record, sample))
-        num_records = _num_records(dataset, read_bytes) if more else len(records)
+        num_records = _num_records(dataset, read_bytes, records) if more else len(records)
     share = len(seen.samples) / len(records) if records else 0.0
     seen.num_expected = round(num_records * share)
     about = "about " if more else ""
@@ -150,8 +151,8 @@ def _planned(job: ExtractJob) -> DataSpec | None:
     return None if planned is None else planned.plan.spec
 
 
-def _num_records(dataset: Dataset, read_bytes: int) -> int:
-    """Estimate the number of records: tables know it; for text, it follows from the bytes read so far."""
+def _num_records(dataset: Dataset, read_bytes: int, records: Sequence[Record]) -> int:
+    """Estimate the number of records: tables know their rows; for text, it follows from the bytes read so far."""
     known = text_bytes = 0
     for file in dataset.files:
         if file.is_table:
@@ -159,7 +160,8 @@ def _num_records(dataset: Dataset, read_bytes: int) -> int:
                 known += table.num_rows
         else:
             text_bytes += file.num_bytes
-    return known + round(text_bytes * NUM_RECORDS / max(read_bytes, 1))
+    num_rows = len({(record.file, record.offset) for record in records})  # fewer than records if lists are expanded
+    return round(known * len(records) / num_rows + text_bytes * NUM_RECORDS / max(read_bytes, 1))
 
 
 def examine_images(job: ExtractJob, seen: Seen) -> CheckResult | None:
