@@ -22,12 +22,14 @@ from grace_store.choose.select import select
 from grace_store.choose.selection import Selection, SubsetNote
 from grace_store.data.dataset import Dataset
 from grace_store.pool.pool import Pool
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.scoring.score import score
 from grace_store.scoring.score_table import read_scores
 from grace_store.scoring.weigh_steps import weights
 from grace_store.scoring.weight_table import read_weights
+from grace_store.store.opened import Store
 from grace_store.values.methods.method import HeuristicSpec
 from grace_store.values.weightings import WeightsSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
@@ -220,6 +222,23 @@ def test_the_parquet_for_verl_has_a_column_of_messages(scored, tmp_path):
     assert {field.name: field.type for field in kind.value_type} == {"role": pa.string(), "content": pa.string()}
     again = plan([tmp_path / "train.parquet"], tmp_path / "again.zarr", DataSpec(min_steps=1))
     assert (again.plan.spec.format, again.plan.num_samples) == ("messages", 4)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_what_is_written_for_trl_is_recognised_with_its_images(ending, scored, tmp_path):
+    subset = select(scored / "scores.parquet", count=4)
+    export(subset, tmp_path / f"train.{ending}", as_format="trl", images=str(scored))
+    again = plan([tmp_path / f"train.{ending}"], tmp_path / "again.zarr", DataSpec(min_steps=1))
+    assert (again.plan.spec.format, again.plan.num_samples) == ("pair", 4)
+    chosen = read_samples(Store.open(scored / "store.zarr"), subset.row.tolist())
+    for before, after in zip(chosen, read_samples(again, range(4)), strict=True):
+        assert (after.sample_id, after.segments) == (before.sample_id, before.segments)
+        assert [Path(image.source).name for image in after.images] == [Path(i.source).name for i in before.images]
+
+
+def read_samples(store, positions):
+    with open_dataset(store) as dataset:
+        return list(UnitLoader(store, dataset).each(positions))
 
 
 def test_records_that_fit_no_table_leave_no_parquet_behind(tmp_path):

@@ -124,6 +124,13 @@ def test_half_a_surrogate_pair_stays_what_it_is() -> None:
     assert made == [b'{"texts":"\\ud800"}', '{"texts":"é"}'.encode()]
 
 
+def test_a_record_whose_copies_would_fill_the_memory_is_set_aside(tmp_path: Path) -> None:
+    bomb = {"problem": "x" * 2**16, "generations": [""] * 2**16}
+    data = write(tmp_path / "data.jsonl", [RECORDS[0], bomb, RECORDS[1]])
+    found = gs.preview([data], EXPANDED)
+    assert (found.num_records, found.num_planned, dict(found.set_aside)) == (6, 5, {"record_too_large": 1})
+
+
 @pytest.mark.parametrize("name", ["data.jsonl", "data.jsonl.gz", "data.json", "data.parquet"])
 def test_traces_are_found_again_in_every_kind_of_file(name: str, tmp_path: Path) -> None:
     with Dataset.open([write(tmp_path / name)], Expansion.of(EXPANDED)) as dataset:

@@ -44,6 +44,8 @@ class Dataset:
         self._readers: dict[int, _Reader] = {}
         self._lock = threading.Lock()
         self._summary: tuple[DataFile, ...] | None = None
+        self._last: tuple[tuple[int, int], list[bytes]] = (-1, -1), []
+        """Place and elements of the record read last: the traces of one record are often read together."""
 
     @classmethod
     def open(cls, paths: Sequence[str | Path], expansion: Expansion | None = None) -> Dataset:
@@ -70,9 +72,11 @@ class Dataset:
             raw = RawBlocks(file.path)
             row_in_file = 0
             for span in _spans(file, raw):
-                for element, text in enumerate(self._expanded(span.raw)):
+                texts = self._expanded(span.raw)
+                large_digest = span.large_digest if texts else digest_bytes(span.raw)
+                for element, text in enumerate(texts or [b""]):
                     length = span.length + element * ELEMENT
-                    yield Record(row, index, span.offset, length, text, row_in_file, span.large_digest)
+                    yield Record(row, index, span.offset, length, text, row_in_file, large_digest)
                     row += 1
                     row_in_file += 1
                     if progress is not None and row % _PROGRESS_RECORDS == 0:
@@ -102,10 +106,13 @@ class Dataset:
         if self.expansion is not None:
             element, length = divmod(length, ELEMENT)
         with self._lock:
-            if (reader := self._readers.get(file)) is None:
-                reader = self._readers[file] = _open_reader(self.files[file])
-            raw = reader[0](offset, length)
-        made = [] if raw is None or len(raw) < length else self._expanded(raw)
+            if self.expansion is None or self._last[0] != (file, offset):
+                if (reader := self._readers.get(file)) is None:
+                    reader = self._readers[file] = _open_reader(self.files[file])
+                raw = reader[0](offset, length)
+                made = [] if raw is None or len(raw) < length else self._expanded(raw)
+                self._last = (file, offset), made
+            made = self._last[1]
         if element >= len(made):
             raise DatasetChanged(
                 f"{self.files[file].path}: ends before the record at {offset}. This is not the file that was planned. "

@@ -8,7 +8,7 @@ from grace_store.base.states import Unusable
 from grace_store.base.text import canonical_json
 from grace_store.data.images import IMAGE_KEYS
 from grace_store.data.mapping import value_at
-from grace_store.data.record import ID_KEYS, parse_object
+from grace_store.data.record import ID_KEYS, MAX_EXPANDED_BYTES, parse_object
 
 _NEVER_PARALLEL = frozenset({*IMAGE_KEYS, "options", "choices", "steps", "tools"})
 """Lists of a record that belong to the question, or to one response."""
@@ -29,6 +29,8 @@ class Expansion(NamedTuple):
     def __call__(self, raw: bytes) -> list[bytes] | None:
         """Return a record for each element of the list, as canonical JSON; None if the record has no such list.
 
+        Return no record if all of them together would be too large: each has a copy of the record's other fields.
+
         Every other list of the same length is replaced by its element, too, unless it is a conversation or belongs to
         the question. The id of an element is the record's id with "/" and the index; a record without an id gets none.
         """
@@ -45,6 +47,8 @@ class Expansion(NamedTuple):
         for index in range(len(elements)):
             record = fields | {key: fields[key][index] for key in parallel}
             made.append(_dump(record if own_id is None else record | {"id": f"{own_id}/{index}"}))
+            if len(made[0]) * len(elements) > MAX_EXPANDED_BYTES:
+                return []
         return made
 
     def _own_id(self, fields: dict[str, Any]) -> str | None:

@@ -10,6 +10,8 @@ from grace_store.base.states import Reason, Unusable
 
 MAX_RECORD_BYTES = 32 * 2**20
 """Size limit of a record; a larger record is set aside and never held in memory as a whole."""
+MAX_EXPANDED_BYTES = 8 * MAX_RECORD_BYTES
+"""Size limit of all records that one record is expanded to."""
 ELEMENT = 2**32
 """Factor of an element's index in the length of an expanded record; a record that is read is far smaller."""
 MAX_NESTING = 64
@@ -48,7 +50,8 @@ class Record(NamedTuple):
         """Return the record as an object, or raise Unusable with the reason."""
         if self.large_digest is not None:
             size = f"{self.length} bytes" if self.length else "a row"
-            raise Unusable(Reason.RECORD_TOO_LARGE, f"{size}, at most {MAX_RECORD_BYTES} bytes are read")
+            most = f"at most {MAX_RECORD_BYTES} bytes are read, with --expand {MAX_EXPANDED_BYTES} of all its traces"
+            raise Unusable(Reason.RECORD_TOO_LARGE, f"{size}, {most}")
         return parse_object(self.raw)
 
 
