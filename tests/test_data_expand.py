@@ -119,6 +119,16 @@ def test_conversations_and_fields_of_the_question_are_not_parallel() -> None:
     ]  # fmt: skip
 
 
+def test_thoughts_and_answers_of_each_response_are_parallel(tmp_path: Path) -> None:
+    record = {"q": "Why?", "said": ["x", "y"], "thought": ["a\n\nb", "c\n\nd"], "right": ["1", "2"]}
+    parts = {"prompt": "q", "thinking": "thought", "response": "said", "answer": "right"}
+    store = gs.plan(
+        [write(tmp_path / "d.jsonl", [record])], tmp_path / "s.zarr", DataSpec(map=parts, expand="said", min_steps=1)
+    )
+    texts = ["".join(each["text"] for each in gs.inspect(store, f"#{row}")["segments"]) for row in (0, 1)]
+    assert texts == ["<think>\na\n\nb\n</think>\n\nx\n1", "<think>\nc\n\nd\n</think>\n\ny\n2"]
+
+
 def test_half_a_surrogate_pair_stays_what_it_is() -> None:
     made = Expansion("texts", {})(b'{"texts": ["\\ud800", "\xc3\xa9"]}')
     assert made == [b'{"texts":"\\ud800"}', '{"texts":"é"}'.encode()]

@@ -201,6 +201,8 @@ def test_a_pair_is_recognised_only_without_more_parts_of_the_question():
     assert detect_format([{"problem": "1+1?", "generated_solution": "a", "expected_answer": "2"}]) == "pair"
     assert detect_format([{"question": "1+1?", "system_prompt": "Be.", "response": "a"}]) == "pair"
     assert detect_format([{**MESSAGES, "problem": "1+1?", "solution": "2"}]) == "messages"
+    code = {"problem": "Add.", "outputs": ["3", "4"], "samples": ["1 2", "1 3"], "solution": "a\nb\nAnswer: c"}
+    assert sample(code, detect_format([code])).response == code["solution"]
     for more in ({"choices": ["a", "b"]}, {"context": "c"}):
         with pytest.raises(UnknownFormat, match="recognised: none"):
             detect_format([{**LIMO, **more}])

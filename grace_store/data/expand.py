@@ -61,8 +61,8 @@ class Expansion(NamedTuple):
             return True
         if not isinstance(value, list) or len(value) != length or key in _NEVER_PARALLEL:
             return False
-        is_part = any(path.partition(".")[0] == key for path in self.map.values())
-        return not is_part and not any(isinstance(each, dict) and _TURN_KEYS & each.keys() for each in value)
+        is_asked = any(self.map.get(part, "").partition(".")[0] == key for part in ("prompt", "options", "images"))
+        return not is_asked and not any(isinstance(each, dict) and _TURN_KEYS & each.keys() for each in value)
 
 
 def _dump(record: dict[str, Any]) -> bytes:

@@ -106,10 +106,8 @@ def _other_thinking(record: Fields) -> str | None:
 
 
 _QUESTIONS = ("problem", "question", "query", "prompt", "instruction", "input")
-_RESPONSES = (
-    "responses", "completions", "generations", "samples", "outputs",
-    "generated_solution", "completion", "response", "output", "solution",
-)  # fmt: skip
+_SEVERAL = ("responses", "completions", "generations")
+_RESPONSES = (*_SEVERAL, "generated_solution", "completion", "response", "output", "solution")
 """The usual names of a question and of its response, or of its responses. A `solution` is often only the reference."""
 _MORE_OF_QUESTION = ("options", "choices", "context", "input")
 """Fields that belong to the question; a record that has one needs --map."""
@@ -118,7 +116,8 @@ _MORE_OF_QUESTION = ("options", "choices", "context", "input")
 def _pair_fields(record: Fields) -> tuple[str, str] | None:
     """Return the names of a question (a text or turns) and its response (a text, turns or a list of texts)."""
     question = next((key for key in _QUESTIONS if is_asked(record, key)), None)
-    response = next((key for key in _RESPONSES if is_asked(record, key) or _holds_texts(record, key)), None)
+    lists = [key for key in _SEVERAL if _holds_texts(record, key)]
+    response = next((key for key in _RESPONSES if is_asked(record, key) or key in lists), None)
     has_more = any(record.get(key) for key in _MORE_OF_QUESTION if key != question)
     return None if question is None or response is None or has_more else (question, response)
 
@@ -139,7 +138,7 @@ def _read_pair(record: Fields) -> Trace:
 
 def _other_responses(record: Fields) -> str | None:
     """Return --expand for a record whose list holds several responses."""
-    found = (key for key in _RESPONSES if _holds_texts(record, key) and len(record[key]) > 1)
+    found = (key for key in _SEVERAL if _holds_texts(record, key) and len(record[key]) > 1)
     return next((f"--expand {key}" for key in found), None)
 
 
