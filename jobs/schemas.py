@@ -13,7 +13,7 @@ from typing import Any
 from grace_store.base.documents import Document
 from grace_store.base.finding import Finding
 from grace_store.base.metadata import Commit, Completion, Plan, SharingDocument, Signal
-from grace_store.base.settings import Frozen
+from grace_store.base.settings import DataSpec, Frozen
 from grace_store.choose.selection import SubsetNote
 from grace_store.model.load.adapter_folder import CheckpointState
 from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote, WeightsNote
@@ -28,6 +28,9 @@ NOTES: tuple[type[Document], ...] = (
     Recipe, WarmupSubset, CheckpointState, WarmupDone, TrialPlan, TrialRun,
 )  # fmt: skip
 """Every kind of document beside results. A new kind is a model where it is written, and its name here."""
+
+OMITTED = frozenset(name for name, field in DataSpec.model_fields.items() if field.exclude_if is not None)
+"""Settings that a plan leaves out if they are not given."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -60,8 +63,8 @@ def _sealed(model: type[Frozen]) -> dict[str, Any]:
     definitions = {**body.pop("$defs", {}), model.__name__: body}
     for definition in definitions.values():
         if "properties" in definition:
-            # As written: a field with a default is always there.
-            definition["required"] = list(definition["properties"])
+            # As written: a field with a default is always there, except a setting that is left out if it is not given.
+            definition["required"] = [name for name in definition["properties"] if name not in OMITTED]
     return {
         "$defs": definitions,
         "type": "object",

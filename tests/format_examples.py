@@ -72,6 +72,34 @@ PRMBENCH = {
 }
 EXPLICIT = {"id": 12, "prompt": "Why?", "steps": ["one", "two\nlines", "three"], "answer": "four"}
 
+TRL = {
+    "id": "t-1",
+    "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}],
+    "completion": [{"role": "assistant", "content": "One.\nOne more.\nAnswer: 2"}],
+}
+VERL = {
+    "data_source": "math",
+    "prompt": [{"role": "user", "content": "1+1?"}],
+    "reward_model": {"style": "rule", "ground_truth": "2"},
+    "extra_info": {"index": 3},
+    "responses": ["One.\n\nAnd one.\n\nSo \\boxed{2}.", "No.\n\nIt is\n\n\\boxed{3}."],
+}
+NEMOTRON = {
+    "input": [{"role": "user", "content": "1+1?"}],
+    "output": "<think>\nOne.\n\nTwo.\n</think>\n\nIt is 2.",
+    "category": "math",
+    "reasoning": "on",
+    "system_prompt": "detailed thinking on",
+}
+S1K = {
+    "question": "1+1?",
+    "solution": "2",
+    "cot_type": "math",
+    "thinking_trajectories": ["First, one.\n\nThen two."],
+    "attempt": "The sum is \\boxed{2}.",
+}
+LIMO = {"question": "1+1?", "solution": "Take one.\n\nAdd one.\n\n**Final Answer**\n\\boxed{2}", "answer": "2"}
+
 EXAMPLES: dict[str, dict[str, Any]] = {
     "mmathcot": MMATHCOT,
     "messages": MESSAGES,
@@ -83,4 +111,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "processbench": PROCESSBENCH,
     "prmbench": PRMBENCH,
     "explicit": EXPLICIT,
+    "thinking": S1K,
+    "pair": TRL,
 }

@@ -60,6 +60,7 @@ OTHER: dict[type[Spec], dict[str, Any]] = {
         "map": {"prompt": "question"},
         "gather": True,
         "group_by": "id",
+        "expand": "generations",
         "ignore_key": ("tools",),
     },
     GradientSpec: {

@@ -13,7 +13,7 @@ import pytest
 
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, DatasetChanged, NothingUsable, SettingError
-from grace_store.base.files import FOLDER, JSON, JSON_LINES, TEXT, sidecar_of
+from grace_store.base.files import FOLDER, JSON, JSON_LINES, PARQUET, TEXT, sidecar_of
 from grace_store.base.settings import DataSpec
 from grace_store.choose.export import export
 from grace_store.choose.exports import EXPORTS
@@ -22,12 +22,14 @@ from grace_store.choose.select import select
 from grace_store.choose.selection import Selection, SubsetNote
 from grace_store.data.dataset import Dataset
 from grace_store.pool.pool import Pool
+from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.scoring.score import score
 from grace_store.scoring.score_table import read_scores
 from grace_store.scoring.weigh_steps import weights
 from grace_store.scoring.weight_table import read_weights
+from grace_store.store.opened import Store
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.weightings import WeightsSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
@@ -197,6 +199,57 @@ def test_trl_gets_text_as_text(tmp_path):
         made = json.loads(line)
         assert list(made) == ["id", "prompt", "completion"], "TRL takes what has images for data of a vision model"
         assert made["prompt"][0]["content"].startswith("What is ")
+
+
+RECORD_EXPORTS = [name for name in EXPORTS if PARQUET in EXPORTS[name].formats]
+
+
+@pytest.mark.parametrize("name", RECORD_EXPORTS)
+def test_a_parquet_file_has_the_records_of_the_json_lines(name, scored, grouped, tmp_path):
+    subset = three_for(name, scored, grouped)
+    for ending in ("jsonl", "parquet"):
+        export(subset, tmp_path / f"out.{ending}", as_format=name)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == lines
+    note = read_document(sidecar_of(tmp_path / "out.parquet"), SubsetNote)
+    assert note.rows == tuple(subset.row.tolist())
+
+
+def test_the_parquet_for_verl_has_a_column_of_messages(scored, tmp_path):
+    """verl's dataset for fine-tuning takes a list of {role, content} from each row."""
+    export(select(scored / "scores.parquet", count=4), tmp_path / "train.parquet", as_format="ms-swift")
+    kind = pq.read_schema(tmp_path / "train.parquet").field("messages").type
+    assert {field.name: field.type for field in kind.value_type} == {"role": pa.string(), "content": pa.string()}
+    again = plan([tmp_path / "train.parquet"], tmp_path / "again.zarr", DataSpec(min_steps=1))
+    assert (again.plan.spec.format, again.plan.num_samples) == ("messages", 4)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_what_is_written_for_trl_is_recognised_with_its_images(ending, scored, tmp_path):
+    subset = select(scored / "scores.parquet", count=4)
+    export(subset, tmp_path / f"train.{ending}", as_format="trl", images=str(scored))
+    again = plan([tmp_path / f"train.{ending}"], tmp_path / "again.zarr", DataSpec(min_steps=1))
+    assert (again.plan.spec.format, again.plan.num_samples) == ("pair", 4)
+    chosen = read_samples(Store.open(scored / "store.zarr"), subset.row.tolist())
+    for before, after in zip(chosen, read_samples(again, range(4)), strict=True):
+        assert (after.sample_id, after.segments) == (before.sample_id, before.segments)
+        assert [Path(image.source).name for image in after.images] == [Path(i.source).name for i in before.images]
+
+
+def read_samples(store, positions):
+    with open_dataset(store) as dataset:
+        return list(UnitLoader(store, dataset).each(positions))
+
+
+def test_records_that_fit_no_table_leave_no_parquet_behind(tmp_path):
+    records = [{"prompt": "x", "steps": ["a b", "c"], "answer": "d", "meta": meta} for meta in ({}, {})]
+    data = "".join(json.dumps({"id": f"r{i}", **record}) + "\n" for i, record in enumerate(records))
+    (tmp_path / "traces.jsonl").write_text(data)
+    extract(make_job(tmp_path))
+    subset = select(score(tmp_path / "store.zarr"), count=2)
+    with pytest.raises(DataError, match=r"do not fit one table.*Write JSON lines"):
+        export(subset, tmp_path / "out.parquet")
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_a_datasets_folder_is_read_back(scored, tmp_path):

@@ -408,6 +408,12 @@ def test_a_saved_hugging_face_dataset(tmp_path):
     assert [record.parse() for record in scan(folder)] == ROWS[:20]
 
 
+def test_a_saved_dataset_of_one_split_is_read(tmp_path):
+    saved_dataset(tmp_path / "set" / "train", ["data-00000-of-00001.arrow"])
+    (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    assert [record.parse() for record in scan(tmp_path / "set")] == ROWS[:10]
+
+
 def test_a_saved_dataset_with_splits_asks_for_one(tmp_path):
     for split in ("train", "test"):
         saved_dataset(tmp_path / "set" / split, ["data-00000-of-00001.arrow"])

@@ -11,7 +11,7 @@ from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats.known_formats import FORMATS
-from grace_store.data.mapping import usual_parts
+from grace_store.data.mapping import usual_maps
 from grace_store.data.parse_records import check_spec, detect_format, parse_record
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample
@@ -47,6 +47,16 @@ def test_a_multiple_choice_has_its_options_below_the_question_and_its_letter_as_
     assert "".join(turn.text for turn in found.turns) == AQUA["question"] + "\nA)21\nB)10\nC)37"
     assert found.segments == ["There are 3 bags.\n", "Each has 7 apples.\n", "So 3 * 7 = 21.\n", "A"]
     assert found.sample_id == "data.jsonl:4"
+
+
+def test_thoughts_are_mapped_beside_the_response() -> None:
+    fields = {"asked": [{"role": "user", "content": "Why?"}], "thoughts": "Hm.\n\nSo.", "said": "Because."}
+    mapping = {"prompt": "asked", "thinking": "thoughts", "response": "said"}
+    found = sample(fields, mapping)
+    assert found.segments == ["<think>\nHm.\n\n", "So.\n</think>\n\n", "Because."]
+    assert sample({**fields, "right": "42"}, {**mapping, "answer": "right"}).segments[-1] == "42"
+    with pytest.raises(SettingError, match="--map thinking=FIELD goes with --map response=FIELD"):
+        sample(fields, {"prompt": "asked", "thinking": "thoughts", "steps": "said"})
 
 
 @pytest.mark.parametrize("ending", ["The answer is A.", "Answer: A) 21", "Therefore, the answer is (A)", "#### A"])
@@ -160,7 +170,22 @@ def test_a_mapping_is_proposed_where_the_names_are_usual() -> None:
         detect_format([AQUA])
     with pytest.raises(UnknownFormat, match="Name the fields that hold prompt and response"):
         detect_format([{"neither": 1}])
-    assert usual_parts({"id": 1, "meta": {"problem": "p", "qid": 2}, "answer": "a"}) == {
+    with pytest.raises(UnknownFormat, match="Name the fields that hold prompt and response"):
+        detect_format([{"question": "Why?", "rationale": "on", "explanation": ["a", "b"]}] * 3)
+
+
+def test_the_mapping_that_reads_most_records_is_proposed_with_their_number() -> None:
+    written = {"question": "Why?", "reasoning": "on", "explanation": "One.\nTwo.\nAnswer: 3"}
+    unread = {**written, "explanation": None}
+    told = r"Try --map prompt=question --map response=explanation\. Of the first 4 records, it reads 3\."
+    with pytest.raises(UnknownFormat, match=told):
+        detect_format([written, written, unread, written])
+    with pytest.raises(UnknownFormat, match="Name the fields that hold prompt and response"):
+        detect_format([written, unread, unread, written])
+
+
+def test_usual_names_one_level_below_are_found_too() -> None:
+    assert next(usual_maps({"id": 1, "meta": {"problem": "p", "qid": 2}, "answer": "a"})) == {
         "prompt": "meta.problem",
         "response": "answer",
     }

@@ -164,7 +164,7 @@ def write_lines(path: Path, lines: Iterable[bytes]) -> None:
             stream.write(line + b"\n")
 
 
-def write_records(path: Path, records: Iterable[bytes]) -> None:
+def write_json_records(path: Path, records: Iterable[bytes]) -> None:
     """Write JSON records unchanged: one per line or, if the name says JSON, in an array."""
     if format_of(path) != JSON:
         write_lines(path, records)

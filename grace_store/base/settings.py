@@ -194,6 +194,11 @@ class DataSpec(Spec):
     """Put all traces of a question next to each other, so that the traces share the question's prompt and images."""
     group_by: str | None = None
     """With --gather, the field of the records that names the question of a trace."""
+    expand: Annotated[str | None, AfterValidator(lambda field: field or None)] = Field(
+        default=None, exclude_if=lambda field: field is None
+    )
+    """Field with a list of responses. Each response is read as a trace, together with its element of every other list
+    of the same length."""
     ignore_key: Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(set(names))))] = ()
     """Keys of conversations that grace-store cannot interpret yet. Records are read as if they did not have these keys.
     A record with another such key is set aside."""

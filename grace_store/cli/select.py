@@ -53,7 +53,9 @@ GROUPS_WRITTEN = 1000
 )
 @option("--count", int, "Number of samples to keep. [default: --ratio decides]", many=True)
 @option("--threshold", float, "Smallest value to keep. [default: --ratio decides]")
-@option("--out", OUT_PATH, "File or folder to write. {ratio} in its name stands for the ratio or count.", required=True)
+@option(
+    "--out", OUT_PATH, "File (.jsonl, .json, .parquet) or folder. {ratio} stands for the ratio or count.", required=True
+)
 @option(
     "--as",
     click.Choice(list(EXPORTS)),

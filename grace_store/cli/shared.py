@@ -132,6 +132,7 @@ data_spec = stacked(
                 help="Format of the records, such as gsm8k or messages. `grace-store plan --help` lists all formats.",
                 default="recognised from the records",
             ),
+            "expand": As(default="a record is one trace"),
             "group_by": As(
                 help="With --gather, field of the records that names the question of a trace.",
                 default="traces with the same prompt and images have the same question",

@@ -14,6 +14,7 @@ AnswerFinder = Callable[[str], int | None]
 # Each optional part before a marker is bound to the start of a line, so these patterns take linear time.
 _DAGGER = re.compile(r"(?:^[ \t]*[*#]+[ \t]*)?†[ \t]?Answer\**[ \t]?:", re.MULTILINE)
 _HASHES = re.compile(r"^[ \t]*####(?!#)", re.MULTILINE)
+_THOUGHT_ENDS = ("</think>", "</thinking>", "</thought>", "</Thought>", "<|end_of_thought|>")
 _CONCLUSION = re.compile(r"<CONCLUSION>")
 _ANSWER_LINE = re.compile(
     r"^[ \t]*(?:[*#]+[ \t]*)?(?:(?:therefore|thus|so|hence),?[ \t]+)?"
@@ -49,9 +50,10 @@ def answer_line(response: str) -> int | None:
 
 
 def after_think(response: str) -> int | None:
-    """Return where the text after the last ``</think>`` begins; the tag belongs to the last step."""
-    _, tag, after = response.rpartition("</think>")
-    return len(response) - len(after.lstrip()) if tag and after.strip() else None
+    """Return where the text after the last closing tag of a thought begins; the tag belongs to the last step."""
+    stop = max((response.rfind(tag) + len(tag) for tag in _THOUGHT_ENDS if tag in response), default=len(response))
+    after = response[stop:].lstrip()
+    return len(response) - len(after) if after else None
 
 
 def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
@@ -93,7 +95,7 @@ def natural_answer(response: str) -> int | None:
     r"""Return the index at which the answer begins in a response of unknown format; None without an answer.
 
     The first match counts, in this order: the last ``†Answer:``; ``####`` at the start of the last line; the text after
-    ``</think>``; ``<CONCLUSION>``; the last ``\boxed{}``; a line that begins with "Answer:" or similar.
+    a thought; ``<CONCLUSION>``; the last ``\boxed{}``; a line that begins with "Answer:" or similar.
     """
     if (start := dagger_answer(response)) is not None:
         return start

@@ -19,7 +19,7 @@ from grace_store.data.formats.conversation import read_prompt
 from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.formats.mapped import read_choices
 from grace_store.data.formats.trace import Format, shown_keys
-from grace_store.data.mapping import MAPPED, check_part_names, names_trace, usual_parts, value_at
+from grace_store.data.mapping import MAPPED, check_part_names, names_trace, usual_maps, value_at
 from grace_store.data.parse_records import detect_format, sample_id
 from grace_store.data.record import Record
 from grace_store.data.text_matches import Item
@@ -81,7 +81,7 @@ def _item(record: Record, file_name: str, format: Format | None, mapping: Mappin
             trace = format.read(fields)
             texts = "\n".join(turn.text for turn in trace.turns if turn.role == "user"), trace.response
     if texts is None:
-        texts = _texts_of(fields, mapping if names_trace(mapping) else usual_parts(fields))
+        texts = _texts_of(fields, mapping if names_trace(mapping) else next(usual_maps(fields)))
     # Half of a surrogate pair is not a character and cannot be shown or written.
     question, solution = (text.encode(errors="replace").decode() for text in texts)
     if not question.strip():

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.metadata import DataFile
 from grace_store.data.byte_streams import CursorPool, RawBlocks, drop_bytes, text_blocks
+from grace_store.data.expand import Expansion
 from grace_store.data.folders import KINDS_IN_WORDS, RecordFile, examine_file, expand_paths, name_files
-from grace_store.data.record import MAX_RECORD_BYTES, Record, digest_bytes
+from grace_store.data.record import ELEMENT, MAX_RECORD_BYTES, Record, digest_bytes
 
 if TYPE_CHECKING:
     from grace_store.data.tables import ArrowReader, ParquetReader
@@ -34,20 +35,26 @@ class Dataset:
     Several threads may call ``read``; a lock makes them take turns.
     """
 
-    def __init__(self, files: Sequence[RecordFile]) -> None:
+    def __init__(self, files: Sequence[RecordFile], expansion: Expansion | None = None) -> None:
         self.files = tuple(files)
+        self.expansion = expansion
+        """Makes a record for each element of a list; None if records stay as they are."""
+        self.num_expanded = 0
+        """Number of records with such a list in the last scan."""
         self._readers: dict[int, _Reader] = {}
         self._lock = threading.Lock()
         self._summary: tuple[DataFile, ...] | None = None
+        self._last: tuple[tuple[int, int], list[bytes]] = (-1, -1), []
+        """Place and elements of the record read last: the traces of one record are often read together."""
 
     @classmethod
-    def open(cls, paths: Sequence[str | Path]) -> Dataset:
+    def open(cls, paths: Sequence[str | Path], expansion: Expansion | None = None) -> Dataset:
         """Find the files at the given paths (folders are expanded) and the kind of each file; read nothing else."""
         found = expand_paths(paths)
         files = [examine_file(path, name) for path, name in zip(found, name_files(found), strict=True)]
         if not any(file.num_bytes for file in files):
             raise DataError(f"{', '.join(map(str, found))}: empty. Give {KINDS_IN_WORDS} with records.")
-        return cls(files)
+        return cls(files, expansion)
 
     @property
     def num_bytes(self) -> int:
@@ -59,23 +66,33 @@ class Dataset:
 
         progress is called with the number of records, and of bytes on disk, read so far.
         """
-        row = num_bytes_before = 0
+        row = num_bytes_before = self.num_expanded = 0
         summary = []
         for index, file in enumerate(self.files):
             raw = RawBlocks(file.path)
             row_in_file = 0
             for span in _spans(file, raw):
-                yield Record(row, index, span.offset, span.length, span.raw, row_in_file, span.large_digest)
-                row += 1
-                row_in_file += 1
-                if progress is not None and row % _PROGRESS_RECORDS == 0:
-                    progress(row, num_bytes_before + raw.num_bytes)
+                texts = self._expanded(span.raw)
+                large_digest = span.large_digest if texts else digest_bytes(span.raw)
+                for element, text in enumerate(texts or [b""]):
+                    length = span.length + element * ELEMENT
+                    yield Record(row, index, span.offset, length, text, row_in_file, large_digest)
+                    row += 1
+                    row_in_file += 1
+                    if progress is not None and row % _PROGRESS_RECORDS == 0:
+                        progress(row, num_bytes_before + raw.num_bytes)
             num_bytes_before += raw.num_bytes
             found: dict[str, Any] = {"num_bytes": raw.num_bytes, "num_records": row_in_file, "sha256": raw.sha256}
             summary.append(DataFile(path=str(file.path), kind=file.kind, **found))
         if progress is not None:
             progress(row, num_bytes_before)
         self._summary = tuple(summary)
+
+    def _expanded(self, raw: bytes) -> list[bytes]:
+        if self.expansion is None or (made := self.expansion(raw)) is None:
+            return [raw]
+        self.num_expanded += 1
+        return made
 
     def summary(self) -> tuple[DataFile, ...]:
         """Return the size, record count and digest of each file, from the last complete scan."""
@@ -85,16 +102,23 @@ class Dataset:
 
     def read(self, file: int, offset: int, length: int) -> bytes:
         """Return the raw bytes of the record at a place from a scan."""
+        element = 0
+        if self.expansion is not None:
+            element, length = divmod(length, ELEMENT)
         with self._lock:
-            if (reader := self._readers.get(file)) is None:
-                reader = self._readers[file] = _open_reader(self.files[file])
-            raw = reader[0](offset, length)
-        if raw is None or len(raw) < length:
+            if self.expansion is None or self._last[0] != (file, offset):
+                if (reader := self._readers.get(file)) is None:
+                    reader = self._readers[file] = _open_reader(self.files[file])
+                raw = reader[0](offset, length)
+                made = [] if raw is None or len(raw) < length else self._expanded(raw)
+                self._last = (file, offset), made
+            made = self._last[1]
+        if element >= len(made):
             raise DatasetChanged(
                 f"{self.files[file].path}: ends before the record at {offset}. This is not the file that was planned. "
                 "Put the planned file back, or plan a new store."
             )
-        return raw
+        return made[element]
 
     def read_many(self, locators: Iterable[tuple[int, int, int]]) -> Iterator[bytes]:
         """Yield the raw bytes at each (file, offset, length), in the given order; ascending order is fastest."""

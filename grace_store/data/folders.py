@@ -56,6 +56,8 @@ def name_files(files: Sequence[Path]) -> list[str]:
 def _folder_files(folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
+        if len(splits) == 1:
+            return _saved_dataset_files(folder / splits[0])
         hint = f" Give the folder of one split, such as {folder / splits[0]}." if splits else ""
         raise DataError(f"{folder} is a datasets folder with several splits ({', '.join(splits)}).{hint}")
     if (folder / "state.json").is_file():

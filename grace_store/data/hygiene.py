@@ -294,7 +294,7 @@ _NOT_DERIVED, _CONNECTING = frozenset(_VERDICTS.split()), frozenset(_AROUND_RESU
 # ---------------------------------------------------------------- text after the answer
 
 _TURN = re.compile(
-    r"^\s*(?:[*#]+\s*)?(?:Human|User|Assistant|Question|Problem|Instruction|Q)\s*\d*\**\s*:|<\|\w+\|>|\[/?INST\]",
+    r"^\s*(?:[*#]+\s*)?(?:Human|User|Assistant|Question|Problem|Instruction|Q)\s*\d*\**\s*:|<\|(?!end_of_solution)\w+\|>|\[/?INST\]",
     re.MULTILINE,
 )
 _WORDS = re.compile(r"(?<![\\\w])[^\W\d_]{2,}|[\u4e00-\u9fff]")

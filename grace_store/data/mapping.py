@@ -1,11 +1,12 @@
 """The --map setting: it says which field of a record holds which part. Knows no files.
 
-With some parts (prompt, response or steps, answer, options) the record has the format `mapped`. The other parts
-(images, system, id) replace the fields of these names in a record of any format.
+With some parts (prompt, response or steps, thinking, answer, options) the record has the format `mapped`. The other
+parts (images, system, id) replace the fields of these names in a record of any format.
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from grace_store.base.errors import SettingError
@@ -16,7 +17,7 @@ from grace_store.data.images import IMAGE_KEYS
 
 MAPPED = "mapped"
 """The name of the format that reads mapped parts."""
-TRACE_PARTS = ("prompt", "response", "steps", "answer", "options")
+TRACE_PARTS = ("prompt", "response", "steps", "thinking", "answer", "options")
 ANY_PARTS = ("images", "system", "id")
 
 _INDEX = re.compile(r"-?\d{1,9}")
@@ -65,21 +66,25 @@ def check_map(spec: DataSpec) -> None:
         raise SettingError("--map does not name the field of the prompt. Add --map prompt=FIELD.")
     if ("response" in spec.map) == ("steps" in spec.map):
         raise SettingError("Give either --map response=FIELD (a text) or --map steps=FIELD (a list of texts).")
+    if "thinking" in spec.map and "steps" in spec.map:
+        raise SettingError("--map thinking=FIELD goes with --map response=FIELD. Leave out --map steps.")
     if "answer" in spec.map and spec.answer != "format":
         answer = f"--map answer={spec.map['answer']} and --answer {spec.answer}"
         raise SettingError(f"{answer} both say where the answer is. Leave out one of the two options.")
 
 
-def usual_parts(record: Fields) -> dict[str, str]:
-    """Return {part: field} for fields with a usual name, at the top level or one level below."""
+def usual_maps(record: Fields) -> Iterator[dict[str, str]]:
+    """Yield every {part: field} of fields with a usual name, at the top level or one level below; most usual first."""
     paths = {path.rpartition(".")[2]: path for path in reversed(list(_paths(record)))}
-    names = {part: next((name for name in usual if name in paths), None) for part, usual in _USUAL_NAMES.items()}
-    found = {part: paths[name] for part, name in names.items() if name is not None}
-    if found.get("answer") == found.get("response"):
-        found.pop("answer", None)
+    found = {part: [paths[name] for name in usual if name in paths] for part, usual in _USUAL_NAMES.items()}
     if "id" in record:
-        found.pop("id", None)
-    return found
+        found["id"] = []
+    first = {part: found[part][0] for part in ("options", "id") if found[part]}
+    none: list[str | None] = [None]
+    for prompt, response, answer in product(*([*found[part], *none] for part in ("prompt", "response", "answer"))):
+        if answer is None or answer != response:
+            named = {"prompt": prompt, "response": response, "answer": answer}
+            yield {part: field for part, field in named.items() if field is not None} | first
 
 
 def _paths(record: Fields) -> Iterator[str]:
@@ -92,8 +97,9 @@ def _paths(record: Fields) -> Iterator[str]:
 # ---------------------------------------------------------------- a record
 
 
-def mapped_record(record: dict[str, Any], mapping: Mapping[str, str]) -> dict[str, Any]:
+def mapped_record(record: dict[str, Any], spec: DataSpec) -> dict[str, Any]:
     """Return a record with its fields renamed to the parts, or raise Unusable if a field is missing."""
+    mapping = spec.map
     if not mapping:
         return record
     parts = {part: value_at(record, path) for part, path in mapping.items()}
@@ -105,7 +111,9 @@ def mapped_record(record: dict[str, Any], mapping: Mapping[str, str]) -> dict[st
             found = "is empty" if value is None or value == "" else f"is a {type(value).__name__}"
             what = f"the id ({mapping['id']!r}) {found}; a text or a whole number is wanted"
             raise Unusable(Reason.UNKNOWN_RECORD, what)
-        parts["id"] = str(value)
+        parts["id"], written = str(value), record.get("id")
+        if spec.expand and isinstance(written, str) and written.startswith(f"{value}/"):
+            parts["id"] = written  # the id of one element of the record
     replaced = {*(TRACE_PARTS if names_trace(mapping) else ()), *(IMAGE_KEYS if "images" in parts else ())}
     return {key: value for key, value in record.items() if key not in replaced} | parts
 

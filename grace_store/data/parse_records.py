@@ -3,25 +3,26 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
+from grace_store.base.text import counted
 from grace_store.data.answers import named_answer, natural_answer
 from grace_store.data.formats.conversation import unread_keys
 from grace_store.data.formats.known_formats import FORMATS
 from grace_store.data.formats.mapped import MAPPED_FORMAT
 from grace_store.data.formats.trace import Format, Trace, shown_keys
-from grace_store.data.mapping import check_map, mapped_record, usual_parts
-from grace_store.data.record import Record
+from grace_store.data.mapping import MAPPED, check_map, mapped_record, usual_maps
+from grace_store.data.record import ID_KEYS, Record
 from grace_store.data.sample import Sample
 from grace_store.data.splitters import STEP_MARKER, named_splitter, natural_starts
 
-ID_KEYS = ("id", "sample_id", "uuid")
-"""Fields that may hold the id of a record; the first with a string or an integer counts."""
-
+NUM_TRIED = 16
+"""Number of records that a proposed mapping is tried on."""
 MAX_ID_CHARS = 1024
 """Limit on the length of an id, because every table made from the store repeats it."""
 _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -29,14 +30,15 @@ _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def parse_record(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
     """Return the sample that a record holds, or raise Unusable. A record without an id gets the id file_name:row."""
-    fields = mapped_record(record.parse(), spec.map)
-    format = _chosen_format(spec)
+    fields = mapped_record(record.parse(), spec)
+    format = chosen_format(spec)
     named = {*spec.ignore_key, *(path.partition(".")[0] for path in spec.map.values())}
     if lost := tuple(key for key in unread_keys(fields, format.turns) if key not in named):
         why = "; ".join(f"{key!r} is not read yet, --ignore-key {key} reads the record without it" for key in lost)
         raise Unusable(UNREAD_KEYS[lost[0]], why, keys=lost)
     trace = format.read(fields)
     _check_text(trace)
+    _check_expanded(fields, trace, spec)
     if not any(turn.role == "user" and (turn.text.strip() or turn.images) for turn in trace.turns):
         raise Unusable(Reason.NO_PROMPT, "nothing is asked before the response")
     if not trace.response.strip():
@@ -48,6 +50,14 @@ def parse_record(record: Record, spec: DataSpec, file_name: str, row_in_file: in
     if num_steps > spec.max_steps:
         raise Unusable(Reason.TOO_MANY_STEPS, f"{num_steps} steps, at most {spec.max_steps} wanted", num_steps)
     return Sample(sample_id(fields, file_name, row_in_file), trace.turns, trace.response, bounds)
+
+
+def _check_expanded(fields: Mapping[str, Any], trace: Trace, spec: DataSpec) -> None:
+    """Raise Unusable if the format takes its response from another field than the one that is expanded."""
+    text = fields.get(spec.expand or "")
+    if spec.expand and isinstance(text, str) and text.strip() not in trace.response:
+        how = f"--map prompt=FIELD --map response={spec.expand} reads it"
+        raise Unusable(Reason.UNKNOWN_RECORD, f"format {spec.format} reads no response from {spec.expand!r}; {how}")
 
 
 def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> str:
@@ -71,7 +81,7 @@ def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> st
 
 def check_spec(spec: DataSpec) -> None:
     """Raise UnknownFormat or SettingError for settings that cannot work for any record."""
-    _chosen_format(spec)
+    chosen_format(spec)
     check_map(spec)
     if spec.splitter != "format":
         named_splitter(spec.splitter)
@@ -87,7 +97,8 @@ def check_spec(spec: DataSpec) -> None:
         )
 
 
-def _chosen_format(spec: DataSpec) -> Format:
+def chosen_format(spec: DataSpec) -> Format:
+    """Return the format that a spec names, or raise UnknownFormat."""
     if spec.format == MAPPED_FORMAT.name:
         return MAPPED_FORMAT
     if spec.format not in FORMATS:
@@ -108,14 +119,33 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
     known = "\n".join(f"  {name:<14}{format.description}" for name, format in FORMATS.items())
     text = json.dumps(records[0])
     example = text if len(text) <= 300 else text[:300] + "..."
-    hint = "Name the fields that hold prompt and response: --map prompt=FIELD --map response=FIELD."
-    if {"prompt", "response"} <= (parts := usual_parts(records[0])).keys():
-        hint = f"Try {' '.join(f'--map {part}={field}' for part, field in parts.items())}."
+    name_them = "Name the fields that hold prompt and response: --map prompt=FIELD --map response=FIELD."
     raise UnknownFormat(
         f"the format of the records is not clear. Records read: {len(records)}; recognised: {seen}.\n"
         f"Keys of the first record: {shown_keys(records[0])}.\nThe first record begins: {example}\n"
-        f"{hint}\nOr give --format, or convert the records to one of:\n{known}"
+        f"{_proposal(records) or name_them}\nOr give --format, or convert the records to one of:\n{known}"
     )
+
+
+def _proposal(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the mapping of usual names that reads most of the first records, as a sentence; None if it reads few."""
+    tried = [Record(0, 0, 0, 0, json.dumps(fields).encode()) for fields in records[:NUM_TRIED]]
+
+    def num_read(mapping: dict[str, str]) -> int:
+        num, spec = 0, DataSpec(format=MAPPED, map=mapping, min_steps=1)
+        for record in tried:
+            with suppress(Unusable):
+                parse_record(record, spec, "", 0)
+                num += 1
+        return num
+
+    possible = [each for each in usual_maps(records[0]) if {"prompt", "response"} <= each.keys()]
+    counts = [num_read(mapping) for mapping in possible]
+    if 2 * max(counts, default=0) <= len(tried):
+        return None
+    best = possible[counts.index(max(counts))]
+    options = " ".join(f"--map {part}={field}" for part, field in best.items())
+    return f"Try {options}. Of the first {counted(len(tried), 'record')}, it reads {max(counts)}."
 
 
 def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:

@@ -10,8 +10,16 @@ from grace_store.base.states import Reason, Unusable
 
 MAX_RECORD_BYTES = 32 * 2**20
 """Size limit of a record; a larger record is set aside and never held in memory as a whole."""
+MAX_EXPANDED_BYTES = 8 * MAX_RECORD_BYTES
+"""Size limit of all records that one record is expanded to."""
+ELEMENT = 2**32
+"""Factor of an element's index in the length of an expanded record; a record that is read is far smaller."""
 MAX_NESTING = 64
 """Limit of nested objects and arrays. No format reads deeper, and every walk over a record must end."""
+
+
+ID_KEYS = ("id", "sample_id", "uuid")
+"""Fields that may hold the id of a record; the first with a string or an integer counts."""
 
 
 class Record(NamedTuple):
@@ -27,7 +35,7 @@ class Record(NamedTuple):
     offset: int
     """Byte offset in the decompressed file; row number in a Parquet or Arrow file."""
     length: int
-    """Length in bytes; 0 for a row of a Parquet or Arrow file."""
+    """Length in bytes, 0 for a row of a Parquet or Arrow file; plus ELEMENT times the index, if lists are expanded."""
     raw: bytes
     row_in_file: int = 0
     """Number in its own file, from 0."""
@@ -42,7 +50,8 @@ class Record(NamedTuple):
         """Return the record as an object, or raise Unusable with the reason."""
         if self.large_digest is not None:
             size = f"{self.length} bytes" if self.length else "a row"
-            raise Unusable(Reason.RECORD_TOO_LARGE, f"{size}, at most {MAX_RECORD_BYTES} bytes are read")
+            most = f"at most {MAX_RECORD_BYTES} bytes are read, with --expand {MAX_EXPANDED_BYTES} of all its traces"
+            raise Unusable(Reason.RECORD_TOO_LARGE, f"{size}, {most}")
         return parse_object(self.raw)
 
 

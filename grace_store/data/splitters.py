@@ -2,8 +2,8 @@
 
 Each function takes the text of the steps (the response up to its answer) and returns where each step begins, ascending.
 Every step begins at the start of a line that is not blank, so no step is empty. A line or paragraph with only tags
-(``<think>``, ``</REASONING>``) is not a step: an opening tag belongs to the step after it, a closing tag to the step
-before it.
+(``<think>``, ``</REASONING>``, ``<|end_of_thought|>``) is not a step: an opening tag belongs to the step after it, a
+closing tag to the step before it.
 """
 
 import re
@@ -20,7 +20,9 @@ Splitter = Callable[[str], list[int]]
 STEP_MARKER = re.compile(r"^[ \t]*(?:[*#]+[ \t]*)?Step[ \t]+\d+\**[ \t]*:", re.MULTILINE)
 
 _TAGS_ONLY = re.compile(
-    r"\s*(?P<tag></?(?:think|thinking|summary|caption|reasoning|conclusion|solution|answer)>\s*)+", re.IGNORECASE
+    r"\s*(?P<tag>(?:</?(?:think|thinking|thought|summary|caption|reasoning|conclusion|solution|answer|output)>"
+    r"|<\|(?:begin|end)_of_(?:thought|solution)\|>)\s*)+",
+    re.IGNORECASE,
 )
 _SECTION = re.compile(r"<(?:SUMMARY|CAPTION|REASONING)>")
 _MARKER_CHARS = 256
@@ -144,7 +146,7 @@ def _without_tags(text: str, spans: list[tuple[int, int]]) -> list[int]:
         if (match := _TAGS_ONLY.fullmatch(text, start, stop)) is None:
             starts.append(start if opened is None else opened)
             opened = None
-        elif opened is None and not match["tag"].startswith("</"):
+        elif opened is None and not match["tag"].startswith(("</", "<|end")):
             opened = start
     if opened is not None and not starts:
         starts.append(opened)

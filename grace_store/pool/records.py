@@ -22,6 +22,7 @@ from grace_store.base.files import file_sha256
 from grace_store.base.states import Unusable
 from grace_store.base.text import first_few, one_line
 from grace_store.data.dataset import Dataset
+from grace_store.data.expand import Expansion
 from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record, fields_in, value_of
 from grace_store.data.sample import Sample
@@ -57,7 +58,8 @@ def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_
             "Give the files' new place with --data (in Python: data=[...])."
         )
     try:
-        dataset = Dataset.open(paths or planned)  # names the given paths that are missing
+        # Names the given paths that are missing.
+        dataset = Dataset.open(paths or planned, Expansion.of(store.plan.spec))
     except DataError:
         if paths:
             raise
@@ -110,7 +112,7 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     pieces = rows_at(store, wanted[np.argsort(rows[wanted])])
     digests = ((int(row), bytes(digest)) for some in pieces for row, digest in zip(some.row, some.digest, strict=True))
     row, digest = next(digests, (-1, b""))
-    with Dataset.open([now.path]) as single:
+    with Dataset.open([now.path], Expansion.of(store.plan.spec)) as single:
         for record in single.scan():
             num_records = record.row + 1
             while 0 <= row < start + record.row:

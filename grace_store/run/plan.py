@@ -25,6 +25,7 @@ from grace_store.base.settings import DataSpec, setting_text
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
+from grace_store.data.expand import Expansion
 from grace_store.data.folders import name_files
 from grace_store.data.mapping import MAPPED, check_part_names, names_trace
 from grace_store.data.parse_records import check_spec, detect_format
@@ -160,6 +161,8 @@ class _Planning:
         if tally.num_images_missing:
             missing = counted(tally.num_images_missing, "image")
             self.listener(Warned(f"{missing} named by records could not be found in {self.images}."))
+        for text in tally.several_in_words():
+            self.listener(Warned(text))
         if tally.loses_most:
             self.listener(Warned(loss_in_words(tally)))
 
@@ -177,8 +180,14 @@ def tally_dataset(
     def progress(num_records: int, num_bytes: int) -> None:
         listener(Progressed(f"Planning: {num_records} records read.", num_bytes, dataset.num_bytes))
 
+    dataset.expansion = Expansion.of(request)
     records = dataset.scan(progress)
     head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
+    if request.expand and head and not dataset.num_expanded:
+        raise SettingError(
+            f"No list in the field {request.expand!r} of --expand (records tried: {len(head)}). Give the name of a "
+            "field that holds a list of responses, or leave --expand out."
+        )
     spec = resolve_data_spec(dataset, head, request)
     understanding = Understanding(tuple(file.name for file in dataset.files), spec, images)
     num_processes = processes_for(dataset.num_bytes) if workers is None else workers

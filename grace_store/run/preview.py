@@ -10,6 +10,7 @@ from grace_store.base.settings import DataSpec
 from grace_store.base.states import flag_lines
 from grace_store.base.text import counted, percent
 from grace_store.data.dataset import Dataset
+from grace_store.data.parse_records import chosen_format
 from grace_store.run.plan import check_images, merged_request, tally_dataset
 from grace_store.run.record_tally import RecordTally, advise, ask_for_min_steps
 from grace_store.store.backend import open_backend
@@ -47,7 +48,11 @@ def preview_lines(found: RecordTally) -> Iterator[str]:
     """Yield the preview as lines of text; they may hold control characters from records."""
     settings = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in found.settings.in_words().items())
     yield f"{found.num_planned} of {counted(found.num_records, 'record')} would be planned. Nothing is written."
+    yield f"Read as {found.settings.format} ({chosen_format(found.settings).description})."
     yield f"Settings: {settings}."
+    if found.settings.expand:
+        yield f"Each element of {found.settings.expand!r} counts as a record."
+    yield from found.several_in_words()
     if found.num_questions is not None:
         yield f"Samples of {counted(found.num_questions, 'question')} would be gathered."
     if found.num_images_missing:

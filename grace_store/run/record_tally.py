@@ -53,6 +53,8 @@ class RecordTally:
     """Number of planned samples with each combination of text flags."""
     unread_keys: Counter[str] = field(default_factory=Counter)
     """Number of records with each key that no reader understands."""
+    others: Counter[str] = field(default_factory=Counter)
+    """Number of records with several responses, of which one is read, by the options that read the others."""
     examples: dict[str, tuple[Record, SetAside]] = field(default_factory=dict)
     """The first record that is set aside for each reason."""
     shown: list[Record] = field(default_factory=list)
@@ -75,7 +77,8 @@ class RecordTally:
             self.examples.setdefault(outcome.reason.value, (record, outcome))
             num_steps, kept = outcome.num_steps, self.spare
         else:
-            sample, num_images_missing, _ = outcome
+            sample, num_images_missing, _, others = outcome
+            self.others.update([] if others is None else [others])
             self.num_planned += 1
             self.num_images_missing += num_images_missing
             self.flags[sample.flags] += 1
@@ -125,7 +128,7 @@ class RecordTally:
         for reason, count in self.set_aside.most_common():
             record, why = self.examples[reason]
             try:
-                own_id = sample_id(mapped_record(record.parse(), self.settings.map), "", 0)
+                own_id = sample_id(mapped_record(record.parse(), self.settings), "", 0)
             except Unusable:
                 own_id = ":0"
             yield {
@@ -150,6 +153,12 @@ class RecordTally:
             known = {"sample_id": sample.sample_id, "row": record.row, "prompt": prompt}
             yield {**known, "steps": steps, "answer": answer, "is_planned": is_planned}
 
+    def several_in_words(self) -> Iterator[str]:
+        """Yield a sentence on records with several responses for each way to read the others."""
+        for options, count in self.others.most_common():
+            how = "reads each response as a trace" if "--expand" in options else "reads another response"
+            yield f"Only one response is read of {counted(count, 'record')} with several responses. `{options}` {how}."
+
     def to_json(self) -> dict[str, Any]:
         """Return the counts, the examples, and the settings that would keep more records if most are set aside."""
         advice = advise(self) if self.loses_most else None
@@ -158,6 +167,7 @@ class RecordTally:
             "settings": self.settings.model_dump(mode="json"),
             **{name: getattr(self, name) for name in counts},
             "set_aside": dict(sorted(self.set_aside.items())),
+            "several_responses": dict(self.others.most_common()),
             "unread_keys": dict(self.unread_keys.most_common()),
             "num_steps": {str(steps): count for steps, count in sorted(self.num_steps.items())},
             "kept_by": [
@@ -187,8 +197,7 @@ def tally_records(
                     outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome[0].sample_id!r} was used before")
                 tally.take(record, outcome)
                 if not isinstance(outcome, SetAside):
-                    sample, _, group = outcome
-                    order.add(sample, group)
+                    order.add(outcome[0], outcome[2])
                 elif writer is not None:
                     writer.add_set_aside(record.row, outcome.reason, outcome.detail)
     tally.num_questions = order.num_questions

@@ -31,7 +31,7 @@ from grace_store.base.text import one_line
 from grace_store.base.watch import die_with_parent
 from grace_store.data.hygiene import text_flags
 from grace_store.data.images import is_missing
-from grace_store.data.parse_records import parse_record
+from grace_store.data.parse_records import chosen_format, parse_record
 from grace_store.data.record import Record, value_of
 from grace_store.data.sample import Sample
 from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest
@@ -44,9 +44,10 @@ BYTES_PER_PROCESS = 2**25
 """Bytes of data for which another process is worthwhile: a process takes about a second to start."""
 
 
-Understood = tuple[PlannedSample, int, bytes]
-"""A sample, the number of its missing images, and its group: a digest that the traces of one question share. The group
-is empty if samples are not gathered, or if the record has no value in the field group_by."""
+Understood = tuple[PlannedSample, int, bytes, str | None]
+"""A sample, the number of its missing images, its group, and the options that read its record's other responses. The
+group is a digest that the traces of one question share. It is empty if samples are not gathered, or if the record has
+no value in the field group_by."""
 RecordOutcome = Understood | SetAside
 
 
@@ -74,7 +75,7 @@ class Understanding:
         return parse_record(record, self.spec, self.names[record.file], record.row_in_file)
 
     def planned(self, record: Record, sample: Sample) -> Understood:
-        """Return the entry of a sample in the plan, the number of its missing images, and its group."""
+        """Return a sample's entry in the plan, its missing images, its group, and how to read the other responses."""
         images = [] if self.images is None else sample.images
         num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
         group, question = b"", prompt_digest(sample)
@@ -85,7 +86,9 @@ class Understanding:
         place = record.row, record.file, record.offset, record.length
         known = sample.sample_id, *place, record.digest, sample.num_steps, text_flags(sample)
         num_bytes = len(sample.response.encode())
-        return PlannedSample(*known, question, len(sample.response), num_bytes), num_missing, group
+        find_others = chosen_format(self.spec).others
+        others = None if find_others is None else find_others(record.parse())
+        return PlannedSample(*known, question, len(sample.response), num_bytes), num_missing, group, others
 
 
 def understood(

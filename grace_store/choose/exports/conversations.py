@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import DataError
-from grace_store.base.files import whole_file, write_records
+from grace_store.base.files import whole_file
 from grace_store.base.text import counted
-from grace_store.choose.exports.export_kind import ChosenRecords, Exported, Part
+from grace_store.choose.exports.export_kind import ChosenRecords, Exported, Part, write_records
 from grace_store.data.images import PLACEHOLDER
 from grace_store.data.sample import ImageRef, Sample
 

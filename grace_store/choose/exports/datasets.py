@@ -1,4 +1,4 @@
-"""A folder in the format of ``datasets.save_to_disk``, written with pyarrow alone."""
+"""Records as tables: a Parquet file, or a folder in the format of ``datasets.save_to_disk``, by pyarrow alone."""
 
 import base64
 import binascii
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from grace_store.base.documents import find_document
 from grace_store.base.errors import DataError
@@ -58,6 +59,17 @@ def write_datasets_folder(folder: Path, records: Records, fingerprint: str) -> N
     (folder / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
 
 
+def write_parquet(path: Path, records: Records) -> None:
+    """Write records as a Parquet file; their fields become columns."""
+    kind = _struct(records)
+    try:
+        with pq.ParquetWriter(path, pa.schema(list(kind))) as writer:
+            for block in _blocks(records()):
+                writer.write_batch(pa.RecordBatch.from_struct_array(_array(block, kind)))
+    except pa.ArrowNotImplementedError as error:  # a field that is an object without any key
+        raise _no_table(error) from None
+
+
 def _blocks(records: Iterator[dict[str, Any]]) -> Iterator[list[Any]]:
     while block := [_with_bytes(record) for record in itertools.islice(records, 512)]:
         yield block
@@ -84,8 +96,8 @@ def _array(block: list[Any], kind: pa.StructType | None) -> pa.StructArray:
 
 def _no_table(error: Exception) -> DataError:
     return DataError(
-        f"The records do not fit one table: a field has different types in different records ({error}). "
-        "Use --as source, or --as ms-swift."
+        f"The records do not fit one table, for example because a field has different types in different records "
+        f"({error}). Write JSON lines: use --as source or --as ms-swift, and an --out that ends in .jsonl."
     )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError
-from grace_store.base.files import JSON, JSON_LINES, format_of, write_records
+from grace_store.base.files import JSON, JSON_LINES, PARQUET, format_of, whole_file, write_json_records
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
@@ -85,7 +87,7 @@ class Export:
     """A kind of export: a way to write a subset."""
 
     write: Callable[[ChosenRecords, Exported], object]
-    formats: Sequence[str] = (JSON_LINES, JSON)
+    formats: Sequence[str] = (JSON_LINES, JSON, PARQUET)
     """File formats, as base.files names them; the ending of OUT chooses one."""
     needs_dataset: bool = True
     """Whether the export reads records; without records, it is written from the table alone."""
@@ -97,6 +99,24 @@ class Export:
     """Step weights that the trainer can use: any, only 0 and 1, or none."""
     no_weights: str = "this format has no field for weights"
     """The reason why the export takes no weights, or only 0 and 1."""
+
+
+def write_records(path: Path, records: Iterator[bytes]) -> None:
+    """Write JSON records as the name of the file says: JSON lines, a JSON array, or Parquet."""
+    if format_of(path) != PARQUET:
+        write_json_records(path, records)
+        return
+    from grace_store.choose.exports.datasets import write_parquet  # imports pyarrow.parquet, which JSON does not need
+
+    # Types of columns are known only after the last record, so records wait on the disk, not in memory.
+    with whole_file(path) as partial, tempfile.TemporaryFile(prefix="grace-store-") as waiting:
+        waiting.writelines(record + b"\n" for record in records)
+
+        def read_again() -> Iterator[dict[str, Any]]:
+            waiting.seek(0)
+            return map(json.loads, waiting)
+
+        write_parquet(partial, read_again)
 
 
 class ChosenRecords:
@@ -143,7 +163,7 @@ class ChosenRecords:
             yield raw.replace(b"\r", b" ").replace(b"\n", b" ") if one_line and b"\n" in raw else raw
 
     def copy(self, exported: Exported) -> None:
-        """Write the records byte for byte: as JSON lines or, if the name of the file ends in .json, as an array."""
+        """Write the records byte for byte, as JSON lines or in an array; in Parquet, their fields are columns."""
         write_records(exported.out, self.raw(one_line=format_of(exported.out) != JSON))
 
     def samples(self) -> Iterator[tuple[bytes, Sample]]:

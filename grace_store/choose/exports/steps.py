@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.errors import DataError
-from grace_store.base.files import write_records
-from grace_store.choose.exports.export_kind import ChosenRecords, Export
+from grace_store.choose.exports.export_kind import ChosenRecords, Export, write_records
 
 
 def _with_scores(chosen: ChosenRecords) -> Iterator[bytes]:

@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from grace_store.base.files import write_records
 from grace_store.base.text import counted
 from grace_store.choose.exports.conversations import ImageName, ImageNames
-from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported, write_records
 from grace_store.data.sample import Sample, Turn
 
 

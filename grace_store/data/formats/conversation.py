@@ -43,13 +43,13 @@ def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[D
     return drafts
 
 
-def read_prompt(record: Fields) -> list[Draft]:
-    """Return the turns of a "prompt" that is a text or a list of {role, content} turns."""
-    if isinstance(record.get("prompt"), list):
-        return read_turns(record, "prompt", "role", "content")
+def read_prompt(record: Fields, key: str = "prompt") -> list[Draft]:
+    """Return the turns of a prompt that is a text or a list of {role, content} turns."""
+    if isinstance(record.get(key), list):
+        return read_turns(record, key, "role", "content")
     system = record.get("system")
     drafts: list[Draft] = [("system", [system])] if isinstance(system, str) and system else []
-    return [*drafts, ("user", [text_field(record, "prompt", Reason.NO_PROMPT)])]
+    return [*drafts, ("user", [text_field(record, key, Reason.NO_PROMPT)])]
 
 
 def _content_parts(content: Any, where: str) -> list[Part]:
@@ -84,12 +84,13 @@ def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
     return Trace(place_images(drafts[:last], record_images(record)), response)
 
 
-def unread_keys(record: Fields, field: str | None) -> list[str]:
-    """Return the unsupported keys that have a value in the record or in the turns of the given field."""
-    turns = None if field is None else record.get(field)
-    if not isinstance(turns, list) or not turns:
+def unread_keys(record: Fields, fields: Sequence[str]) -> list[str]:
+    """Return the unsupported keys that have a value in the record or in the turns of the given fields."""
+    conversations = [turns for field in fields if isinstance(turns := record.get(field), list)]
+    if not any(conversations):
         return []
     found = {key for key in _RECORD_KEYS & record.keys() if not _is_empty(record[key])}
+    turns = [turn for conversation in conversations for turn in conversation]
     for turn in turns:
         if isinstance(turn, dict):
             set_keys = [key for key in _TURN_KEYS & turn.keys() if not _is_empty(turn[key])]
@@ -111,3 +112,8 @@ def holds_turns(record: Fields, key: str, role_key: str, text_key: str) -> bool:
     turns = record.get(key)
     first = turns[0] if isinstance(turns, list) and turns else None
     return isinstance(first, dict) and {role_key, text_key} <= set(first)
+
+
+def is_asked(record: Fields, key: str) -> bool:
+    """Return whether a field holds a text, or a list of {role, content} turns."""
+    return isinstance(record.get(key), str) or holds_turns(record, key, "role", "content")

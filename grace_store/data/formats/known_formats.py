@@ -4,7 +4,7 @@ from typing import Any
 
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import after_think, boxed_answer, dagger_answer, hashes_answer
-from grace_store.data.formats.conversation import finish_conversation, holds_turns, read_prompt, read_turns
+from grace_store.data.formats.conversation import finish_conversation, holds_turns, is_asked, read_prompt, read_turns
 from grace_store.data.formats.trace import (
     Fields,
     Format,
@@ -16,6 +16,7 @@ from grace_store.data.formats.trace import (
     listed_steps,
     listed_trace,
     text_field,
+    with_thoughts,
     wrong_field,
 )
 from grace_store.data.images import Draft, place_images, record_images
@@ -26,12 +27,6 @@ from grace_store.data.splitters import line_starts, paragraph_starts, step_start
 def _asked(record: Fields, key: str) -> tuple[Turn]:
     """Return the conversation that is one question, in a field of the record."""
     return (Turn("user", (text_field(record, key, Reason.NO_PROMPT),)),)
-
-
-def _read_mmathcot(record: Fields) -> Trace:
-    prompt = text_field(record, "instruction", Reason.NO_PROMPT)
-    response = text_field(record, "output", Reason.NO_RESPONSE)
-    return Trace(place_images([("user", [prompt])], record_images(record)), response)
 
 
 def _read_alpaca(record: Fields) -> Trace:
@@ -52,23 +47,99 @@ def _read_alpaca(record: Fields) -> Trace:
 
 
 def _read_openr1(record: Fields) -> Trace:
-    """Take as response the last assistant message, else the first generation verified as correct, else the first."""
+    """Take the one generation of an expanded record, else the last assistant message, else a generation of the list.
+
+    This is the first generation verified as correct, else the first.
+    """
     turns = _asked(record, "problem")
-    if record.get("messages"):
-        return finish_conversation(record, read_turns(record, "messages", "role", "content"))
     generations = record.get("generations")
+    if record.get("messages") and not isinstance(generations, str):
+        return finish_conversation(record, read_turns(record, "messages", "role", "content"))
     if not isinstance(generations, list):
-        raise wrong_field(record, "generations", "a list of texts")
-    if not generations:
-        raise Unusable(Reason.NO_RESPONSE, "'generations' is empty")
+        return Trace(turns, _response(record, "generations"))
     verdicts = [record.get(key) for key in ("correctness_math_verify", "correctness_llama")]
     first_correct = [
         each.index(True) for each in verdicts if isinstance(each, list) and True in each[: len(generations)]
     ]
-    response = generations[first_correct[0] if first_correct else 0]
-    if not isinstance(response, str):
-        raise Unusable(Reason.UNKNOWN_RECORD, "a generation is not a string")
-    return Trace(turns, response)
+    return Trace(turns, _response(record, "generations", first_correct[0] if first_correct else 0))
+
+
+def _response(record: Fields, key: str, index: int = 0) -> str:
+    """Return the response in a field that holds a text or a list of texts."""
+    if not isinstance(record.get(key), list):
+        return text_field(record, key, Reason.NO_RESPONSE)
+    if not (texts := listed_steps(record, key)):
+        raise Unusable(Reason.NO_RESPONSE, f"{key!r} is empty")
+    return texts[index]
+
+
+def _replied(record: Fields, prompt: str, response: str) -> Trace:
+    """Return the trace of a prompt, after the record's system prompt, and a response."""
+    asked = {"system": record.get("system_prompt"), **record}
+    return Trace(place_images(read_prompt(asked, prompt), record_images(record)), response)
+
+
+_THINKING = (
+    ("question", "deepseek_thinking_trajectory", "deepseek_attempt"),
+    ("question", "gemini_thinking_trajectory", "gemini_attempt"),
+    ("question", "thinking_trajectories", "attempt"),
+    ("problem", "deepseek_reasoning", "deepseek_solution"),
+    ("Question", "Complex_CoT", "Response"),
+)
+"""The fields of question, thoughts and reply in s1K, OpenThoughts' metadata and medical-o1."""
+
+
+def _thinking_fields(record: Fields) -> list[tuple[str, str, str]]:
+    """Return the fields of each trace of a record, traces without thoughts last."""
+    known = [each for each in _THINKING if all(key in record for key in each)]
+    return sorted(known, key=lambda each: not record[each[1]])
+
+
+def _read_thinking(record: Fields) -> Trace:
+    prompt, thinking, reply = (_thinking_fields(record) or _THINKING)[0]
+    return _replied(record, prompt, with_thoughts(record, thinking, reply))
+
+
+def _other_thinking(record: Fields) -> str | None:
+    others = (each for each in _thinking_fields(record)[1:] if record[each[1]])
+    return next((f"--map prompt={asked} --map thinking={by} --map response={said}" for asked, by, said in others), None)
+
+
+_QUESTIONS = ("problem", "question", "query", "prompt", "instruction", "input")
+_SEVERAL = ("responses", "completions", "generations")
+_RESPONSES = (*_SEVERAL, "generated_solution", "completion", "response", "output", "solution")
+"""The usual names of a question and of its response, or of its responses. A `solution` is often only the reference."""
+_MORE_OF_QUESTION = ("options", "choices", "context", "input")
+"""Fields that belong to the question; a record that has one needs --map."""
+
+
+def _pair_fields(record: Fields) -> tuple[str, str] | None:
+    """Return the names of a question (a text or turns) and its response (a text, turns or a list of texts)."""
+    question = next((key for key in _QUESTIONS if is_asked(record, key)), None)
+    lists = [key for key in _SEVERAL if _holds_texts(record, key)]
+    response = next((key for key in _RESPONSES if is_asked(record, key) or key in lists), None)
+    has_more = any(record.get(key) for key in _MORE_OF_QUESTION if key != question)
+    return None if question is None or response is None or has_more else (question, response)
+
+
+def _holds_texts(record: Fields, key: str) -> bool:
+    return isinstance(texts := record.get(key), list) and all(isinstance(text, str) for text in texts)
+
+
+def _read_pair(record: Fields) -> Trace:
+    question, response = _pair_fields(record) or ("prompt", "response")
+    if not holds_turns(record, response, "role", "content"):
+        return _replied(record, question, _response(record, response))
+    said = read_turns({response: record[response]}, response, "role", "content")
+    if all(role != "assistant" for role, _ in said):
+        raise Unusable(Reason.NO_RESPONSE, f"no turn of {response!r} is the assistant's")
+    return finish_conversation(record, [*read_prompt(record, question), *said])
+
+
+def _other_responses(record: Fields) -> str | None:
+    """Return --expand for a record whose list holds several responses."""
+    found = (key for key in _SEVERAL if _holds_texts(record, key) and len(record[key]) > 1)
+    return next((f"--expand {key}" for key in found), None)
 
 
 def _read_prm800k(record: Fields) -> Trace:
@@ -133,12 +204,12 @@ def _read_explicit(record: Fields) -> Trace:
     return listed_trace(turns, steps, text_field(record, "answer", Reason.NO_ANSWER))
 
 
-_KNOWN = (
+_NAMED = (
     Format(
         name="mmathcot",
         description="MMathCoT-1M: image_url, instruction, output with `Step N:` lines and a last `†Answer:`",
         recognises=lambda record: has_text(record, "instruction", "output") and "image_url" in record,
-        read=_read_mmathcot,
+        read=lambda record: _replied(record, "instruction", text_field(record, "output", Reason.NO_RESPONSE)),
         split=step_starts,
         find_answer=dagger_answer,
         answer_marks="`†Answer:`",
@@ -148,7 +219,7 @@ _KNOWN = (
         description="ms-swift, OpenAI: messages [{role, content}], optional images",
         recognises=lambda record: holds_turns(record, "messages", "role", "content") and "generations" not in record,
         read=lambda record: finish_conversation(record, read_turns(record, "messages", "role", "content")),
-        turns="messages",
+        turns=("messages",),
     ),
     Format(
         name="alpaca",
@@ -161,19 +232,20 @@ _KNOWN = (
         description="ShareGPT, LLaVA-CoT, LLaMA-Factory: conversations [{from, value}], optional image(s), system",
         recognises=lambda record: holds_turns(record, "conversations", "from", "value"),
         read=lambda record: finish_conversation(record, read_turns(record, "conversations", "from", "value")),
-        turns="conversations",
+        turns=("conversations",),
     ),
     Format(
         name="openr1",
         description="OpenR1-Math: problem, generations and/or messages with `<think>` paragraphs",
-        recognises=lambda record: has_text(record, "problem") and isinstance(record.get("generations"), list),
+        recognises=lambda record: has_text(record, "problem") and isinstance(record.get("generations"), str | list),
         read=_read_openr1,
         split=paragraph_starts,
         find_answer=lambda response: (
             boxed_answer(response, by_paragraph=True) if (start := after_think(response)) is None else start
         ),
         answer_marks=r"text after `</think>`, or `\boxed{}`",
-        turns="messages",
+        turns=("messages",),
+        others=_other_responses,
     ),
     Format(
         name="gsm8k",
@@ -229,7 +301,28 @@ _KNOWN = (
         ),
         read=_read_explicit,
         answer_marks="'answer'",
-        turns="prompt",
+        turns=("prompt",),
+    ),
+    Format(
+        name="thinking",
+        description="s1K, OpenThoughts' metadata, medical-o1: a question, a field of thoughts and a field of the reply",
+        recognises=lambda record: bool(_thinking_fields(record)),
+        read=_read_thinking,
+        others=_other_thinking,
+    ),
+)
+_KNOWN = (
+    *_NAMED,
+    # Recognised only if no other format is, because many records also have these fields.
+    Format(
+        name="pair",
+        description="TRL, verl, Nemotron, LIMO, MATH, OpenMath: a question and its response(s), by their usual names",
+        recognises=lambda record: (
+            _pair_fields(record) is not None and not any(format.recognises(record) for format in _NAMED)
+        ),
+        read=_read_pair,
+        turns=(*_QUESTIONS, "completion"),
+        others=_other_responses,
     ),
 )
 FORMATS = {format.name: format for format in _KNOWN}

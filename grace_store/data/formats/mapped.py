@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import natural_answer
 from grace_store.data.formats.conversation import read_prompt
-from grace_store.data.formats.trace import Fields, Format, Trace, listed_steps, listed_trace, text_field
+from grace_store.data.formats.trace import Fields, Format, Trace, listed_steps, listed_trace, text_field, with_thoughts
 from grace_store.data.images import place_images, record_images
 
 _AROUND = " \t\r\n*_.$([{)}]"
@@ -98,6 +98,8 @@ def _read(record: Fields) -> Trace:
     if "steps" in record:
         return listed_trace(turns, listed_steps(record, "steps"), answer)
     response = text_field(record, "response", Reason.NO_RESPONSE)
+    if "thinking" in record:
+        response = with_thoughts(record, "thinking", "response")
     if answer is None:
         return Trace(turns, response)
     if (start := _stated_answer(response, answer)) is not None:
@@ -140,8 +142,8 @@ def _stated_answer(response: str, answer: str) -> int | None:
 
 MAPPED_FORMAT = Format(
     name="mapped",
-    description="any other record, its fields named by --map: prompt, response or steps, answer, options",
+    description="any other record, its fields named by --map: prompt, response or steps, thinking, answer, options",
     recognises=lambda record: False,
     read=_read,
-    turns="prompt",
+    turns=("prompt",),
 )

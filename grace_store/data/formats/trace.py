@@ -57,8 +57,10 @@ class Format:
     """The format's own function to find the answer, if it has one; not used if the trace has answer_start."""
     answer_marks: str = r"`†Answer:`, `####`, `</think>`, `<CONCLUSION>`, `\boxed{}` or a line `Answer:`"
     """A description of the text that find_answer looks for."""
-    turns: str | None = None
-    """The field that may hold a conversation as a list of turns."""
+    turns: tuple[str, ...] = ()
+    """The fields that may hold a conversation as a list of turns."""
+    others: Callable[[Fields], str | None] | None = None
+    """The options that read the responses of a record that this format leaves out; None if there are none."""
     step_labels: StepLabels | None = None
     """The labels of a benchmark whose records say which steps are wrong."""
 
@@ -101,6 +103,15 @@ def answer_inside(trace: Trace, cut: int) -> Trace:
     if not trace.response[trace.answer_start :][:cut].strip():
         return trace
     return replace(trace, step_starts=(*trace.step_starts, trace.answer_start), answer_start=trace.answer_start + cut)
+
+
+def with_thoughts(record: Fields, thinking: str, reply: str) -> str:
+    """Return thoughts inside think tags, then the reply. The field of thoughts is a text or a list of texts."""
+    if isinstance(record.get(thinking), list):
+        record = {**record, thinking: "\n\n".join(listed_steps(record, thinking))}
+    thoughts = text_field(record, thinking, Reason.NO_STEPS).strip().removeprefix("<think>").removesuffix("</think>")
+    response = text_field(record, reply, Reason.NO_RESPONSE)
+    return f"<think>\n{thoughts.strip()}\n</think>\n\n{response.lstrip()}"
 
 
 def listed_steps(record: Fields, key: str) -> list[str]:

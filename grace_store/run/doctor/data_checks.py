@@ -14,6 +14,7 @@ from grace_store.base.settings import DataSpec, ExtractSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
+from grace_store.data.expand import Expansion
 from grace_store.data.folders import default_image_folder
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
@@ -100,11 +101,12 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
         nonlocal read_bytes
         read_bytes = num_bytes
 
-    with Dataset.open(job.data) as dataset:
+    planned = _planned(job)
+    with Dataset.open(job.data, Expansion.of(job.data_request if planned is None else planned)) as dataset:
         scan = dataset.scan(progress)
         records = list(islice(scan, NUM_RECORDS))
         more = next(scan, None) is not None
-        spec = _data_spec(job, dataset, records)
+        spec = planned or resolve_data_spec(dataset, records[:RECORDS_TO_DETECT_FORMAT], job.data_request)
         understanding = Understanding(tuple(file.name for file in dataset.files), spec)
         tally = RecordTally(understanding)
         for record in records:
@@ -115,7 +117,7 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
                 continue
             seen.samples.append(sample)
             tally.take(record, understanding.planned(record, sample))
-        num_records = _num_records(dataset, read_bytes) if more else len(records)
+        num_records = _num_records(dataset, read_bytes, records) if more else len(records)
     share = len(seen.samples) / len(records) if records else 0.0
     seen.num_expected = round(num_records * share)
     about = "about " if more else ""
@@ -147,19 +149,17 @@ def _why_unusable(tally: RecordTally) -> str:
     return f"{tally.num_set_aside} of {counted(tally.num_records, 'record')} cannot be used: {', '.join(counts)}"
 
 
-def _data_spec(job: ExtractJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
-    """Return the settings of the store's plan, or the settings that a new plan would have."""
+def _planned(job: ExtractJob) -> DataSpec | None:
+    """Return the settings of the store's plan; None if there is no plan."""
     try:
         planned = open_planned(job.store, job.data_request) if job.store else None
     except StorageError:
-        planned = None  # the check of the place reports this
-    if planned is not None:
-        return planned.plan.spec
-    return resolve_data_spec(dataset, records[:RECORDS_TO_DETECT_FORMAT], job.data_request)
+        return None  # the check of the place reports this
+    return None if planned is None else planned.plan.spec
 
 
-def _num_records(dataset: Dataset, read_bytes: int) -> int:
-    """Estimate the number of records: tables know it; for text, it follows from the bytes read so far."""
+def _num_records(dataset: Dataset, read_bytes: int, records: Sequence[Record]) -> int:
+    """Estimate the number of records: tables know their rows; for text, it follows from the bytes read so far."""
     known = text_bytes = 0
     for file in dataset.files:
         if file.is_table:
@@ -167,7 +167,8 @@ def _num_records(dataset: Dataset, read_bytes: int) -> int:
                 known += table.num_rows
         else:
             text_bytes += file.num_bytes
-    return known + round(text_bytes * NUM_RECORDS / max(read_bytes, 1))
+    num_rows = len({(record.file, record.offset) for record in records})  # fewer than records if lists are expanded
+    return round(known * len(records) / num_rows + text_bytes * NUM_RECORDS / max(read_bytes, 1))
 
 
 def examine_images(job: ExtractJob, seen: Seen) -> CheckResult | None:

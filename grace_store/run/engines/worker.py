@@ -32,6 +32,7 @@ from grace_store.base.metadata import Commit
 from grace_store.base.settings import RunOptions
 from grace_store.base.watch import Watch, die_with_parent
 from grace_store.data.dataset import Dataset
+from grace_store.data.expand import Expansion
 from grace_store.pool.records import LoadedUnit, UnitLoader
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import Extractor, UnitUnderWay, model_door
@@ -83,7 +84,7 @@ def run_worker(job: ExtractJob, feed: Feed, say: Callable[[dict[str, Any]], None
             store.backend.tmp_label = PurePosixPath(job.lock[0]).stem
         _check_same_store(store, *job.lock)
         view = store.signal(job.signal)
-        with Dataset.open(list(job.data)) as dataset:
+        with Dataset.open(list(job.data), Expansion.of(store.plan.spec)) as dataset:
             run_units(job, view, dataset, feed, lambda event: say(event.to_json()))
     except GraceStoreError as error:
         say({"event": "Failed", "text": str(error), "has_lost_device": isinstance(error, DeviceLost)})
