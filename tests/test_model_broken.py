@@ -21,7 +21,7 @@ from grace_store.model import open_model as probes
 from grace_store.model.devices import telling
 from grace_store.model.open_model import open_extractor, resolve_spec
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
-from tests.tiny_models import randomize, tiny_text_model, tiny_tokenizer
+from tests.tiny_models import FAMILIES, randomize, tiny_text_model, tiny_tokenizer
 from tests.tiny_vision_models import CLIP, TEXT, VISION_FAMILIES, Family, tiny_vision_model
 from tests.traces import TEXTS, make_sample
 
@@ -248,6 +248,14 @@ def test_a_model_that_cannot_be_taken_apart_is_refused_with_a_sentence(tmp_path)
     folder = save_model(transformers.ProphetNetForCausalLM(config), tmp_path / "prophetnet")
     with pytest.raises(ModelError, match="ProphetNetForCausalLM cannot be run on a few tokens: RuntimeError"):
         open_model(folder)
+
+
+def test_a_configuration_that_refuses_other_values_ends_in_a_sentence(tmp_path, monkeypatch):
+    sizes = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"cls_token_id": 0, "sep_token_id": 0}
+    monkeypatch.setitem(FAMILIES, "modernbert-decoder", ("ModernBertDecoder", {**sizes, **ids}))
+    with pytest.raises(ModelError, match=r"ModernBertDecoderForCausalLM cannot be split .* Give another model"):
+        open_model(tiny_text_model("modernbert-decoder", tmp_path))
 
 
 def test_attention_is_what_all_parts_of_a_model_have(tmp_path):

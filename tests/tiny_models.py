@@ -79,7 +79,6 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", _GPT),
     "gpt_neox": ("GPTNeoX", _MHA),
     "bloom": ("Bloom", {"hidden_size": 48, "n_layer": 2, "n_head": 4}),
-    "modernbert_decoder": ("ModernBertDecoder", {**_MHA, "cls_token_id": 0, "sep_token_id": 0}),
     "opt": (
         "OPT",
         {
