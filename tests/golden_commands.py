@@ -237,9 +237,9 @@ LOOK = {
     "fidelity-adapter": Case(
         f"fidelity {{extract-adapters}}/store.zarr --signal checkpoint-3 --samples 8 --layers 1 {CPU}", uses_model=True
     ),
-    "judge": Case("judge {store} --label is_correct --draws 20"),
+    "judge": Case("judge {store} --label is_correct"),
     "judge-steps": Case(
-        "judge {store} --first-wrong first_wrong --kind kind --question meta.problem --signal base --draws 20 "
+        "judge {store} --first-wrong first_wrong --kind kind --question meta.problem --signal base "
         "--out {out}/judgement.json"
     ),
     "report": Case("report {store} --signal base --out {out}/report.html"),

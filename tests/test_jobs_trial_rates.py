@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.values.length_bias import ERROR
+from grace_store.values.intervals import ERROR
 from grace_store.values.subset_trial import POWER
 from jobs.study import trial_rates
 from jobs.study.trial_rates import LINES, QUESTIONS, RESULT, Outcome, choose, make_pool, rates_table, read_outcomes, run

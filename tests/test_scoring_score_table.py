@@ -22,7 +22,9 @@ from grace_store.scoring.notes import (
 )
 from grace_store.scoring.score_table import (
     COLUMNS,
+    UNKNOWN_QUESTIONS,
     ScoreRows,
+    conclude_scores,
     read_scores,
     read_scores_note,
     write_scores,
@@ -116,6 +118,7 @@ def test_what_is_written_is_read(tmp_path):
         "history_alignment": [None, 1.0],
         "step_num_tokens": [3, 4],
         "flags": ["zero_vector"],
+        "question": None,
     }
     assert second == {
         "sample_id": "s1",
@@ -128,6 +131,7 @@ def test_what_is_written_is_read(tmp_path):
         "history_alignment": [None],
         "step_num_tokens": [2],
         "flags": ["no_value"],
+        "question": None,
     }
     np.testing.assert_array_equal(table.value, [0.5, np.nan])
     np.testing.assert_array_equal(table.flat("step_score"), [0.1, 0.9, np.nan])
@@ -196,10 +200,19 @@ def test_more_columns_another_order_and_wider_types_do_no_harm(tmp_path):
     assert found.table.equals(read_scores(written(tmp_path / "ours.parquet", ours)).table)
 
 
+def test_a_table_that_does_not_know_questions_says_so(tmp_path):
+    """A table of an earlier version has no column; one that was scored without its dataset has an empty one."""
+    without = rewritten(tmp_path / "s.parquet", rows().to_table(NOTE).drop_columns(["question"]))
+    for table in (read_scores(without), read_scores(written(tmp_path / "t.parquet", rows().to_table(NOTE)))):
+        assert table.question is None
+        assert table.question_remark == UNKNOWN_QUESTIONS
+        assert UNKNOWN_QUESTIONS in conclude_scores(table)
+
+
 # ---------------------------------------------------------------- what is no table of scores
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("name", [name for name in COLUMNS if name != "question"])
 def test_without_what_makes_it_a_table_of_scores_it_is_none(tmp_path, name):
     path = rewritten(tmp_path / "s.parquet", rows().to_table(NOTE).drop_columns([name]))
     with pytest.raises(DataError, match=rf"s\.parquet is not a table .*no column {name}"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grace_store.base.finding import Estimate
-from grace_store.values.length_bias import ERROR
+from grace_store.values.intervals import ERROR
 from grace_store.values.subset_trial import (
     POWER,
     compare_subsets,

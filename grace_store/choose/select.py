@@ -17,7 +17,7 @@ from grace_store.base.files import sidecar_of
 from grace_store.base.finding import WhereNote
 from grace_store.base.text import counted
 from grace_store.choose.candidates import choose_in_questions, exclude, questions_of
-from grace_store.choose.choice_conclusion import conclude_choice, group_sizes, rise_and_fall
+from grace_store.choose.choice_conclusion import conclude_choice, group_name, group_sizes, rise_and_fall
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
 from grace_store.data.sample_digests import response_digest
@@ -71,8 +71,7 @@ class Ranking:
         counts, by = self._counts(kept), self.selection.by
         about_groups = []
         if by is not None:
-            told = rise_and_fall(by, {each.group: (each.by_value, each.pool) for each in counts}, would=True)
-            about_groups = [f"Every {by} keeps its share of the pool. {told}"]
+            about_groups = [f"Every {by} keeps its share of the pool. {self._by_value_alone(by, len(kept))}"]
         pool = self.ranked
         if self.selection.is_in_questions:  # with the traces that lost to another trace of their question
             pool = self.scores.ranked()
@@ -107,6 +106,13 @@ class Ranking:
         also = "" if excluded is None else ", not excluded" if excluded.against else ", not flagged"
         inside = GroupCount(f"kept by --where{also}", len(self.ranked), len(kept), len(kept))
         return inside, GroupCount("left out by it", left_out, 0, 0)
+
+    def _by_value_alone(self, by: str, count: int) -> str:
+        """Return which groups would rise or fall if values alone chose this many samples."""
+        assert self.rules.groups is not None
+        question, names = self.scores.question, [group_name(self.rules.groups[i]) for i in self.ranked.tolist()]
+        is_best = np.isin(self.ranked, rank(self.value, self.scores.row)[:count])
+        return rise_and_fall(by, names, is_best, None if question is None else question[self.ranked], would=True)
 
     def _reaching(self, threshold: float) -> IntArray:
         if self.selection.by is not None:

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, offsets_of
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
+from grace_store.pool.pool import Pool
 from grace_store.pool.walk import Mapper, SignalReader, Threads, UnitVectors
 from grace_store.scoring.notes import GroupsNote, ScoresNote
 from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, flag_lists, numpy_numbers
@@ -83,6 +84,30 @@ def score_in_groups(
             yield _compared(table, value[rows], flags, group[rows]), flags
 
     return replace(scoring, note=scored.model_copy(update={"notes": told}), tables=tables)
+
+
+def questions_by_row(pool: Pool) -> IntArray | None:
+    """Return the number of the question of each row of the dataset, -1 outside the pool; None if it cannot be read."""
+    question = np.full(pool.store.plan.num_records, -1)
+    try:
+        question[pool.rows] = pool.questions()
+    except (DataError, DatasetChanged):
+        return None
+    return question
+
+
+def name_questions(scoring: Scoring, pool: Pool) -> Scoring:
+    """Return a scoring whose table has the number of each sample's question, unless the dataset cannot be read."""
+    question = questions_by_row(pool)
+    if question is None:
+        return scoring
+
+    def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
+        for table, flags in scoring.tables(threads):
+            mine = arrow_numbers(question[numpy_numbers(table["row"])], pa.int64())
+            yield table.set_column(table.column_names.index("question"), "question", mine), flags
+
+    return replace(scoring, tables=tables)
 
 
 def _compared(table: pa.Table, value: FloatArray, flags: Array, group: IntArray) -> pa.Table:

@@ -18,7 +18,13 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.states import ABOUT, Flag, flag_counts
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import Reads, SampleBlock, SignalReader, Threads
-from grace_store.scoring.grouped_scoring import GroupAlignment, Scoring, align_with_groups, score_in_groups
+from grace_store.scoring.grouped_scoring import (
+    GroupAlignment,
+    Scoring,
+    align_with_groups,
+    name_questions,
+    score_in_groups,
+)
 from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
 from grace_store.scoring.parquet_columns import numpy_numbers
 from grace_store.scoring.provenance import (
@@ -156,7 +162,7 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
             raise SettingError(
                 "--group-by names the field that identifies a question: also give --within group or --target group"
             )
-        return _prepare_method(pool, request, None, listener)
+        return name_questions(_prepare_method(pool, request, None, listener), pool)
     group = np.full(store.plan.num_samples, -1)
     group[pool.positions] = pool.questions()
     scoring = _prepare_method(pool, request, group, listener)

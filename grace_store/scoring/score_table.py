@@ -43,6 +43,7 @@ from grace_store.scoring.parquet_columns import (
     not_made_by,
     numpy_numbers,
     read_columns,
+    read_header,
     read_note,
     write_blocks,
 )
@@ -64,6 +65,7 @@ COLUMNS = {
     "history_alignment": pa.list_(pa.float64()),
     "step_num_tokens": pa.list_(pa.int32()),
     "flags": pa.list_(pa.string()),
+    "question": pa.int64(),
 }
 """Columns of every table."""
 NEVER_NULL = ("sample_id", "row", "num_steps", "num_tokens", "flags", "influence", "group")
@@ -72,6 +74,7 @@ STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
 GROUP_COLUMNS = {"group": pa.int64(), "plain_value": pa.float64()}
 """Columns of a table with groups: the number of the question, and the value before the comparison."""
+UNKNOWN_QUESTIONS = "Intervals take each trace as a question of its own, because the dataset could not be read."
 METHOD_TYPES = {"int32": pa.int32(), "float64": pa.float64(), "list<float32>": pa.list_(pa.float32())}
 """The types of columns that methods add."""
 
@@ -122,6 +125,19 @@ class ScoreTable(NotedTable[ScoresNote]):
     def group(self) -> IntArray | None:
         """The number of each sample's question; None for a table without groups."""
         return None if self.note.groups is None else self._ints("group")
+
+    @property
+    def question(self) -> IntArray | None:
+        """The number of each sample's question, for intervals; None if the table does not know it."""
+        if self.note.groups is not None:
+            return self.group
+        is_known = "question" in self.table.column_names and not self.table["question"].null_count
+        return self._ints("question") if is_known else None
+
+    @property
+    def question_remark(self) -> str:
+        """A sentence if the questions of the samples are not known; else empty."""
+        return UNKNOWN_QUESTIONS if self.question is None else ""
 
     @property
     def influence(self) -> Float32Array:
@@ -253,10 +269,11 @@ def conclude_scores(table: ScoreTable) -> str:
         flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
         why = f": the flags say why ({flags})" if flags else ""
         return f"None of {counted(len(table), 'sample')} has a value{why}."
-    explained, pearson = explained_by_lengths(table.value, table.lengths)
+    explained, pearson = explained_by_lengths(table.value, table.lengths, table.question)
     of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
     follows_length = explained.high > MUCH and not is_vague(explained)
-    return f"{explained_text(explained, pearson, of_all)} {_next_step(table, ranked, follows_length=follows_length)}"
+    told = [explained_text(explained, pearson, of_all), table.question_remark]
+    return " ".join(filter(None, [*told, _next_step(table, ranked, follows_length=follows_length)]))
 
 
 def _next_step(table: ScoreTable, ranked: IntArray, *, follows_length: bool) -> str:
@@ -377,6 +394,8 @@ def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> Sc
     path = Path(path)
     note = read_scores_note(path)
     left_out = {*(() if steps else (*STEP_SCORES, "influence")), *(() if ids else ("sample_id",))}
+    if "question" not in read_header(path, note.maker).names:  # a table of an earlier version
+        left_out.add("question")
     wanted = {name: kind for name, kind in _columns_of(note).items() if name not in left_out}
     table = read_columns(path, wanted, note.maker)
     # Only the store can tell whether values are right.

@@ -23,7 +23,6 @@ from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard_by_chance
 from grace_store.values.alignment import Target
 from grace_store.values.grid import SweepSpec
-from grace_store.values.length_bias import share_interval
 from grace_store.values.methods.grace import alignment_means, combine_signals, placed, score_ragged
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget
@@ -253,12 +252,9 @@ def _differing(row: Mapping[str, Any], default: Mapping[str, Any]) -> tuple[str,
 
 
 def _changed(row: Mapping[str, Any], label: str, default: Mapping[str, Any], ratio: str) -> Changed:
-    overlap = math.nan if row[WITH_DEFAULT] is None else float(row[WITH_DEFAULT])
-    num_chosen = budget(ratio, row["num_with_value"])
-    # If two subsets of the same size share s of their samples, their overlap (Jaccard) is s / (2 - s).
-    both = 2 * overlap / (1 + overlap)
-    low, high = (0.0, 1.0) if math.isnan(both) else share_interval(both * num_chosen, num_chosen)
-    found = Estimate(value=overlap, low=low / (2 - low), high=high / (2 - high), num=num_chosen)
+    ends = {"value": WITH_DEFAULT, "low": "overlap_low", "high": "overlap_high"}
+    known = {end: math.nan if row[name] is None else float(row[name]) for end, name in ends.items()}
+    found = Estimate(**known, num=budget(ratio, row["num_with_value"]))
     return label, _differing(row, default), found
 
 

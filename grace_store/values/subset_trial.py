@@ -18,15 +18,12 @@ variances if they have different random draws. All pairs together spend another 
 because the last look that both subsets have depends on the results.
 """
 
-import functools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from grace_store.base.arrays import FloatArray
 from grace_store.base.finding import Estimate
-from grace_store.values.length_bias import ERROR
+from grace_store.values.intervals import ERROR, t_quantile
 
 POWER = 0.8
 """Probability of finding a true difference of detectable size."""
@@ -34,9 +31,6 @@ MIN_DRAWS = 2
 """Least number of draws: one draw has no spread to compare with."""
 FEWEST_ITEMS = 8
 """Least number of held-out items."""
-_ANGLES = np.linspace(0.0, math.pi / 2, 4001)
-_MOST_FREEDOM = 1000
-"""Above this, Student's t is nearly normal, and the grid of angles is too coarse."""
 
 
 Compared = tuple[Estimate, float]
@@ -74,21 +68,6 @@ def error_of_look(look: int, num_looks: int, num_subsets: int) -> float:
     """
     share = (2 * look - 1) / num_looks**2
     return -math.expm1(math.log1p(-ERROR * share) / num_subsets)
-
-
-@functools.cache
-def t_quantile(error: float, degrees_of_freedom: int) -> float:
-    """Return the value that Student's t exceeds, to either side, with this probability.
-
-    >>> round(t_quantile(0.05, 4), 3)
-    2.776
-    """
-    # With t = sqrt(df) tan(angle), the density is a power of the cosine.
-    freedom = min(degrees_of_freedom, _MOST_FREEDOM)
-    density = np.cos(_ANGLES) ** (freedom - 1)
-    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    angle = float(np.interp((1 - error) * below[-1], below, _ANGLES))
-    return math.sqrt(freedom) * math.tan(angle)
 
 
 def compare_with_draws(subset: FloatArray, draws: FloatArray, item_weight: FloatArray, error: float) -> Compared:
