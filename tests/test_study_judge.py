@@ -180,9 +180,11 @@ def test_what_says_nothing_is_refused(
 
 
 def test_few_labels_say_how_many_would_do(planted: dict[str, Store]) -> None:
-    found = gs.judge(planted["none"], gs.JudgeSettings(label="ok", samples=24))
+    found = gs.judge(planted["none"], gs.JudgeSettings(label="ok", samples=48))
     assert "Too few labels to say" in found.conclusion
     assert "questions like these would narrow them to 0.05" in found.conclusion
+    fewer = gs.judge(planted["none"], gs.JudgeSettings(label="ok", samples=24))
+    assert fewer.conclusion.endswith("of 8 questions have no intervals. At least 20 questions are wanted.")
 
 
 @pytest.mark.parametrize(("low", "is_told"), [(0.51, True), (0.49, False)])

@@ -23,6 +23,7 @@ from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard_by_chance
 from grace_store.values.alignment import Target
 from grace_store.values.grid import SweepSpec
+from grace_store.values.intervals import FEWEST_QUESTIONS
 from grace_store.values.methods.grace import alignment_means, combine_signals, placed, score_ragged
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget
@@ -236,10 +237,12 @@ def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], 
     half_width = max(overlap.half_width for *_, overlap in known)
     moved = {name for _, axes, _ in known for name in axes}
     parts = " ".join(f"{name}={default[name]}" for name in AXES if name in moved)
+    few = f"The best {ratio} are {budget(ratio, num_samples)} of {num_samples} samples, too few to say how settings "
+    if not math.isfinite(half_width):
+        return f"{few}change them: at least {FEWEST_QUESTIONS} questions are wanted."
     if half_width > VAGUE:
         return (
-            f"The best {ratio} are {budget(ratio, num_samples)} of {num_samples} samples, too few to say how settings "
-            f"change them: overlaps with the default ({parts}) are known to {half_width:.2f} to either side. "
+            f"{few}change them: overlaps with the default ({parts}) are known to {half_width:.2f} to either side. "
             f"About {about(num_samples * (half_width / CLEAR) ** 2)} samples would narrow that to {CLEAR:.2f}."
         )
     beside = "" if is_there else ", scored for this though the sweep lacks it"

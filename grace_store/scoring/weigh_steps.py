@@ -26,7 +26,7 @@ from grace_store.scoring.score import score_signals
 from grace_store.scoring.score_table import UNKNOWN_QUESTIONS
 from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
-from grace_store.values.intervals import MAX_PARTS, number_parts, ratio_over_questions
+from grace_store.values.intervals import FEWEST_QUESTIONS, MAX_PARTS, number_parts, ratio_over_questions
 from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
 from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
 
@@ -204,9 +204,11 @@ class WeightSummary:
         between = ""
         if gain.is_known:
             between = f" ({gain.value:+.3f} a sample, 95 % interval {gain.low:.3f} to {gain.high:.3f})"
-        if gain.low <= 0 <= gain.high:
+        if not gain.is_known:
+            what = f"Too few to say what weights change ({FEWEST_QUESTIONS} questions are wanted)"
+        elif gain.low <= 0 <= gain.high:
             what = "Weights change little: the sum of the steps is about as close to the answer as with equal ones"
-        elif not gain.value < 0:
+        elif gain.value > 0:
             what = "Weights bring the sum of the steps closer to the answer"
         else:
             what = "Weights take the sum of the steps further from the answer"

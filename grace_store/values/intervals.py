@@ -2,8 +2,8 @@
 
 The error of an estimate is, to first order, a sum of parts, one for each question. The spread of the parts gives the
 standard error. Heavy tails hide in questions that were not drawn. So the largest part counts once more (of 400 parts:
-twice more, and so on), and the degrees of freedom of Student's t fall with the kurtosis of the parts. `python -m
-jobs.coverage` simulates how often the intervals hold the true number; docs/auditing.md has the table.
+twice more, and so on), unless parts are bounded, and the degrees of freedom of Student's t fall with the kurtosis of
+the parts. `python -m jobs.coverage` simulates how often intervals hold the true number; docs/auditing.md has a table.
 """
 
 import functools
@@ -77,16 +77,17 @@ def sums_by_question(question: IntArray | None, columns: Sequence[Array]) -> Flo
     return np.array([np.bincount(place, column.astype(np.float64)) for column in columns])
 
 
-def spread(parts: FloatArray) -> tuple[float, int]:
+def spread(parts: FloatArray, *, has_tails: bool = True) -> tuple[float, int]:
     """Return the standard error of the sum of some parts, one for each question, and its degrees of freedom.
 
-    The standard error is infinite for fewer than two parts.
+    Parts without tails have a largest possible size, as those of shares do. The standard error is infinite for fewer
+    than two parts.
     """
     num = len(parts)
     if num < 2:
         return math.inf, 1
     squares = (parts - parts.mean()) ** 2
-    again = max(1.0, num / EXTREME)
+    again = max(1.0, num / EXTREME) if has_tails else 0.0
     total, fourth = (float(each.sum() + again * each.max()) for each in (squares, squares**2))
     if not total:
         return 0.0, num - 1
@@ -105,8 +106,8 @@ def estimate(
     '0.50 (0.31 to 0.69)'
     """
     if len(parts) < FEWEST_QUESTIONS or not math.isfinite(value):
-        return Estimate(value=value, num=num, p_value=None if chance is None else math.nan)
-    error, freedom = spread(parts)
+        return Estimate(value=value, num=num)
+    error, freedom = spread(parts, has_tails=scale == "plain")
     if not error:
         low, high = share_interval(value * len(parts), len(parts)) if scale == "share" else (value, value)
         p_value = None if chance is None else float(value == chance)
