@@ -20,11 +20,11 @@ from grace_store.scoring.notes import (
     Subtask,
     TargetsNote,
 )
+from grace_store.scoring.score_conclusion import conclude_scores
 from grace_store.scoring.score_table import (
     COLUMNS,
     UNKNOWN_QUESTIONS,
     ScoreRows,
-    conclude_scores,
     read_scores,
     read_scores_note,
     write_scores,

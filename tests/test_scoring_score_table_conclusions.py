@@ -12,7 +12,8 @@ from grace_store.base.states import TEXT_FLAGS
 from grace_store.choose.choice_conclusion import conclude_choice, rise_and_fall
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
-from grace_store.scoring.score_table import ScoreTable, conclude_scores
+from grace_store.scoring.score_conclusion import conclude_scores
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.study.audit import audit
 from grace_store.values.length_bias import LENGTHS
 from grace_store.values.methods.method import HeuristicSpec

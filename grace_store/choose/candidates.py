@@ -20,7 +20,7 @@ from grace_store.choose.contamination_table import AgainstLike, AgainstTable, re
 from grace_store.choose.selection import Excluded, Selection
 from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.score_table import ScoreTable
-from grace_store.values.ranking import rank
+from grace_store.values.ranking import comparable, rank
 from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
 
 
@@ -101,7 +101,8 @@ def choose_in_questions(
     Returns the values of the chosen rows, NaN for all others (for pairs, the best value minus the worst value); for
     pairs, the row of the table that each row is preferred to, or -1; and a text that says what was chosen.
     """
-    ranking = rank(value, table.row)
+    compared = comparable(value, question, table.row)
+    ranking = rank(compared, table.row)
     num_questions = len(np.unique(question[ranking]))
     pool = f"{counted(len(ranking), 'trace')} of {counted(num_questions, 'question')}"
     if len(ranking) == num_questions:
@@ -111,25 +112,32 @@ def choose_in_questions(
         best = best_of_groups(ranking, question, PerGroup.parse(selection.per_group))
         kept[best] = value[best]
         return kept, None, f"at most {selection.per_group} of the traces of a question: {len(best)} of {pool}"
-    kept, rejected, copies = _pairs(question, value, ranking, selection.margin or 0.0, responses)
+    kept, rejected, copies = _pairs(question, value, compared, ranking, selection.margin or 0.0, responses)
     least = f" by at least {selection.margin:g}" if selection.margin else ""
     what = f"{counted(int(np.isfinite(kept).sum()), 'pair')} of the best and the worst trace of a question"
     return kept, rejected, f"{what} whose values differ{least}, from {pool}{copies}"
 
 
 def _pairs(
-    group: IntArray, value: FloatArray, ranking: IntArray, least: float, responses: Responses
+    group: IntArray, value: FloatArray, compared: FloatArray, ranking: IntArray, least: float, responses: Responses
 ) -> tuple[FloatArray, IntArray, str]:
-    """Return the margin and the rejected row of each pair, both at the chosen row, and a text about copies."""
+    """Return the margin and the rejected row of each pair, both at the chosen row, and a text about copies.
+
+    compared has the values without noise: traces that are equal by them have a margin of 0.
+    """
+
+    def margins(best: IntArray, worst: IntArray) -> FloatArray:
+        return np.where(compared[best] > compared[worst], value[best] - value[worst], 0.0)
+
     best, worst = best_and_worst(ranking, group)
-    is_wide = _is_wide(value[best] - value[worst], least)
+    is_wide = _is_wide(margins(best, worst), least)
     # Only questions with a large enough margin are read.
     ranking = ranking[np.isin(group[ranking], group[best[is_wide]])]
     said = responses(ranking)
     num_copies = int((said[best[is_wide]] == said[worst[is_wide]]).sum())
     num_questions = int(is_wide.sum())
     best, worst = best_and_worst(ranking, group, said)
-    margin = value[best] - value[worst]
+    margin = margins(best, worst)
     is_wide = _is_wide(margin, least, " and whose responses are different texts")
     kept, rejected = np.full(len(value), np.nan), np.full(len(value), -1)
     kept[best[is_wide]], rejected[best[is_wide]] = margin[is_wide], worst[is_wide]

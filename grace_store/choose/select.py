@@ -97,7 +97,7 @@ class Ranking:
         """Return the number of chosen samples of each group, the largest group first."""
         groups, where, excluded = self.rules.groups, self.selection.where, self.rules.excluded
         if groups is not None:
-            best = rank(self.value, self.scores.row)[: len(kept)]
+            best = rank(self.scores.comparable(self.value), self.scores.row)[: len(kept)]
             pool, chosen, by_value = (group_sizes(groups, rows) for rows in (self.ranked, kept, best))
             return tuple(GroupCount(name, size, chosen[name], by_value[name]) for name, size in pool.most_common())
         if not isinstance(where, WhereNote):
@@ -111,7 +111,8 @@ class Ranking:
         """Return which groups would rise or fall if values alone chose this many samples."""
         assert self.rules.groups is not None
         question, names = self.scores.question, [group_name(self.rules.groups[i]) for i in self.ranked.tolist()]
-        is_best = np.isin(self.ranked, rank(self.value, self.scores.row)[:count])
+        best = rank(self.scores.comparable(self.value), self.scores.row)[:count]
+        is_best = np.isin(self.ranked, best)
         return rise_and_fall(by, names, is_best, None if question is None else question[self.ranked], would=True)
 
     def _reaching(self, threshold: float) -> IntArray:
@@ -123,7 +124,7 @@ class Ranking:
             raise SettingError(
                 "--threshold cannot be used with a method that balances capabilities: give --ratio or --count"
             )
-        kept = at_least(self.value, threshold, self.ranked)
+        kept = at_least(self.scores.comparable(self.value), threshold, self.ranked)
         if not len(kept):
             largest = float(self.value[self.ranked].max())
             raise SettingError(f"no sample reaches threshold {threshold:g}: the largest value is {largest:.6g}")
@@ -256,7 +257,9 @@ class Rules:
             value, rejected, told = choose_in_questions(
                 table, self.selection, self.question, value, self._responses, listener
             )
-        ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
+        ranked = table.ranked(value)
+        if groups is not None:
+            ranked = stratified_rank(table.comparable(value), groups, table.row)
         if groups is not None and len(set(groups)) == len(groups) > 1:
             by = self.selection.by
             listener(Warned(f"Every sample has a different {by}, so --by changes nothing: the best samples are kept."))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, IntArray, Positions, Rows
-from grace_store.base.errors import SettingError, UnknownName
+from grace_store.base.errors import DataError, DatasetChanged, SettingError, UnknownName
 from grace_store.base.finding import PoolNote, SignalNote, WhereNote
 from grace_store.base.text import one_line
 from grace_store.data.record import value_of
@@ -287,6 +287,15 @@ class Pool:
         from grace_store.pool.records import question_groups
 
         return question_groups(self.store, self.group_by, self.data, self.positions if positions is None else positions)
+
+    def questions_by_row(self) -> IntArray | None:
+        """Return the number of the question of each row of the dataset, -1 outside the pool; None if it is not there."""
+        found = np.full(self.store.plan.num_records, -1)
+        try:
+            found[self.rows] = self.questions()
+        except (DataError, DatasetChanged):
+            return None
+        return found
 
     # ------------------------------------------------------------ signals
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, offsets_of
-from grace_store.base.errors import DataError, DatasetChanged, SettingError
+from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
 from grace_store.pool.pool import Pool
@@ -86,19 +86,9 @@ def score_in_groups(
     return replace(scoring, note=scored.model_copy(update={"notes": told}), tables=tables)
 
 
-def questions_by_row(pool: Pool) -> IntArray | None:
-    """Return the number of the question of each row of the dataset, -1 outside the pool; None if it cannot be read."""
-    question = np.full(pool.store.plan.num_records, -1)
-    try:
-        question[pool.rows] = pool.questions()
-    except (DataError, DatasetChanged):
-        return None
-    return question
-
-
 def name_questions(scoring: Scoring, pool: Pool) -> Scoring:
     """Return a scoring whose table has the number of each sample's question, unless the dataset cannot be read."""
-    question = questions_by_row(pool)
+    question = pool.questions_by_row()
     if question is None:
         return scoring
 

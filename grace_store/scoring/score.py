@@ -35,10 +35,10 @@ from grace_store.scoring.provenance import (
     sources_of,
     where_note,
 )
+from grace_store.scoring.score_conclusion import conclude_scores
 from grace_store.scoring.score_table import (
     ScoreRows,
     ScoreTable,
-    conclude_scores,
     read_scores,
     read_scores_note,
     scores_schema,

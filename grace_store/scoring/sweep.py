@@ -19,7 +19,6 @@ from grace_store.base.finding import Column, Finding, PoolNote, Table
 from grace_store.base.text import counted
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import Mapper, SampleBlock, SignalReader, Threads, map_ordered
-from grace_store.scoring.grouped_scoring import questions_by_row
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.parquet_columns import arrow_numbers, arrow_texts
 from grace_store.scoring.provenance import noted_pool
@@ -52,7 +51,7 @@ from grace_store.values.grid import SweepSpec
 from grace_store.values.intervals import number_parts
 from grace_store.values.length_bias import correlation, mean_ranks
 from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.ranking import OrderStatistics, budget, top_mask
+from grace_store.values.ranking import OrderStatistics, budget, comparable, find_twins, grid_step, top_mask
 
 MAX_RANKED = 1 << 17
 """Largest number of samples, evenly spread, that rank correlations are taken over."""
@@ -179,11 +178,11 @@ def sweep(pool: PoolLike, spec: SweepSpec, *, out: str | Path | None = None, lis
     if out is None:
         held = HeldTables(note)
         beside = _add_values(reader, settings, held, threads)
-        return _compare(held.joined(), settings, note, beside, here, questions_by_row(pool))
+        return _compare(held.joined(), settings, note, beside, here, pool.questions_by_row())
     with whole_folder(Path(out), is_sweep) as folder:
         with write_sweep(folder, note) as writer:
             beside = _add_values(reader, settings, writer, threads)
-        result = _compare(FolderTables(folder), settings, note, beside, here, questions_by_row(pool))
+        result = _compare(FolderTables(folder), settings, note, beside, here, pool.questions_by_row())
         _write_comparison(folder, result)
         write_document(folder / SWEEP_NOTE, note)
     return replace(result, folder=Path(out), tables=FolderTables(Path(out)))
@@ -268,13 +267,14 @@ def _compare(
     covariates = [_Covariate(length.astype(np.float64)) for length in lengths]
     stride = max(1, -(-num_samples // MAX_RANKED))
     order = None if ascend(row) else row
-    by_default = _Values(default).best(ratios[0], order)
+    twin = None if question is None else find_twins(default, question[row], row)
+    by_default = _Values(default, twin).best(ratios[0], order)
     ranked = slice(None, None, stride) if order is None else np.argsort(order)[::stride]
     sample = np.empty((len(settings), len(default[ranked])))
 
     def look(index: int) -> tuple[dict[str, Any], list[BitArray]]:
-        value = _Values(tables.values(index))
-        sample[index] = value.every[ranked]
+        value = _Values(tables.values(index), twin)
+        sample[index] = value.compared[ranked]
         chosen = [value.best(ratio, order) for ratio in ratios]
         found = overlap((by_default, chosen[0]), (default, value.every), part)
         shared = {WITH_DEFAULT: found.value, "overlap_low": found.low, "overlap_high": found.high}
@@ -297,17 +297,19 @@ def _compare(
 
 
 class _Values:
-    """All values of one setting, and the finite ones."""
+    """All values of one setting, and the finite ones; twin has the twins by the default setting, if known."""
 
-    def __init__(self, every: FloatArray) -> None:
+    def __init__(self, every: FloatArray, twin: IntArray | None) -> None:
         self.every = every
+        is_twin = twin is not None and np.abs(every - every[twin]) < grid_step(every)
+        self.compared = comparable(every if twin is None else np.where(is_twin, every[twin], every))
         self.is_finite = np.isfinite(every)
         self.finite = every if self.is_finite.all() else every[self.is_finite]
         self.order = OrderStatistics(self.finite)
 
     def best(self, ratio: str, row: IntArray | None) -> BoolArray:
         """Return which values are the best share of the finite values; ties by row (by place, without rows)."""
-        return top_mask(self.every, budget(ratio, len(self.finite)), self.order, row)
+        return top_mask(self.compared, budget(ratio, len(self.finite)), row=row)
 
 
 def _packed(chosen: BoolArray) -> BitArray:

@@ -18,7 +18,6 @@ from grace_store.base.states import Flag, flag_counts
 from grace_store.base.text import counted, percent
 from grace_store.pool.pool import Pool, PoolLike, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader
-from grace_store.scoring.grouped_scoring import questions_by_row
 from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import numpy_numbers, write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals, where_note
@@ -55,7 +54,7 @@ def weights(
     reader.check_complete(partial=pool.partial)
     signals, where = weighted_signals(reader, pool.weights), where_note(pool.kept)
     note = WeightsNote(spec=spec or WeightsSpec(), signals=signals, **store_note(reader), where=where)
-    question = None if out is None else questions_by_row(pool)
+    question = None if out is None else pool.questions_by_row()
     summary = WeightSummary(number_parts(question, pool.store.plan.num_records))
 
     def weigh(block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:

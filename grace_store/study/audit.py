@@ -64,7 +64,7 @@ def audit(
     if by is not None:
         groups = groups_of(table, by, store, data)
         controlled = residuals(table.value, table.lengths, list(table.lengths))
-        by_value, by_rest = (rank(value, table.row) for value in (table.value, controlled))
+        by_value, by_rest = (rank(table.comparable(value), table.row) for value in (table.value, controlled))
         num_best = budget(ratio, len(by_value))
         rows = (by_value, by_value[:num_best], by_rest[:num_best])
         sizes, best, after = (group_sizes(groups, each) for each in rows)

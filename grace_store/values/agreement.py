@@ -12,7 +12,7 @@ from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.finding import Estimate
 from grace_store.values.intervals import estimate, number_parts, share_interval, sums_by_question
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.ranking import OrderStatistics, Ratio, budget, top_mask
+from grace_store.values.ranking import OrderStatistics, Ratio, budget, comparable, top_mask
 
 
 def jaccard(num_both: int, num_one: int, num_other: int) -> float:
@@ -60,8 +60,9 @@ def survival(value: FloatArray, other: FloatArray, ratio: Ratio, question: IntAr
     both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
     value, other = value[both], other[both]
     count = budget(ratio, len(both))
-    masks = top_mask(value, count), top_mask(other, count)
-    return overlap(masks, (value, other), None if question is None else question[both])
+    mine = None if question is None else question[both]
+    first, second = (top_mask(comparable(each, mine), count) for each in (value, other))
+    return overlap((first, second), (value, other), mine)
 
 
 def overlap(
@@ -125,7 +126,8 @@ def step_survival(
     starts = np.cumsum(count_of) - count_of
     origin, width = np.repeat(first, count_of), np.repeat(count_of, count_of)
     count = budget(ratio, len(usable))
-    chosen = top_mask(value[usable], count)
+    mine = None if question is None else question[usable]
+    chosen = top_mask(comparable(value[usable], mine), count)
     generator = np.random.Generator(np.random.Philox(seed))
     times, around = np.zeros(len(usable)), 0.0
     for _ in range(draws if len(usable) else 0):
@@ -133,5 +135,4 @@ def step_survival(
         drawn /= count_of
         times += top_mask(drawn, count)
         around += float(chosen[_around(drawn, count)].mean()) / draws
-    mine = None if question is None else question[usable]
     return overlap((chosen, times / draws), (value[usable], value[usable]), mine, around)

@@ -23,7 +23,7 @@ from grace_store.values.intervals import (
     sums_by_question,
     t_quantile,
 )
-from grace_store.values.ranking import Length, stable_order
+from grace_store.values.ranking import Length, comparable, stable_order
 
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
 
@@ -33,15 +33,6 @@ MIN_AUDITED = 8
 """Least number of samples: with fewer, three lengths and a constant fit any values."""
 MAX_RANKED = 1 << 22
 """Largest number of steps that are ranked; more steps are thinned out evenly."""
-
-
-def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
-    """Return the lengths of samples: all three, or two if the tokens of steps are not known."""
-    steps = num_steps.astype(np.float64)
-    known: dict[Length, FloatArray] = {"response_length": num_tokens.astype(np.float64), "num_steps": steps}
-    if num_step_tokens is None:
-        return known
-    return {"step_length": num_step_tokens.astype(np.float64) / np.maximum(steps, 1.0), **known}
 
 
 def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control: Sequence[Length]) -> FloatArray:
@@ -149,8 +140,9 @@ def length_measures(
     length = {name: lengths[name][finite] for name in LENGTHS if name in lengths}
     logs = {name: _log(each) for name, each in length.items()}
     controlled = _without(value, list(logs.values()))
-    kept, kept_after = _largest(value, ratio), _largest(controlled, ratio)
-    ranks, ranks_after = mean_ranks(value), mean_ranks(controlled)
+    compared = [comparable(each, question) for each in (value, controlled)]
+    kept, kept_after = (_largest(each, ratio) for each in compared)
+    ranks, ranks_after = (mean_ranks(each) for each in compared)
     found: dict[Length, dict[str, float]] = {}
     for name in length:
         ranked = mean_ranks(length[name])

@@ -15,6 +15,7 @@ from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.base.finding import Estimate
 from grace_store.values.intervals import estimate, ratio_over_questions, sums_by_question
 from grace_store.values.length_bias import mean_ranks
+from grace_store.values.ranking import comparable
 
 CHANCE = 0.5
 NUM_LENGTHS = 4
@@ -52,7 +53,7 @@ def cells_of(place: Numbers, length: Numbers) -> IntArray:
 def area_across(score: FloatArray, items: LabelledItems, *, fixed: bool = False) -> Estimate:
     """Return the area over all pairs, or over pairs of the same cell (fixed); items without a score do not count."""
     finite = np.isfinite(score)
-    items, score = items.taken(finite), score[finite]
+    items, score = items.taken(finite), comparable(score, items.question)[finite]
     runs = _Runs.of(score, items.cell if fixed else np.zeros(len(score), dtype=np.int64))
     wins, pairs = runs.of_items(items.is_right[runs.order].astype(np.float64))
     num_pairs = float(pairs.sum()) / 2  # each pair is counted at both of its items
@@ -64,7 +65,7 @@ def area_across(score: FloatArray, items: LabelledItems, *, fixed: bool = False)
 def area_within(score: FloatArray, items: LabelledItems, *, fixed: bool = False) -> Estimate:
     """Return the area over pairs of the same question, or of the same question and cell (fixed)."""
     finite = np.isfinite(score)
-    items, score = items.taken(finite), score[finite]
+    items, score = items.taken(finite), comparable(score, items.question)[finite]
     num_cells = int(items.cell.max(initial=0)) + 1 if fixed else 1
     runs = _Runs.of(score, items.question * num_cells + (items.cell if fixed else 0))
     counts = runs.of_items(items.is_right[runs.order].astype(np.float64))
@@ -181,7 +182,7 @@ def chance_of_first_errors(traces: LabelledTraces) -> float:
 
 def _hit_ranges(score: FloatArray, traces: LabelledTraces) -> tuple[FloatArray, FloatArray]:
     """Return (least, most): a threshold t judges a trace correctly if least <= t < most."""
-    scored = np.where(np.isfinite(score), score, np.inf)
+    scored = np.where(np.isfinite(score), comparable(score), np.inf)
     num_traces = len(traces.first_wrong)
     least, most = np.full(num_traces, -np.inf), np.full(num_traces, np.inf)
     for trace, wrong in enumerate(traces.first_wrong.tolist()):
