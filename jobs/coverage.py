@@ -26,6 +26,7 @@ from grace_store.values.intervals import compare_groups, ratio_over_questions, s
 from grace_store.values.length_bias import explained_by_lengths, kept_by_chance, kept_over_all, rank_correlation
 from grace_store.values.ranking import Length, budget, top_mask
 from grace_store.values.roc import LabelledItems, LabelledTraces, area_across, area_within, find_first_errors
+from grace_store.values.subset_trial import compare_with_draws, error_of_look, is_clear
 
 EXPLAINED = 0.2
 """Share of the variance of values that length explains."""
@@ -208,6 +209,46 @@ def rate(claim: Claim, pool: Pool, repetitions: int, seed: int) -> float:
     return float(np.mean([claim(pool, rng) for _ in range(repetitions)]))
 
 
+# ---------------------------------------------------------------- trials
+
+DRAWS, SEEDS, ITEMS = 5, 3, 60
+"""Size of the simulated trials: random subsets, seeds and held-out items."""
+
+
+def one_trial(rng: np.random.Generator, fold: float = 1.0, difference: float = 0.0) -> tuple[bool, float]:
+    """Return whether a trial says that a subset differs, and its detectable difference.
+
+    Subsets vary by half as much as trainings do; trainings on the given subset vary fold times as much as others.
+    """
+    noise = rng.standard_normal((SEEDS, DRAWS + 1, 1)) * np.where(np.arange(DRAWS + 1) == 0, fold, 1.0)[:, None]
+    items = rng.standard_normal(ITEMS) + 0.1 * rng.standard_normal((1, DRAWS + 1, ITEMS))
+    loss = 0.5 * rng.standard_normal((1, DRAWS + 1, 1)) + rng.standard_normal((SEEDS, 1, 1)) + noise + items
+    loss[:, 0] += difference
+    detectable = math.nan
+    for num in range(1, SEEDS + 1):
+        mean_loss, error = loss[:num].mean(axis=0), error_of_look(num, SEEDS, 1)
+        by_seed = loss[:num].mean(axis=2)
+        found, detectable = compare_with_draws(mean_loss[0], mean_loss[1:], np.ones(ITEMS), error, by_seed)
+        if is_clear(found):
+            return True, detectable
+    return False, detectable
+
+
+def trial_rates(repetitions: int, seed: int) -> dict[str, float]:
+    """Return how often a trial claims a difference that is not there, and finds the one that it calls detectable."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    rates = {}
+    for fold in (1, 2, 3):
+        name = f"a difference, where there is none; the subset's trainings vary {fold} x as much"
+        rates[name] = float(np.mean([one_trial(rng, fold)[0] for _ in range(repetitions)]))
+    found = []
+    while len(found) < repetitions:
+        is_found, detectable = one_trial(rng)
+        found += [] if is_found else [one_trial(rng, difference=detectable)[0]]
+    rates["the difference that another trial said 4 of 5 would find"] = float(np.mean(found))
+    return rates
+
+
 # ---------------------------------------------------------------- tables
 
 
@@ -231,6 +272,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fewer = max(1, chosen.repetitions // 4)  # many measures each
     claimed = {name: [rate(claim, pool, fewer, chosen.seed) for pool in POOLS] for name, claim in CLAIMS.items()}
     sys.stdout.write("\n".join(_table("claimed though not true, in %", claimed)) + "\n")
+    trials = trial_rates(chosen.repetitions, chosen.seed)
+    rows = (f"| {name} | {100 * each:.1f} |" for name, each in trials.items())
+    sys.stdout.write("\n".join(["", "| a trial claims, in % | |", "|---|---|", *rows]) + "\n")
     return 0
 
 

@@ -289,7 +289,7 @@ class Pool:
         return question_groups(self.store, self.group_by, self.data, self.positions if positions is None else positions)
 
     def questions_by_row(self) -> IntArray | None:
-        """Return the number of the question of each row of the dataset, -1 outside the pool; None if it is not there."""
+        """Return the question of each row of the dataset, -1 outside the pool; None if the dataset is not there."""
         found = np.full(self.store.plan.num_records, -1)
         try:
             found[self.rows] = self.questions()
