@@ -63,7 +63,7 @@ SCORE = "score {store} --signal base --out {out}/scores.parquet"
 SELECT = "select {score}/scores.parquet --as ids --out {out}/ids.txt"
 TABLE, IDS = ("scores.parquet",), ("ids.txt",)
 CPU = "--device cpu --threads 1"
-TRIAL = f"--held-out 8 --learning-rate 0.01 --updates 2 --random 2 --seeds 2 --rank 2 --batch-size 4 {CPU}"
+TRIAL = f"--held-out 8 --learning-rate 0.01 --updates 8 --random 2 --seeds 2 --rank 2 --batch-size 4 {CPU}"
 INFLUENCE = "score {influence}/pool.zarr --targets {influence}/targets.zarr"
 
 PREPARE = {

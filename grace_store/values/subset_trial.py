@@ -21,6 +21,7 @@ variances if they have different random draws. All pairs together spend another 
 because the last look that both subsets have depends on the results.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -32,7 +33,7 @@ from grace_store.values.intervals import ERROR, t_quantile
 
 POWER = 0.8
 """Probability of finding a true difference of detectable size."""
-NUM_SIMULATED = 20_000
+NUM_SIMULATED = 4000
 """Trials that are simulated to find the detectable difference."""
 MIN_DRAWS = 2
 """Least number of draws: one draw has no spread to compare with."""
@@ -164,14 +165,20 @@ def _detectable(parts: Sequence[tuple[float, int]], error: float) -> float:
     The spread of this trial is an estimate. The true variance, and the spread that another trial would see, vary about
     it as estimates of so many degrees of freedom do.
     """
-    generator = np.random.Generator(np.random.Philox(0))
-    width, variance = np.zeros(NUM_SIMULATED), np.zeros(NUM_SIMULATED)
-    for seen, freedom in parts:
-        true = seen * freedom / generator.chisquare(freedom, NUM_SIMULATED)
-        width += t_quantile(error, freedom) ** 2 * true * generator.chisquare(freedom, NUM_SIMULATED) / freedom
-        variance += true
-    wanted = np.sqrt(width) + np.sqrt(variance) * generator.standard_normal(NUM_SIMULATED)
+    normal, squares = _simulated(tuple(freedom for _, freedom in parts))
+    true = np.array([seen for seen, _ in parts])[:, None] / squares[0]
+    fold = np.array([t_quantile(error, freedom) ** 2 for _, freedom in parts])
+    wanted = np.sqrt(fold @ (true * squares[1])) + np.sqrt(true.sum(axis=0)) * normal
     return float(np.quantile(wanted, POWER))
+
+
+@functools.cache
+def _simulated(freedoms: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
+    """Return normal numbers, and for two trials the squared spreads over their expected value, (2, parts, n)."""
+    generator = np.random.Generator(np.random.Philox(0))
+    freedom = np.array(freedoms)[:, None]
+    squares = generator.chisquare(freedom, (2, len(freedoms), NUM_SIMULATED)) / freedom
+    return generator.standard_normal(NUM_SIMULATED), squares
 
 
 def _half_width(parts: Sequence[tuple[float, int]], error: float) -> float:
