@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace_store.base.errors import DataError
+from grace_store.base.errors import DataError, SettingError
 from grace_store.study.benchmark_results import Entry, Results, read_results
 from grace_store.study.evaluate import evaluate, one_question, relative_average
 from tests.benchmark_files import paper_table
@@ -80,7 +80,7 @@ def test_runs_that_were_asked_something_else_are_not_compared() -> None:
         relative_average(ours, full)
 
 
-def test_entries_without_counts_are_taken_as_they_are() -> None:
+def test_entries_without_counts_have_no_interval() -> None:
     ours = Results("ours", {"a": Entry(60.0), "MME": Entry(1500.0)})
     full = Results("full", {"a": Entry(50.0), "MME": Entry(1500.0)})
     assert not relative_average(ours, full).is_known

@@ -21,6 +21,7 @@ from grace_store.run.extractor_protocol import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.study import Study
 from grace_store.values.agreement import agreement, jaccard_by_chance, survival
+from grace_store.values.intervals import FEWEST_QUESTIONS
 from grace_store.values.methods.grace import RaggedScores, score_grams
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.methods.random import random_values
@@ -221,10 +222,13 @@ def conclude_fidelity(
     if not np.isfinite(value.value):
         return f"Nothing can be said of orders: {over}, values do not differ."
     if value.half_width > TOO_WIDE or (value.low <= 0 and value.half_width > WIDE):
-        enough = value.num_wanted(num_samples, WIDE)
+        wanted = f"At least {FEWEST_QUESTIONS} questions are wanted."
+        if value.is_known:
+            enough = value.num_wanted(num_samples, WIDE)
+            wanted = f"About {enough} would narrow that to {WIDE:.1f} to either side."
         return (
             f"Too few samples to say whether the proxy keeps the order of whole gradients: {over}, values have a rank "
-            f"correlation of {value.text(2)}. About {enough} would narrow that to {WIDE:.1f} to either side."
+            f"correlation of {value.text(2)}. {wanted}"
         )
     share = next(words for least, words in KEPT_ORDER.items() if value.low > least)
     order = f"The proxy keeps {share}: {over}, values have a rank correlation of {value.text(2)}"
