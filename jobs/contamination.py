@@ -28,7 +28,7 @@ from grace_store.data.parse_records import cover
 from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE, Threshold
 from grace_store.data.sample import Sample, Turn
 from grace_store.data.text_matches import Item, TextMatcher
-from grace_store.values.length_bias import share_interval
+from grace_store.values.intervals import share_interval
 from jobs.hygiene import read_samples
 from jobs.planted_copies import PLANTS, has_number
 

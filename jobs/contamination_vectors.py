@@ -24,7 +24,7 @@ from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
-from grace_store.values.length_bias import share_interval
+from grace_store.values.intervals import share_interval
 from jobs.planted_copies import Plant, has_number, renumber, reorder, reword
 
 NUM_ITEMS, NUM_PLANTED, NUM_UNTOUCHED = 24, 12, 20

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from grace_store.values.learned import fold_of_questions, learn, standardise
-from grace_store.values.roc import LabelledItems, area_across, area_within, question_draws
+from grace_store.values.roc import LabelledItems, area_across, area_within
 
 NUM_POOLS = 200
 NUM_MEASURES = 20
-DRAWS = 400
 
 
 def simulate_pool(num_questions: int, num_traces: int, *, level: float, effect: float, seed: int) -> tuple[Any, ...]:
@@ -44,8 +43,8 @@ def rate(num_questions: int, num_traces: int, *, level: float, effect: float) ->
         measures = standardise(raw, question)
         fold = fold_of_questions(question, np.ones(len(question), dtype=bool), seed=0)
         value = learn(measures, right, fold).values(measures, fold)
-        items, drawn = LabelledItems(right, question, fold), question_draws(num_questions, DRAWS, seed)
-        areas = area_across(value, items, drawn, fixed=True), area_within(value, items, drawn)
+        items = LabelledItems(right, question, fold)
+        areas = area_across(value, items, fixed=True), area_within(value, items)
         found += [each.low > 0.5 for each in areas]
     return float(found[0] / NUM_POOLS), float(found[1] / NUM_POOLS)
 

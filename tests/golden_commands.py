@@ -63,7 +63,7 @@ SCORE = "score {store} --signal base --out {out}/scores.parquet"
 SELECT = "select {score}/scores.parquet --as ids --out {out}/ids.txt"
 TABLE, IDS = ("scores.parquet",), ("ids.txt",)
 CPU = "--device cpu --threads 1"
-TRIAL = f"--held-out 8 --learning-rate 0.01 --updates 2 --random 2 --seeds 2 --rank 2 --batch-size 4 {CPU}"
+TRIAL = f"--held-out 8 --learning-rate 0.01 --updates 8 --random 2 --seeds 2 --rank 2 --batch-size 4 {CPU}"
 INFLUENCE = "score {influence}/pool.zarr --targets {influence}/targets.zarr"
 
 PREPARE = {
@@ -241,10 +241,10 @@ LOOK = {
     "fidelity-adapter": Case(
         f"fidelity {{extract-adapters}}/store.zarr --signal checkpoint-3 --samples 8 --layers 1 {CPU}", uses_model=True
     ),
-    "judge": Case("judge {store} --right is_correct --draws 20"),
-    "judge-labels": Case("judge {store} --labels {labels} --right verdict='good' --draws 20"),
+    "judge": Case("judge {store} --right is_correct"),
+    "judge-labels": Case("judge {store} --labels {labels} --right verdict='good'"),
     "judge-steps": Case(
-        "judge {store} --first-wrong first_wrong --kind kind --question meta.problem --signal base --draws 20 "
+        "judge {store} --first-wrong first_wrong --kind kind --question meta.problem --signal base "
         "--out {out}/judgement.json"
     ),
     "report": Case("report {store} --signal base --out {out}/report.html"),

@@ -19,7 +19,7 @@ NOTE = ScoresNote(
 )
 
 
-def table_of(values, num_steps=None, num_tokens=None) -> ScoreTable:
+def table_of(values, num_steps=None, num_tokens=None, question=None) -> ScoreTable:
     """Return a table of samples with these values and nothing else of interest."""
     num = len(values)
     steps = np.array(num_steps if num_steps is not None else [1] * num)
@@ -33,5 +33,6 @@ def table_of(values, num_steps=None, num_tokens=None) -> ScoreTable:
         **{name: [[0.0] * int(k) for k in steps] for name in ("step_score", "answer_alignment", "history_alignment")},
         "step_num_tokens": [[int(t) // int(k)] * int(k) for k, t in zip(steps, tokens, strict=True)],
         "flags": [[]] * num,
+        "question": list(range(num)) if question is None else question,
     }
     return ScoreTable(pa.table(columns, schema=scores_schema(NOTE).remove_metadata()), NOTE)

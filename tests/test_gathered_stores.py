@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 import grace_store as gs
 from grace_store.base.training_settings import WarmupSpec
@@ -52,7 +53,9 @@ def by_row(table: gs.ScoreTable) -> list[dict[str, Any]]:
 
 def assert_alike(found: Any, expected: Any) -> None:
     """Assert equality, of floats up to how their sums are rounded."""
-    if isinstance(expected, dict):
+    if isinstance(expected, BaseModel):
+        assert_alike(found.model_dump(), expected.model_dump())
+    elif isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for key, each in expected.items():
             assert_alike(found[key], each)

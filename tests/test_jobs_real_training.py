@@ -28,7 +28,7 @@ SMALL = {
     "warmup": {"ratio": "0.2", "num_epochs": 1, "batch_size": 2, "learning_rate": 1e-3},
     "subsets": {"ratio": "0.2", "dimension": 16, "methods": list(CHOICES)},
     "trial": {
-        "num_updates": 2,
+        "num_updates": 8,
         "batch_size": 2,
         "learning_rate": 1e-2,
         "num_seeds": 1,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.values.length_bias import ERROR
+from grace_store.values.intervals import ERROR
 from grace_store.values.subset_trial import POWER
 from jobs.study import trial_rates
 from jobs.study.trial_rates import LINES, QUESTIONS, RESULT, Outcome, choose, make_pool, rates_table, read_outcomes, run
@@ -34,7 +34,7 @@ def test_what_a_trial_says_follows_from_its_interval(low, high, said):
 
 
 def test_a_repetition_is_a_trial_and_is_done_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(trial_rates, "SPENT", {"num_updates": 1, "num_random": 2, "num_seeds": 1})
+    monkeypatch.setattr(trial_rates, "SPENT", {"num_updates": 8, "num_random": 2, "num_seeds": 1})
     monkeypatch.setattr(trial_rates, "QUESTIONS", ("spoilt",))
     found = run(tmp_path / "out", tmp_path / "work", 1)
     assert [(each.question, each.repetition, each.num_runs) for each in found] == [("spoilt", 0, 3)]

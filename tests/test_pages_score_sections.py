@@ -9,7 +9,7 @@ import numpy as np
 from grace_store.pages.score_sections import overview_section
 from grace_store.run.status import status
 from grace_store.scoring.score import ScoreRequest, score
-from grace_store.scoring.score_table import conclude_scores
+from grace_store.scoring.score_conclusion import conclude_scores
 from grace_store.store.opened import Store
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec
 from tests.grouped_stores import grouped_store

@@ -11,13 +11,17 @@ from grace_store.scoring.score import score
 from grace_store.scoring.sweep import read_sweep, sweep
 from grace_store.scoring.sweep_settings import conclude_sweep
 from grace_store.values.grid import SweepSpec
+from grace_store.values.intervals import share_interval
 from grace_store.values.ranking import budget, top_mask
 from tests.scored_stores import known_store
 
 
 def row(overlap, num=400, **parts):
     default = {"alpha": 0.7, "history": "uniform", "target": "answer", "aggregation": "mean", "signals": "base"}
-    return default | {"overlap_with_default": overlap, "num_with_value": num} | parts
+    shared, chosen = 2 * overlap / (1 + overlap), num / 5
+    low, high = (share / (2 - share) for share in share_interval(shared * chosen, chosen))
+    ends = {"overlap_with_default": overlap, "overlap_low": low, "overlap_high": high}
+    return default | ends | {"num_with_value": num} | parts
 
 
 DEFAULT = row(1.0)

@@ -152,7 +152,7 @@ def summary_of(cosine, equal, weight, flags=None):
     offsets = np.arange(num + 1) * (len(weight) // num)
     bits = np.zeros(num, np.uint8) if flags is None else np.array(flags, np.uint8)
     made = WeightSummary()
-    made.add(RaggedWeights(np.array(weight), np.array(equal), np.array(cosine), bits, offsets))
+    made.add(RaggedWeights(np.array(weight), np.array(equal), np.array(cosine), bits, offsets), np.arange(num))
     return made
 
 
@@ -172,12 +172,16 @@ def test_a_summary_counts_over_blocks_as_over_all_at_once():
         offsets = np.arange(stop - start + 1) * 2
         here = slice(start, stop)
         flags = np.zeros(stop - start, np.uint8)
-        parts.add(RaggedWeights(weight[2 * start : 2 * stop], equal[here], cosine[here], flags, offsets))
+        parts.add(
+            RaggedWeights(weight[2 * start : 2 * stop], equal[here], cosine[here], flags, offsets),
+            np.arange(start, stop),
+        )
     gain, again = (numbers_of(each)["gain"] for each in (whole, parts))
     assert (again.value, again.low, again.high) == pytest.approx((gain.value, gain.low, gain.high))
     difference = cosine - equal
-    half_width = 1.959964 * difference.std(ddof=1) / np.sqrt(40)
-    assert (gain.low, gain.high) == pytest.approx((difference.mean() - half_width, difference.mean() + half_width))
+    half_width = 2.022691 * difference.std(ddof=1) / np.sqrt(40)  # Student's t with 39 degrees of freedom
+    assert gain.value == pytest.approx(difference.mean())
+    assert half_width < gain.half_width < 1.1 * half_width
     assert (
         (parts.counts["num_zero"], parts.counts["num_all_zero"])
         == (whole.counts["num_zero"], whole.counts["num_all_zero"])
@@ -195,17 +199,29 @@ def test_a_summary_counts_over_blocks_as_over_all_at_once():
             [0.6, 0.7],
             [0.3, 0.39],
             [1.0, 0.0],
-            r"closer to the answer: mean cosine 0\.650, 0\.345 .*50 % of 2 steps get",
+            r"closer to the answer: mean cosine 0\.650, 0\.345 .*50 % of 20 steps get",
         ),
         ([0.2, 0.1], [0.6, 0.5], [1.0, 1.0], "further from the answer"),
         ([0.2, 0.6], [0.6, 0.2], [1.0, 1.0], "change little"),
-        ([0.0, 0.5], [-0.2, 0.4], [0.0, 1.0], "in 1 sample all do"),
-        ([np.nan, np.nan], [np.nan, np.nan], [np.nan, np.nan], r"None of 2 samples has weights: .*2 not_finite"),
+        ([0.0, 0.5], [-0.2, 0.4], [0.0, 1.0], "in 10 samples all do"),
+        ([np.nan, np.nan], [np.nan, np.nan], [np.nan, np.nan], r"None of 20 samples has weights: .*20 not_finite"),
     ],
 )
 def test_the_conclusion_says_what_weights_do(cosine, equal, weight, told):
-    flags = [Flag.NOT_FINITE] * 2 if np.isnan(cosine[0]) else None
-    assert re.search(told, summary_of(cosine, equal, weight, flags).conclusion)
+    flags = [Flag.NOT_FINITE] * 20 if np.isnan(cosine[0]) else None
+    assert re.search(told, summary_of(cosine * 10, equal * 10, weight * 10, flags).conclusion)
+
+
+def test_few_questions_and_copies_of_one_are_no_evidence():
+    """Before, eight copies of every trace narrowed the interval to a third."""
+    rng = np.random.default_rng(0)
+    cosine, equal, weight = rng.random(40), rng.random(40), np.ones(40)
+    assert summary_of(cosine[:9], equal[:9], weight[:9]).conclusion.startswith("Too few to say what weights change")
+    copies = WeightSummary(np.arange(320) // 8)
+    columns = (np.repeat(each, 8) for each in (weight, equal, cosine))
+    copies.add(RaggedWeights(*columns, np.zeros(320, np.uint8), np.arange(321)), np.arange(320))
+    once, often = (numbers_of(each)["gain"] for each in (summary_of(cosine, equal, weight), copies))
+    assert (often.low, often.high) == pytest.approx((once.low, once.high))
 
 
 # ---------------------------------------------------------------- tables that others changed

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace_store.base.errors import DataError
+from grace_store.base.errors import DataError, SettingError
 from grace_store.study.benchmark_results import Entry, Results, read_results
 from grace_store.study.evaluate import evaluate, one_question, relative_average
 from tests.benchmark_files import paper_table
@@ -80,7 +80,7 @@ def test_runs_that_were_asked_something_else_are_not_compared() -> None:
         relative_average(ours, full)
 
 
-def test_entries_without_counts_are_taken_as_they_are() -> None:
+def test_entries_without_counts_have_no_interval() -> None:
     ours = Results("ours", {"a": Entry(60.0), "MME": Entry(1500.0)})
     full = Results("full", {"a": Entry(50.0), "MME": Entry(1500.0)})
     assert not relative_average(ours, full).is_known
@@ -114,4 +114,29 @@ def test_a_finding_has_every_score_and_tells_runs_of_one_name_apart(tmp_path: Pa
     assert averages == {"grace": 90.0, "Full": 100.0, "grace (2)": 110.0}
     row = found.tables["entries"].row(entry="a")
     assert (row["full"], row["score of grace"], row["relative of grace (2)"]) == (50.0, 40.0, 120.0)
-    assert "Numbers of questions not known, scores taken as they are: a, b." in found.notes
+    assert "No interval: numbers of questions not known of a, b. Give them with --items ENTRY=N." in found.notes
+
+
+def test_an_entry_of_unknown_size_has_no_exact_score(tmp_path):
+    """Before, such an entry counted as exact, and half of the intervals missed the truth."""
+    table = tmp_path / "results.csv"
+    table.write_text("run,a,b\nFull,50,60\ngrace,55,57\nitems,200,\n")
+    average = evaluate([table], "Full").tables["averages"].rows[0]["average"]
+    assert not average.is_known
+    assert average.value == pytest.approx(102.5)
+    assert evaluate([table], "Full", num_items={"b": 100}).tables["averages"].rows[0]["average"].is_known
+
+
+def test_an_entry_can_be_left_out(tmp_path):
+    table = tmp_path / "results.csv"
+    table.write_text("run,a,b\nFull,50,0\ngrace,55,57\nitems,200,100\n")
+    with pytest.raises(DataError, match=r"Full has 0 in b, .* Give --leave-out b\."):
+        evaluate([table], "Full")
+    found = evaluate([table], "Full", leave_out=["b"])
+    assert found.tables["averages"].rows[0]["average"].value == pytest.approx(110)
+    assert found.tables["entries"].column("entry") == ["a"]
+    assert found.settings["leave_out"] == ["b"]
+    with pytest.raises(SettingError, match="unknown entry c in --leave-out: use one of a, b"):
+        evaluate([table], "Full", leave_out=["c"])
+    with pytest.raises(SettingError, match="leaves no entry to compare"):
+        evaluate([table], "Full", leave_out=["a", "b"])

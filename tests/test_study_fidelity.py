@@ -24,7 +24,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def test_the_proxys_alignments_are_held_against_gradients(store: Store) -> None:
     pool = Pool.of(store, threads=1)
-    found = fidelity(pool, FidelitySettings(samples=10, draws=20, layers=1, device="cpu"))
+    found = fidelity(pool, FidelitySettings(samples=10, layers=1, device="cpu"))
     assert found.numbers["num_samples"] == 10
     values = found.tables["values"]
     assert list(values.columns) == ["sample_id", "proxy", "representation", "layers 0-1"]
@@ -33,7 +33,7 @@ def test_the_proxys_alignments_are_held_against_gradients(store: Store) -> None:
     assert len(found.tables["steps"].rows) == 3 * found.numbers["num_steps"]
     for value in found.tables["spaces"].column("value"):
         assert -1 <= value.low <= value.value <= value.high <= 1
-    again = fidelity(pool, FidelitySettings(samples=10, draws=20, device="cpu"))
+    again = fidelity(pool, FidelitySettings(samples=10, device="cpu"))
     for name in ("sample_id", "proxy"):
         assert again.tables["values"].column(name) == values.column(name)
 

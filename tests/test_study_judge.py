@@ -88,7 +88,7 @@ def measure(found: Finding, name: str, items: str = "steps") -> Mapping[str, Cel
 
 
 def test_planted_scores_are_recovered_also_with_position_and_length_held_fixed(planted: dict[str, Store]) -> None:
-    found = gs.judge(planted["grace"], gs.JudgeSettings(first_wrong="first", kind="kind", draws=100))
+    found = gs.judge(planted["grace"], gs.JudgeSettings(first_wrong="first", kind="kind"))
     grace = measure(found, "grace")
     assert grace["all_pairs"].value > 0.85
     assert grace["held_fixed"].low > 0.8
@@ -103,7 +103,7 @@ def test_planted_scores_are_recovered_also_with_position_and_length_held_fixed(p
 
 
 def test_a_signal_that_follows_length_sees_nothing_when_length_is_held_fixed(planted: dict[str, Store]) -> None:
-    found = gs.judge(planted["loss"], gs.JudgeSettings(wrong_steps="wrong", draws=100))
+    found = gs.judge(planted["loss"], gs.JudgeSettings(wrong_steps="wrong"))
     loss, longest, grace = (measure(found, name) for name in ("loss", "longest", "grace"))
     assert loss["all_pairs"].low > 0.75
     assert abs(loss["held_fixed"].value - 0.5) < abs(loss["all_pairs"].value - 0.5) / 2
@@ -112,7 +112,7 @@ def test_a_signal_that_follows_length_sees_nothing_when_length_is_held_fixed(pla
 
 
 def test_random_labels_are_at_chance(planted: dict[str, Store]) -> None:
-    found = gs.judge(planted["none"], gs.JudgeSettings(first_wrong="first", draws=100))
+    found = gs.judge(planted["none"], gs.JudgeSettings(first_wrong="first"))
     for items in ("steps", "traces"):
         for name in ("grace", "loss", "random"):
             area = measure(found, name, items)["held_fixed"]
@@ -129,7 +129,7 @@ def test_steps_and_their_labels_stand_beside_each_other(planted: dict[str, Store
         right += entropy[: sample.num_steps if first < 0 else first]
         wrong += [entropy[first]] if first >= 0 else []
         means[first < 0].append(float(np.average(sample.entropy, weights=sample.num_tokens)))
-    found = gs.judge(store, gs.JudgeSettings(first_wrong="first", draws=5))
+    found = gs.judge(store, gs.JudgeSettings(first_wrong="first"))
     for items, better, worse in (("steps", right, wrong), ("traces", means[True], means[False])):
         # A lower entropy is taken for right.
         pairs = [1.0 if a < b else 0.5 if a == b else 0.0 for a in better for b in worse]
@@ -140,17 +140,17 @@ def test_steps_and_their_labels_stand_beside_each_other(planted: dict[str, Store
 
 def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
     store = planted["grace"]
-    truth = gs.judge(store, gs.JudgeSettings(right="ok", draws=20, question="about.question"))
+    truth = gs.judge(store, gs.JudgeSettings(right="ok", question="about.question"))
     assert list(truth.tables) == ["traces"]
     assert truth.numbers["num_questions"] == NUM_QUESTIONS
     assert "first_errors" not in truth.tables["traces"].columns
-    marks = gs.judge(store, gs.JudgeSettings(right="marks >= 3", draws=20))
+    marks = gs.judge(store, gs.JudgeSettings(right="marks >= 3"))
     assert marks.numbers["num_right_traces"] == sum(number % 5 >= 3 for number in range(180))
-    assert gs.judge(store, gs.JudgeSettings(right="ok", draws=20, question="about.question")) == truth
-    fewer = gs.judge(store, gs.JudgeSettings(right="ok", draws=20, samples=100))
+    assert gs.judge(store, gs.JudgeSettings(right="ok", question="about.question")) == truth
+    fewer = gs.judge(store, gs.JudgeSettings(right="ok", samples=100))
     assert fewer.numbers["num_samples"] == 100
     pool = gs.Pool.of(store, where="kind = 'slip'")
-    some = gs.judge(pool, gs.JudgeSettings(right="marks >= 3", draws=20))
+    some = gs.judge(pool, gs.JudgeSettings(right="marks >= 3"))
     assert some.numbers["num_samples"] == some.pool.where.num_kept == 90
     assert some.numbers["num_right_traces"] == sum(number % 5 >= 3 for number in range(0, 180, 2))
 
@@ -172,7 +172,7 @@ def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
         ({"first_wrong": "far"}, DataError, "it holds '99', and a trace of . steps has no such step"),
         ({"wrong_steps": "far"}, DataError, "a list of the wrong steps' numbers, from 1, is wanted"),
         ({"right": "ok", "first_wrong": "first"}, SettingError, "Give one of --right"),
-        ({"right": "ok", "draws": 0}, SettingError, "draws 0: input should be greater than or equal to 1"),
+        ({"right": "ok", "samples": 0}, SettingError, "samples 0: input should be greater than or equal to 1"),
         ({"right": "ok", "samples": 6}, DataError, "of either, at least 5 are needed"),
     ],
 )
@@ -184,9 +184,11 @@ def test_what_says_nothing_is_refused(
 
 
 def test_few_labels_say_how_many_would_do(planted: dict[str, Store]) -> None:
-    found = gs.judge(planted["none"], gs.JudgeSettings(right="ok", draws=50, samples=24))
+    found = gs.judge(planted["none"], gs.JudgeSettings(right="ok", samples=48))
     assert "Too few labels to say" in found.conclusion
     assert "questions like these would narrow them to 0.05" in found.conclusion
+    fewer = gs.judge(planted["none"], gs.JudgeSettings(right="ok", samples=24))
+    assert fewer.conclusion.endswith("of 8 questions have no intervals. At least 20 questions are wanted.")
 
 
 @pytest.mark.parametrize(("low", "is_told"), [(0.51, True), (0.49, False)])
@@ -207,7 +209,7 @@ def test_the_command_concludes_first_and_writes_what_can_be_read_back(
 ) -> None:
     out, store = tmp_path / "judgement.json", planted["grace"].location
     run: Callable[..., Any] = CliRunner().invoke
-    arguments = ["judge", store, "--first-wrong", "first", "--kind", "kind", "--draws", "20"]
+    arguments = ["judge", store, "--first-wrong", "first", "--kind", "kind"]
     shown = run(main, [*arguments, "--out", str(out)])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith("GRACE of base tells wrong steps")

@@ -695,14 +695,14 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
         return changed(found, items=tuple(items))
 
     monkeypatch.setattr(trial_runs.TrialRunner, "_train", moved)
-    request = make_request(home, home / "clean.txt", home / "spoilt.txt", num_updates=1, num_random=3)
+    request = make_request(home, home / "clean.txt", home / "spoilt.txt", num_updates=1, num_random=3, num_seeds=3)
     found = trial(tmp_path / "out", request)
-    assert found.tables["subsets"].column("num_rounds") == [2, 1]
-    assert (found.numbers["num_runs"], found.numbers["num_most_runs"]) == (9, 10)
+    assert found.tables["subsets"].column("num_rounds") == [3, 2]
+    assert (found.numbers["num_runs"], found.numbers["num_most_runs"]) == (14, 15)
     assert "Random subsets train better models than spoilt.txt" in found.conclusion
-    assert "clear after 1 of 2 seeds" in found.conclusion
+    assert "clear after 2 of 3 seeds" in found.conclusion
     (pair,) = found.tables["pairs"]
-    assert (pair["first"], pair["second"], pair["num_rounds"]) == ("clean.txt", "spoilt.txt", 1), "the seed of both"
+    assert (pair["first"], pair["second"], pair["num_rounds"]) == ("clean.txt", "spoilt.txt", 2), "the seeds of both"
     assert pair["difference"].value == pytest.approx(2.0 - 1e6)
     told = "clean.txt trains better models than spoilt.txt: held-out loss lower by 999998."
     assert pair["conclusion"].startswith(told)
@@ -713,6 +713,13 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
 
     monkeypatch.setattr(Training, "__init__", refuse)
     assert trial(tmp_path / "out", request) == found
+
+
+def test_too_few_updates_are_refused_before_anything_is_written(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial_plan, "FEWEST_UPDATES", 8)
+    with pytest.raises(SettingError, match=r"2 updates of a model are too few .* at least 8 with --updates"):
+        trial(tmp_path / "out", make_request(home, home / "clean.txt", num_updates=2))
+    assert not (tmp_path / "out").exists()
 
 
 def test_long_samples_are_warned_of_in_words_of_training(home, finished, caplog):

@@ -13,12 +13,12 @@ from grace_store.values.length_bias import (
     correlation,
     explained_by_lengths,
     length_measures,
-    lengths_of,
     mean_ranks,
     rank_correlation,
     residuals,
     step_measures,
 )
+from grace_store.values.ranking import lengths_of
 
 
 def made_up(num: int = 4000, bias: float = 0.0, seed: int = 0):

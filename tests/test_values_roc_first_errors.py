@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grace_store.base.arrays import offsets_of
-from grace_store.values.roc import LabelledTraces, chance_of_first_errors, find_first_errors, question_draws
+from grace_store.values.roc import LabelledTraces, chance_of_first_errors, find_first_errors
 
 
 def made(rng: np.random.Generator, num: int = 40) -> LabelledTraces:
@@ -32,7 +32,7 @@ def test_each_half_is_judged_by_the_best_threshold_of_the_other() -> None:
     rng = np.random.default_rng(0)
     traces = made(rng)
     score = np.where(rng.random(traces.offsets[-1]) < 0.1, np.nan, rng.integers(0, 12, traces.offsets[-1]))
-    found = find_first_errors(score, traces, question_draws(20, 10, 0), seed=4)
+    found = find_first_errors(score, traces, seed=4)
     half = (np.random.Generator(np.random.Philox(4)).permutation(20) % 2 == 0)[traces.question]
     hit = np.zeros(40, dtype=bool)
     for mine in (half, ~half):
@@ -52,7 +52,7 @@ def test_planted_errors_are_found() -> None:
     score = rng.random(traces.offsets[-1]) + 1
     wrong = np.flatnonzero(traces.is_wrong)
     score[traces.offsets[wrong] + traces.first_wrong[wrong]] -= 1.5
-    found = find_first_errors(score, traces, question_draws(100, 50, 0), seed=0)
+    found = find_first_errors(score, traces, seed=0)
     assert found.value == pytest.approx(1, abs=0.05)
     assert found.low > 0.9
 
@@ -60,9 +60,8 @@ def test_planted_errors_are_found() -> None:
 def test_random_scores_land_on_the_analytic_value() -> None:
     rng = np.random.default_rng(2)
     traces = made(rng, 3000)
-    drawn = question_draws(1500, 1, 0)
     chance = chance_of_first_errors(traces)
-    found = [find_first_errors(rng.random(traces.offsets[-1]), traces, drawn, seed).value for seed in range(20)]
+    found = [find_first_errors(rng.random(traces.offsets[-1]), traces, seed).value for seed in range(20)]
     assert np.mean(found) == pytest.approx(chance, abs=0.01)
     assert 0.2 < chance < 0.5
 

@@ -9,12 +9,15 @@ from typing import Any
 from grace_store.base.settings import DataSpec
 from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.run.plan import plan
+from grace_store.study import trial_plan
 from grace_store.study.trial_documents import TrialRequest, TrialSpec
 from tests.tiny_models import tiny_text_model
 
 NUM_SAMPLES = 60
 OPTIONS = WarmupOptions(device="cpu", threads=1, loader_threads=1, gradient_checkpointing=False)
 TRAINING = TrainingSpec(learning_rate=1e-2, batch_size=4, rank=4)
+
+trial_plan.FEWEST_UPDATES = 1  # as little as a training can be, so that tests are quick
 
 
 def make_pool(folder: Path, num_samples: int = NUM_SAMPLES) -> Path:

@@ -24,7 +24,7 @@ from grace_store.pool.records import SampleRecords
 from grace_store.pool.sample_fields import SampleFields
 from grace_store.scoring.notes import AgainstNote
 from grace_store.scoring.score_table import ScoreTable
-from grace_store.values.ranking import rank
+from grace_store.values.ranking import comparable, rank
 from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
 
 
@@ -110,7 +110,8 @@ def choose_in_questions(
     Returns the values of the chosen rows, NaN for all others (for pairs, the best value minus the worst value); for
     pairs, the row of the table that each row is preferred to, or -1; and a text that says what was chosen.
     """
-    ranking = rank(value, table.row)
+    compared = comparable(value, question, table.row)
+    ranking = rank(compared, table.row)
     num_questions = len(np.unique(question[ranking]))
     pool = f"{counted(len(ranking), 'trace')} of {counted(num_questions, 'question')}"
     if len(ranking) == num_questions:
@@ -124,7 +125,8 @@ def choose_in_questions(
     if labelled is not None:
         of_kinds = "best right and the worst wrong trace"
         ranking, pool = _with_both(question, ranking, labelled, pool)
-    kept, rejected, copies = _pairs(question, value, ranking, selection.margin or 0.0, responses, labelled)
+    margin = selection.margin or 0.0
+    kept, rejected, copies = _pairs(question, (value, compared), ranking, margin, responses, labelled)
     least = f" by at least {selection.margin:g}" if selection.margin else ""
     differ = f" whose values differ{least}" if least or labelled is None else ""
     what = f"{counted(int(np.isfinite(kept).sum()), 'pair')} of the {of_kinds} of a question{differ}"
@@ -149,7 +151,7 @@ def _with_both(
 
 def _pairs(
     group: IntArray,
-    value: FloatArray,
+    values: tuple[FloatArray, FloatArray],
     ranking: IntArray,
     least: float,
     responses: Responses,
@@ -157,11 +159,17 @@ def _pairs(
 ) -> tuple[FloatArray, IntArray, str]:
     """Return the margin and the rejected row of each pair, both at the chosen row, and a text about copies.
 
-    With labels, the ranking has all right rows first, so that the last row of a question is a wrong one.
+    values are as they are, and without noise: traces that are equal without noise have a margin of 0. With labels, the
+    ranking has all right rows first, so that the last row of a question is a wrong one.
     """
+    value, compared = values
+
+    def margins(best: IntArray, worst: IntArray) -> FloatArray:
+        return np.where(compared[best] != compared[worst], value[best] - value[worst], 0.0)
+
     least = -math.inf if labelled is not None and not least else least
     best, worst = best_and_worst(ranking, group)
-    is_wide = _is_wide(value[best] - value[worst], least)
+    is_wide = _is_wide(margins(best, worst), least)
     # Only questions with a large enough margin are read.
     ranking = ranking[np.isin(group[ranking], group[best[is_wide]])]
     said = responses(ranking)
@@ -170,7 +178,7 @@ def _pairs(
     best, worst = best_and_worst(ranking, group, said)
     if labelled is not None:  # a right trace with another text is no rejected response
         best, worst = best[labelled[1][worst]], worst[labelled[1][worst]]
-    margin = value[best] - value[worst]
+    margin = margins(best, worst)
     is_wide = _is_wide(margin, least, " and whose responses are different texts")
     kept, rejected = np.full(len(value), np.nan), np.full(len(value), -1)
     kept[best[is_wide]], rejected[best[is_wide]] = margin[is_wide], worst[is_wide]

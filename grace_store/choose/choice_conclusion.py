@@ -1,22 +1,23 @@
 """The conclusion of a selection in words: length and flags of the chosen samples, and groups that rise or fall."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from grace_store.base.arrays import IntArray
+from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.finding import Estimate
 from grace_store.base.text import about, counted, one_line, percent, percent_more
 from grace_store.choose.selection import Selection
 from grace_store.scoring.score_table import ScoreTable
+from grace_store.values.intervals import compare_groups
 from grace_store.values.length_bias import (
     MORE,
     VAGUE,
     WIDE,
     beyond_chance,
     chance_text,
-    difference_interval,
     kept_by_chance,
     kept_over_all,
 )
@@ -65,10 +66,16 @@ def _length_of(table: ScoreTable, chosen: IntArray, pool: IntArray) -> str:
     """Return how the chosen rows differ in length from the pool, as the end of a sentence."""
     kept = np.isin(pool, chosen)
     lengths = {name: length[pool] for name, length in table.lengths.items()}
-    varying = {name: length for name, length in lengths.items() if kept_by_chance(length, kept) > 0}
-    if not varying:
+    question = table.question[pool]
+    found = {
+        name: (kept_over_all(length, kept), chance)
+        for name, length in lengths.items()
+        if (chance := kept_by_chance(length, kept, question)) > 0
+    }
+    if not found:
         return "; all are of one length"
-    found = {name: (kept_over_all(length, kept), kept_by_chance(length, kept)) for name, length in varying.items()}
+    if any(chance == math.inf for _, chance in found.values()):
+        return "; all are of one question, too few to say whether they are longer or shorter"
     name = max(found, key=lambda each: beyond_chance(*found[each]))
     if beyond_chance(*found[name]) > 1:
         return f"; they have {_than_pool(name, *found[name])}"
@@ -89,8 +96,9 @@ def _flags_of_choice(table: ScoreTable, chosen: IntArray, pool: IntArray) -> lis
         return []
     counts = {name: int(table.is_flagged([name])[chosen].sum()) for name in table.known_trace_flags}
     named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    rest = (of_pool - flagged, len(pool) - len(chosen))
-    favours = difference_interval((flagged, len(chosen)), rest)[0] > 0
+    question = table.question[pool]
+    is_chosen, is_flagged = np.isin(pool, chosen), table.is_flagged(table.known_trace_flags)[pool]
+    favours = compare_groups(is_chosen.astype(np.int64), is_flagged, question)[-1].low > 0
     often = f"{of_pool} in the pool, so such traces are chosen more often" if favours else f"{of_pool} in the pool"
     are = "is" if flagged == 1 else "are"
     return [f"{flagged} of them {are} flagged ({named}; {often}): `--exclude-flagged` leaves such traces out."]
@@ -122,36 +130,35 @@ Moved = tuple[str, float, float, Estimate]
 """A group, its share of chosen samples, the share in all other groups, and the difference of the two shares."""
 
 
-def rise_and_fall(by: str, counts: Mapping[str, tuple[int, int]], *, would: bool = False) -> str:
+def rise_and_fall(
+    by: str, groups: Sequence[str], is_chosen: BoolArray, question: IntArray | None = None, *, would: bool = False
+) -> str:
     """Return which groups are chosen clearly more or less often than the others, or why the data does not show it.
 
-    counts has the numbers of chosen samples and of all samples of each group.
+    groups, is_chosen and question have an entry for each sample of the pool; question is None if unknown.
     """
-    moved = _compared(counts)
+    moved = _compared(groups, is_chosen, question)
     if not moved:
         return f"All samples have the same {one_line(by)}."
     risers = sorted((each for each in moved if each[-1].low > 0), key=lambda each: -each[-1].value)
     fallers = sorted((each for each in moved if each[-1].high < 0), key=lambda each: each[-1].value)
     if not risers and not fallers:
         verbs = "would rise or fall by value alone" if would else "rise or fall"
-        return _no_difference(by, moved, sum(pool for _, pool in counts.values()), verbs)
+        return _no_difference(by, moved, len(groups), verbs)
     told = [_told(some, verb, would) for some, verb in ((risers, "rise"), (fallers, "fall")) if some]
     if len(moved) == 2:  # the second group is the opposite of the first
         told = told[:1]
     return f"By {'value alone' if would else one_line(by)}, {' and '.join(told)}."
 
 
-def _compared(counts: Mapping[str, tuple[int, int]]) -> list[Moved]:
-    chosen, pool = (sum(each[place] for each in counts.values()) for place in (0, 1))
-    inside = {name: each for name, each in counts.items() if 0 < each[1] < pool}
-    comparisons = 1 if len(inside) == 2 else len(inside)
-    found = []
-    for name, (mine, size) in inside.items():
-        rest = (chosen - mine, pool - size)
-        share, others = mine / size, rest[0] / rest[1]
-        low, high = difference_interval((mine, size), rest, comparisons)
-        found.append((name, share, others, Estimate(value=share - others, low=low, high=high, num=pool)))
-    return found
+def _compared(groups: Sequence[str], is_chosen: BoolArray, question: IntArray | None) -> list[Moved]:
+    names: dict[str, int] = {}
+    group = np.array([names.setdefault(name, len(names)) for name in groups], dtype=np.int64)
+    if len(names) < 2:
+        return []
+    num, chosen = np.bincount(group), np.bincount(group, is_chosen)
+    found = compare_groups(group, is_chosen, question)
+    return [(name, chosen[i] / num[i], chosen[i] / num[i] - found[i].value, found[i]) for name, i in names.items()]
 
 
 def _told(some: Sequence[Moved], verb: str, would: bool) -> str:

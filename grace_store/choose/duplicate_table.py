@@ -69,7 +69,7 @@ class DuplicateTable:
 
     def __post_init__(self) -> None:
         group = group_samples(self.link, self.link_similarity, self.threshold)
-        kept = choose_kept(group, self.note.spec.keep, value=self.value, num_tokens=self.num_tokens)
+        kept = choose_kept(group, self.note.spec.keep, value=self.value, num_tokens=self.num_tokens, row=self.row)
         object.__setattr__(self, "group", group)
         object.__setattr__(self, "keep", kept)
 

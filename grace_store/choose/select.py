@@ -17,7 +17,7 @@ from grace_store.base.files import sidecar_of
 from grace_store.base.finding import LabelsFile, WhereNote
 from grace_store.base.text import counted
 from grace_store.choose.candidates import choose_in_questions, exclude, questions_of, warn_of_labels
-from grace_store.choose.choice_conclusion import conclude_choice, group_sizes, rise_and_fall
+from grace_store.choose.choice_conclusion import conclude_choice, group_name, group_sizes, rise_and_fall
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
 from grace_store.data.sample_digests import response_digest
@@ -72,8 +72,7 @@ class Ranking:
         counts, by = self._counts(kept), self.selection.by
         about_groups = []
         if by is not None:
-            told = rise_and_fall(by, {each.group: (each.by_value, each.pool) for each in counts}, would=True)
-            about_groups = [f"Every {by} keeps its share of the pool. {told}"]
+            about_groups = [f"Every {by} keeps its share of the pool. {self._by_value_alone(by, len(kept))}"]
         pool = self.ranked
         if self.selection.is_in_questions:  # with the traces that lost to another trace of their question
             pool = self.scores.ranked()
@@ -99,7 +98,7 @@ class Ranking:
         """Return the number of chosen samples of each group, the largest group first."""
         groups, where, excluded = self.rules.groups, self.selection.where, self.rules.excluded
         if groups is not None:
-            best = rank(self.value, self.scores.row)[: len(kept)]
+            best = rank(self.scores.comparable(self.value), self.scores.row)[: len(kept)]
             pool, chosen, by_value = (group_sizes(groups, rows) for rows in (self.ranked, kept, best))
             return tuple(GroupCount(name, size, chosen[name], by_value[name]) for name, size in pool.most_common())
         if not isinstance(where, WhereNote):
@@ -108,6 +107,14 @@ class Ranking:
         also = "" if excluded is None else ", not excluded" if excluded.against else ", not flagged"
         inside = GroupCount(f"kept by --where{also}", len(self.ranked), len(kept), len(kept))
         return inside, GroupCount("left out by it", left_out, 0, 0)
+
+    def _by_value_alone(self, by: str, count: int) -> str:
+        """Return which groups would rise or fall if values alone chose this many samples."""
+        assert self.rules.groups is not None
+        question, names = self.scores.question, [group_name(self.rules.groups[i]) for i in self.ranked.tolist()]
+        best = rank(self.scores.comparable(self.value), self.scores.row)[:count]
+        is_best = np.isin(self.ranked, best)
+        return rise_and_fall(by, names, is_best, None if question is None else question[self.ranked], would=True)
 
     def _reaching(self, threshold: float) -> IntArray:
         if self.selection.by is not None:
@@ -118,7 +125,7 @@ class Ranking:
             raise SettingError(
                 "--threshold cannot be used with a method that balances capabilities: give --ratio or --count"
             )
-        kept = at_least(self.value, threshold, self.ranked)
+        kept = at_least(self.scores.comparable(self.value), threshold, self.ranked)
         if not len(kept):
             largest = float(self.value[self.ranked].max())
             raise SettingError(f"no sample reaches threshold {threshold:g}: the largest value is {largest:.6g}")
@@ -262,7 +269,9 @@ class Rules:
             )
             if rejected is not None and self.labelled is None and listener is not ignore:
                 warn_of_labels(self.fields.records, rejected, listener)
-        ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
+        ranked = table.ranked(value)
+        if groups is not None:
+            ranked = stratified_rank(table.comparable(value), groups, table.row)
         if groups is not None and len(set(groups)) == len(groups) > 1:
             by = self.selection.by
             listener(Warned(f"Every sample has a different {by}, so --by changes nothing: the best samples are kept."))

@@ -20,10 +20,18 @@ from grace_store.scoring.provenance import check_results
 @click.argument("results", nargs=-1, required=True, type=click.Path())
 @option("--full", TEXT, "Model trained on the full data: its folder, or its name in RESULTS.", required=True)
 @option("--items", "ENTRY=N", "Number of questions of a benchmark. [default: the number in the results]", many=True)
+@option("--leave-out", "ENTRY", "Benchmark that does not count. [default: all benchmarks count]", many=True)
 @option("--seed", NATURAL, "Seed of the random draws for the intervals.", default=0)
 @shared.out_finding
 def evaluate(
-    results: tuple[str, ...], full: str, items: tuple[str, ...], seed: int, out: Path | None, *, as_json: bool
+    results: tuple[str, ...],
+    full: str,
+    items: tuple[str, ...],
+    leave_out: tuple[str, ...],
+    seed: int,
+    out: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Compare models with the one that was trained on the full data.
 
@@ -39,4 +47,5 @@ def evaluate(
         if not name or not number.isdigit() or int(number) < 1:
             raise SettingError(f"--items {text}: write ENTRY=N, such as MathVision-MINI=304")
         counts[name] = int(number)
-    show(gs.evaluate(results, full, num_items=counts, seed=seed), out, as_json=as_json)
+    found = gs.evaluate(results, full, num_items=counts, leave_out=leave_out, seed=seed)
+    show(found, out, as_json=as_json)

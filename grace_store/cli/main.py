@@ -66,6 +66,7 @@ REMOVED_OPTIONS = {
         for name in ("diversity", "fidelity", "judge", "stability", "trial")
     },
     ("duplicates", "--against"): "`grace-store contamination STORE --against FILE` compares samples with benchmarks.",
+    **{(name, "--draws"): "intervals need no random draws: leave it out." for name in ("fidelity", "judge")},
     ("fidelity", "--figure"): "`grace-store report STORE --finding FILE` draws the file of --out.",
     ("trial", "--by"): "random subsets follow the rules of their subset: with `select --by`, both keep the shares "
     "of the groups.",

@@ -13,6 +13,7 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.likeness.forest import connected
+from grace_store.values.ranking import comparable
 
 Keep = Literal["value", "shortest", "earliest"]
 KEEPS: tuple[Keep, ...] = get_args(Keep)
@@ -52,16 +53,19 @@ def group_samples(link: IntArray, link_similarity: Float32Array, threshold: floa
     return group
 
 
-def choose_kept(group: IntArray, keep: Keep, *, value: FloatArray, num_tokens: IntArray) -> BoolArray:
-    """Return which samples are kept: samples alone, and one sample of each group; ties go to the earlier sample.
+def choose_kept(
+    group: IntArray, keep: Keep, *, value: FloatArray, num_tokens: IntArray, row: IntArray | None = None
+) -> BoolArray:
+    """Return which samples are kept: samples alone, and one sample of each group; ties go to the earlier record.
 
-    value keeps the highest value (NaN is lowest), shortest the fewest tokens, earliest the first sample.
+    value keeps the highest value (NaN is lowest), shortest the fewest tokens, earliest the first record.
     """
     if keep == "value" and np.isnan(value).all():
         raise SettingError("--keep value needs the values of the samples: give the scores")
-    by_value = np.where(np.isnan(value), np.inf, -value)
+    row = np.arange(len(group)) if row is None else row
+    by_value = np.where(np.isnan(value), np.inf, -comparable(value, group, row))
     rank = {"value": by_value, "shortest": num_tokens, "earliest": np.zeros(len(group))}[keep]
-    order = np.lexsort((np.arange(len(group)), rank, group))
+    order = np.lexsort((row, rank, group))
     kept = group < 0
     members = order[group[order] >= 0]
     kept[members[np.unique(group[members], return_index=True)[1]]] = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.finding import Estimate
 from grace_store.base.text import duration, one_line, size
 from grace_store.choose.choice_conclusion import group_name
@@ -23,7 +23,8 @@ from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.backend import run_logs
 from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard
-from grace_store.values.length_bias import mean_ranks, rank_correlation, share_interval
+from grace_store.values.intervals import ratio_over_questions, sums_by_question
+from grace_store.values.length_bias import mean_ranks, rank_correlation
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportRequest
@@ -183,7 +184,7 @@ def groups_section(
                 ],
             )
             more = " Groups of about the same size, in the order of the numbers."
-            _draw(section, shown, _quantile_groups(numbers), main.value, chosen, more)
+            _draw(section, shown, _quantile_groups(numbers), main, chosen, more)
             continue
         label = np.array([group_name(value) for value in found], dtype=object)
         names, counts = np.unique(label, return_counts=True)
@@ -197,7 +198,7 @@ def groups_section(
             "the rest: the probability that a sample of the group has a larger value than a sample outside the group. "
             f"0.5 means no difference.{more}",
         )
-        _draw(section, shown, members, main.value, chosen, more)
+        _draw(section, shown, members, main, chosen, more)
         if len(values) > 1:
             rows = [[name, *(chance_above(each, mine) for each in values.values())] for name, mine in members.items()]
             section.table(f"Chance above the rest, by {shown} and method", [shown, *values], rows)
@@ -237,28 +238,36 @@ def _group_row(value: FloatArray, member: BoolArray, chosen: BoolArray) -> dict[
 
 
 def _draw(
-    section: Section, field: str, members: Mapping[str, BoolArray], value: FloatArray, chosen: BoolArray, more: str
+    section: Section,
+    field: str,
+    members: Mapping[str, BoolArray],
+    main: ScoreTable,
+    chosen: BoolArray,
+    more: str,
 ) -> None:
     """Draw the values and the chosen share of each group."""
     sizes = [f"{name} ({int(member.sum()):,})" for name, member in members.items()]
     number = len(section.figures) // 2 + 1
+    value, question = main.value, main.question
     picture = value_boxes(sizes, [value[member] for member in members.values()], "")
     section.figure(f"value-by-field-{number}", f"Values by {field}", picture, f"{BOXES}{more}")
-    shares = {name: chosen_share(chosen[member]) for name, member in zip(sizes, members.values(), strict=True)}
+    shares = {
+        name: chosen_share(chosen[member], None if question is None else question[member])
+        for name, member in zip(sizes, members.values(), strict=True)
+    }
     picture = intervals(shares, "share that is chosen", (float(chosen.mean()), "all samples"), tickformat=".0%")
-    caption = "In brackets: the number of samples in the group. Lines: 95 % intervals, wider for smaller groups."
+    caption = "In brackets: the number of samples in the group. Lines: 95 % intervals over questions."
     section.figure(f"chosen-by-field-{number}", f"Share chosen by {field}", picture, caption)
 
 
-def chosen_share(chosen: BoolArray) -> Estimate:
-    """Return the chosen share of a group, with Wilson's interval, which is also valid for small groups.
+def chosen_share(chosen: BoolArray, question: IntArray | None = None) -> Estimate:
+    """Return the chosen share of a group, with its interval over questions; no interval for few questions.
 
-    >>> found = chosen_share(np.array([True] + [False] * 9))
-    >>> found.value, round(found.low, 3), round(found.high, 3)
-    (0.1, 0.018, 0.404)
+    >>> chosen_share(np.array([True] + [False] * 9)).text(2)
+    '0.10 (0.00 to 0.85)'
     """
-    low, high = share_interval(int(chosen.sum()), len(chosen))
-    return Estimate(value=float(chosen.mean()), low=low, high=high, num=len(chosen))
+    chosen_in, num_in = sums_by_question(question, [chosen, np.ones(len(chosen))])
+    return ratio_over_questions(chosen_in, num_in, len(chosen))
 
 
 def chance_above(value: FloatArray, member: BoolArray) -> float | None:

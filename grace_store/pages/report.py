@@ -25,7 +25,8 @@ from grace_store.pool.pool import Pool, stepwise_signals
 from grace_store.run.status import status
 from grace_store.scoring.provenance import check_outputs, keep_samples, sources_of
 from grace_store.scoring.score import ScoreRequest, score
-from grace_store.scoring.score_table import ScoreTable, conclude_scores
+from grace_store.scoring.score_conclusion import conclude_scores
+from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import Store
 
 

@@ -33,7 +33,7 @@ from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
 from grace_store.values.random_values import random_values
-from grace_store.values.ranking import rank
+from grace_store.values.ranking import comparable, rank
 
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
@@ -226,7 +226,7 @@ def choose_traces(value: FloatArray, row: IntArray, chosen: BoolArray, limit: in
     num = len(value)
     if num <= limit:
         return np.arange(num), f"All {num:,} samples are here."
-    ranking = rank(value, row)
+    ranking = rank(comparable(value), row)
     end = min(limit // 10, len(ranking) // 2)
     taken = np.zeros(num, dtype=np.bool_)
     taken[ranking[:end]] = taken[ranking[len(ranking) - end :]] = True

@@ -184,6 +184,12 @@ class Pool:
         """Return the number of the question of each sample of the pool, or of the samples at some positions."""
         return self.records(self.positions if positions is None else positions).questions(self.group_by)
 
+    def questions_by_row(self) -> IntArray:
+        """Return the question of each row of the dataset, -1 outside the pool."""
+        found = np.full(self.store.plan.num_records, -1)
+        found[self.rows] = self.questions()
+        return found
+
     # ------------------------------------------------------------ signals
 
     @cached_property

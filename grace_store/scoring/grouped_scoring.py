@@ -16,6 +16,7 @@ from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, F
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
+from grace_store.pool.pool import Pool
 from grace_store.pool.walk import Mapper, SignalReader, Threads, UnitVectors
 from grace_store.scoring.notes import GroupsNote, ScoresNote
 from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, flag_lists, numpy_numbers
@@ -91,13 +92,26 @@ def score_in_groups(
     return replace(scoring, note=scored.model_copy(update={"notes": told}), tables=tables)
 
 
+def name_questions(scoring: Scoring, pool: Pool) -> Scoring:
+    """Return a scoring whose table has the number of each sample's question."""
+    question = pool.questions_by_row()
+
+    def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
+        for table, flags in scoring.tables(threads):
+            mine = arrow_numbers(question[numpy_numbers(table["row"])], pa.int64())
+            yield table.set_column(table.column_names.index("question"), "question", mine), flags
+
+    return replace(scoring, tables=tables)
+
+
 def _compared(table: pa.Table, value: FloatArray, flags: Array, group: IntArray) -> pa.Table:
     """Return rows of a table with the compared values, and with columns for the question and the plain value."""
     plain = table["value"]
-    changed = {"value": arrow_floats(value, pa.float64()), "flags": flag_lists(flags)}
+    question = arrow_numbers(group, pa.int64())
+    changed = {"value": arrow_floats(value, pa.float64()), "flags": flag_lists(flags), "question": question}
     for name, column in changed.items():
         table = table.set_column(table.column_names.index(name), name, column)
-    for name, column in zip(GROUP_COLUMNS, (arrow_numbers(group, pa.int64()), plain), strict=True):
+    for name, column in zip(GROUP_COLUMNS, (question, plain), strict=True):
         table = table.append_column(name, column)
     return table
 

@@ -28,7 +28,7 @@ from grace_store.values.gram import is_step
 from grace_store.values.learned import fold_of_questions, learn, single_best, standardise
 from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
 from grace_store.values.methods.method import NamedMeasure, ScoreSpec, parse_measure
-from grace_store.values.roc import LabelledItems, area_across, area_within, question_draws
+from grace_store.values.roc import LabelledItems, area_across, area_within
 
 FEWEST_LABELS = 20
 """Fewest right labels, and fewest wrong labels, to learn from."""
@@ -36,7 +36,6 @@ FEWEST_QUESTIONS = 10
 """Fewest questions with labels."""
 SCRATCH_BYTES = 1 << 26
 """Size from which on the measures of a pool lie in a temporary file instead of memory."""
-DRAWS = 400
 
 
 def prepare_learned(
@@ -222,11 +221,10 @@ def _judged(
     Only items of the same fold are compared, because folds have different models.
     """
     number = np.unique(question, return_inverse=True)[1]
-    drawn = question_draws(int(number.max()) + 1, DRAWS, 0)
     items = LabelledItems(is_right, number, fold)
     single = single_best(measures, is_right, fold)
     return {
-        "area": area_across(value, items, drawn, fixed=True),
-        "area_within": area_within(value, items, drawn),
-        "single_area": area_across(single, items, drawn, fixed=True),
+        "area": area_across(value, items, fixed=True),
+        "area_within": area_within(value, items),
+        "single_area": area_across(single, items, fixed=True),
     }

@@ -21,7 +21,13 @@ from grace_store.base.states import ABOUT, flag_counts
 from grace_store.pool.label_columns import LabelsLike
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
-from grace_store.scoring.grouped_scoring import GroupAlignment, Scoring, align_with_groups, score_in_groups
+from grace_store.scoring.grouped_scoring import (
+    GroupAlignment,
+    Scoring,
+    align_with_groups,
+    name_questions,
+    score_in_groups,
+)
 from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
 from grace_store.scoring.parquet_columns import numpy_numbers
 from grace_store.scoring.provenance import (
@@ -32,10 +38,10 @@ from grace_store.scoring.provenance import (
     scores_note,
     sources_of,
 )
+from grace_store.scoring.score_conclusion import conclude_scores
 from grace_store.scoring.score_table import (
     ScoreRows,
     ScoreTable,
-    conclude_scores,
     read_scores,
     read_scores_note,
     scores_schema,
@@ -160,12 +166,12 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
             raise SettingError(
                 "--group-by names the field that identifies a question: also give --within group or --target group"
             )
-        return _prepare_method(pool, request, None, listener)
+        return name_questions(_prepare_method(pool, request, None, listener), pool)
     group = np.full(store.plan.num_samples, -1)
     group[pool.positions] = pool.questions()
     scoring = _prepare_method(pool, request, group, listener)
     if learns and request.within is None:
-        return scoring
+        return name_questions(scoring, pool)
     return score_in_groups(scoring, store, group, request.group_by, request.within, threads)
 
 

@@ -47,8 +47,7 @@ from grace_store.scoring.parquet_columns import (
     write_blocks,
 )
 from grace_store.store.opened import Store
-from grace_store.values.length_bias import MUCH, explained_by_lengths, explained_text, is_vague, lengths_of
-from grace_store.values.ranking import Length, balanced_order, budget, rank
+from grace_store.values.ranking import Length, balanced_order, comparable, lengths_of, rank
 
 if TYPE_CHECKING:
     from grace_store.pool.walk import SampleBlock, SignalReader
@@ -64,9 +63,10 @@ COLUMNS = {
     "history_alignment": pa.list_(pa.float64()),
     "step_num_tokens": pa.list_(pa.int32()),
     "flags": pa.list_(pa.string()),
+    "question": pa.int64(),
 }
 """Columns of every table."""
-NEVER_NULL = ("sample_id", "row", "num_steps", "flags", "influence", "group")
+NEVER_NULL = ("sample_id", "row", "num_steps", "flags", "question", "influence", "group")
 """Columns without nulls, in the tables that have these columns."""
 STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
@@ -124,6 +124,11 @@ class ScoreTable(NotedTable[ScoresNote]):
     def group(self) -> IntArray | None:
         """The number of each sample's question; None for a table without groups."""
         return None if self.note.groups is None else self._ints("group")
+
+    @property
+    def question(self) -> IntArray:
+        """The number of each sample's question, for intervals."""
+        return self._ints("question")
 
     @property
     def influence(self) -> Float32Array:
@@ -205,9 +210,13 @@ class ScoreTable(NotedTable[ScoresNote]):
         """Return the samples that are among some rows of the dataset."""
         return replace(self, table=self.table.filter(arrow_flags(np.isin(self.row, rows))))
 
+    def comparable(self, value: FloatArray | None = None) -> FloatArray:
+        """Return the values of the table, or other values of its rows, without noise, for comparisons."""
+        return comparable(self.value if value is None else value, self.question, self.row)
+
     def ranked(self, value: FloatArray | None = None) -> IntArray:
         """Return the rows that have a value, the best first; capabilities, if there are any, take turns."""
-        order = rank(self.value if value is None else value, self.row)
+        order = rank(self.comparable(value), self.row)
         if self.capability is None:
             return order
         # Number capabilities again from 0: a table of another program may have any numbers.
@@ -241,41 +250,6 @@ class ScoreTable(NotedTable[ScoresNote]):
         frame = NotedTable.to_pandas(self)
         more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
         return frame.assign(**more)
-
-
-BEST = "0.2"
-"""The share of a table that the conclusion calls the best."""
-
-
-def conclude_scores(table: ScoreTable) -> str:
-    """Return how far values follow length, whether the best traces are flagged, and what to do next."""
-    ranked = table.ranked()
-    if not len(ranked):
-        flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
-        why = f": the flags say why ({flags})" if flags else ""
-        return f"None of {counted(len(table), 'sample')} has a value{why}."
-    learned = () if table.note.learned is None else (table.note.learned.in_words,)
-    explained, pearson = explained_by_lengths(table.value, table.lengths)
-    of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
-    follows_length = explained.high > MUCH and not is_vague(explained)
-    told = explained_text(explained, pearson, of_all), _next_step(table, ranked, follows_length=follows_length)
-    return " ".join([*learned, *told])
-
-
-def _next_step(table: ScoreTable, ranked: IntArray, *, follows_length: bool) -> str:
-    """Return what the user should do before or while selecting."""
-    best = ranked[: budget(BEST, len(ranked))]
-    if num_flagged := table.num_flagged(best):
-        known = table.known_trace_flags
-        first = [name for name in table.table["flags"][int(ranked[0])].as_py() if name in known]
-        top = f"The highest value belongs to a trace flagged {', '.join(first)}, and " if first else ""
-        of_best = f"{num_flagged} of the best {len(best)} {'are' if num_flagged > 1 else 'is'} flagged"
-        of_all = f"{table.num_flagged(ranked)} of all {len(ranked)}"
-        return f"{top}{of_best} ({of_all}): `select --exclude-flagged` leaves flagged traces out."
-    clean = f"None of the best {len(best)} is flagged; "
-    if follows_length:
-        return f"{clean}`audit` shows more of length, and `select --control length` ranks without it."
-    return f"{clean}next, `select` keeps the best."
 
 
 # ---------------------------------------------------------------- writing
@@ -331,6 +305,7 @@ class ScoreRows:
             "num_steps": arrow_numbers(self.num_steps, pa.int32()),
             "num_tokens": arrow_numbers(self.num_tokens, pa.int64(), self.num_tokens == 0),
             "value": arrow_floats(self.value, pa.float64()),
+            "question": arrow_numbers(self.row, pa.int64()),  # each its own, until scoring names the questions
             "flags": flag_lists(self.all_flags),
         }
         for name, values in zip(STEP_SCORES, self.steps or (), strict=False):

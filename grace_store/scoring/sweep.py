@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import BitArray, FloatArray, Int32Array, IntArray, ascend
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, Int32Array, IntArray, ascend
 from grace_store.base.documents import document_metadata, read_document, write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
@@ -46,11 +46,12 @@ from grace_store.scoring.sweep_table import (
     write_sweep,
 )
 from grace_store.store.opened import Store
-from grace_store.values.agreement import jaccard
+from grace_store.values.agreement import jaccard, overlap
 from grace_store.values.grid import SweepSpec
+from grace_store.values.intervals import number_parts
 from grace_store.values.length_bias import correlation, mean_ranks
 from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.ranking import OrderStatistics, budget, top_mask
+from grace_store.values.ranking import OrderStatistics, budget, comparable, find_twins, grid_step, top_mask
 
 MAX_RANKED = 1 << 17
 """Largest number of samples, evenly spread, that rank correlations are taken over."""
@@ -178,11 +179,11 @@ def sweep(pool: PoolLike, spec: SweepSpec, *, out: str | Path | None = None, lis
     if out is None:
         held = HeldTables(note)
         beside = _add_values(reader, settings, held, threads)
-        return _compare(held.joined(), settings, note, beside, here)
+        return _compare(held.joined(), settings, note, beside, here, pool.questions_by_row())
     with whole_folder(Path(out), is_sweep) as folder:
         with write_sweep(folder, note) as writer:
             beside = _add_values(reader, settings, writer, threads)
-        result = _compare(FolderTables(folder), settings, note, beside, here)
+        result = _compare(FolderTables(folder), settings, note, beside, here, pool.questions_by_row())
         _write_comparison(folder, result)
         write_document(folder / SWEEP_NOTE, note)
     return replace(result, folder=Path(out), tables=FolderTables(Path(out)))
@@ -193,22 +194,22 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
     note = read_document(folder / SWEEP_NOTE, SweepNote)
     check_plan_of(note, store, f"sweep {folder}")
     summary = read_sweep_table(folder, SUMMARY, SUMMARY_SCHEMA).to_pylist()
-    overlap = read_sweep_table(folder, OVERLAP, _overlap_schema(note))
+    pairs = read_sweep_table(folder, OVERLAP, _overlap_schema(note))
     shape = (len(note.settings), len(note.settings))
-    if [row["setting"] for row in summary] != list(note.settings) or len(overlap) != shape[0] ** 2:
+    if [row["setting"] for row in summary] != list(note.settings) or len(pairs) != shape[0] ** 2:
         raise DataError(f"{folder} does not hold the {len(note.settings)} settings that its note names. Sweep again.")
     found = resolve_settings(store, note.spec)
     # If signals were added or removed since, the settings keep their full names.
     is_same = [setting.name for setting in found] == list(note.settings)
     tables = FolderTables(folder)
-    overlaps = np.stack([overlap[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio])
+    overlaps = np.stack([pairs[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio])
     return Sweep(
         labels=short_labels(found) if is_same else list(note.settings),
         summary=summary,
         jaccard=overlaps,
-        rank_correlation=overlap["rank_correlation"].to_numpy().reshape(shape),
+        rank_correlation=pairs["rank_correlation"].to_numpy().reshape(shape),
         num_samples=tables.samples().num_rows,
-        num_ranked=overlap["num_ranked"][0].as_py(),
+        num_ranked=pairs["num_ranked"][0].as_py(),
         note=note,
         tables=tables,
         folder=folder,
@@ -250,24 +251,35 @@ def _add_values(
 
 
 def _compare(
-    tables: SweepTables, settings: Sequence[Setting], note: SweepNote, beside: Beside, threads: int | None
+    tables: SweepTables,
+    settings: Sequence[Setting],
+    note: SweepNote,
+    beside: Beside,
+    threads: int | None,
+    question: IntArray | None,
 ) -> Sweep:
-    """Describe every setting and every pair of settings; each thread holds the values of one setting at a time."""
+    """Describe every setting and every pair of settings; each thread holds the values of one setting at a time.
+
+    question has the question of each row of the dataset, if it is known.
+    """
     *lengths, default, row = beside
+    part = number_parts(None if question is None else question[row], len(row))
     ratios, num_samples = note.spec.ratio, len(default)
     covariates = [_Covariate(length.astype(np.float64)) for length in lengths]
     stride = max(1, -(-num_samples // MAX_RANKED))
     order = None if ascend(row) else row
-    by_default = _Values(default).best(ratios[0], order)
+    twin = None if question is None else find_twins(default, question[row], row)
+    by_default = _Values(default, twin).best(ratios[0], order)
     ranked = slice(None, None, stride) if order is None else np.argsort(order)[::stride]
     sample = np.empty((len(settings), len(default[ranked])))
 
     def look(index: int) -> tuple[dict[str, Any], list[BitArray]]:
-        value = _Values(tables.values(index))
-        sample[index] = value.every[ranked]
+        value = _Values(tables.values(index), twin)
+        sample[index] = value.compared[ranked]
         chosen = [value.best(ratio, order) for ratio in ratios]
-        shared = float(_overlaps([by_default, chosen[0]])[0, 1])
-        return _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}, chosen
+        found = overlap((by_default, chosen[0]), (default, value.every), part)
+        shared = {WITH_DEFAULT: found.value, "overlap_low": found.low, "overlap_high": found.high}
+        return _describe(settings[index], value, covariates, note) | shared, [_packed(each) for each in chosen]
 
     looked = list(map_ordered(look, range(len(settings)), threads))
     has_all = np.isfinite(sample).all(axis=0)
@@ -286,18 +298,24 @@ def _compare(
 
 
 class _Values:
-    """All values of one setting, and the finite ones."""
+    """All values of one setting, and the finite ones; twin has the twins by the default setting, if known."""
 
-    def __init__(self, every: FloatArray) -> None:
+    def __init__(self, every: FloatArray, twin: IntArray | None) -> None:
         self.every = every
+        is_twin = twin is not None and np.abs(every - every[twin]) < grid_step(every)
+        self.compared = comparable(every if twin is None else np.where(is_twin, every[twin], every))
         self.is_finite = np.isfinite(every)
         self.finite = every if self.is_finite.all() else every[self.is_finite]
         self.order = OrderStatistics(self.finite)
 
-    def best(self, ratio: str, row: IntArray | None) -> BitArray:
-        """Return bits that mark the best share of the finite values; ties by row (by place, without rows)."""
-        bits = np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order, row))
-        return np.pad(bits, (0, -len(bits) % 8)).view(np.uint64)
+    def best(self, ratio: str, row: IntArray | None) -> BoolArray:
+        """Return which values are the best share of the finite values; ties by row (by place, without rows)."""
+        return top_mask(self.compared, budget(ratio, len(self.finite)), row=row)
+
+
+def _packed(chosen: BoolArray) -> BitArray:
+    bits = np.packbits(chosen)
+    return np.pad(bits, (0, -len(bits) % 8)).view(np.uint64)
 
 
 class _Covariate:
@@ -382,5 +400,5 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
     numbers = [*sweep.jaccard.reshape(-1, num**2), sweep.rank_correlation.ravel()]
     columns = [*map(arrow_texts, names), *(arrow_numbers(each, pa.float64()) for each in numbers)]
     columns.append(arrow_numbers(np.full(num**2, sweep.num_ranked), pa.int64()))
-    overlap = pa.Table.from_arrays(columns, schema=_overlap_schema(sweep.note))
-    pq.write_table(overlap.replace_schema_metadata(metadata), folder / OVERLAP)
+    pairs = pa.Table.from_arrays(columns, schema=_overlap_schema(sweep.note))
+    pq.write_table(pairs.replace_schema_metadata(metadata), folder / OVERLAP)

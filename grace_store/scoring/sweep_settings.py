@@ -24,7 +24,7 @@ from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard_by_chance
 from grace_store.values.alignment import Target
 from grace_store.values.grid import SweepSpec
-from grace_store.values.length_bias import share_interval
+from grace_store.values.intervals import FEWEST_QUESTIONS
 from grace_store.values.measures import trace_values
 from grace_store.values.methods.grace import alignment_means, combine_signals, placed
 from grace_store.values.methods.method import ScoreSpec
@@ -235,10 +235,12 @@ def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], 
     half_width = max(overlap.half_width for *_, overlap in known)
     moved = {name for _, axes, _ in known for name in axes}
     parts = " ".join(f"{name}={default[name]}" for name in AXES if name in moved)
+    few = f"The best {ratio} are {budget(ratio, num_samples)} of {num_samples} samples, too few to say how settings "
+    if not math.isfinite(half_width):
+        return f"{few}change them: at least {FEWEST_QUESTIONS} questions are wanted."
     if half_width > VAGUE:
         return (
-            f"The best {ratio} are {budget(ratio, num_samples)} of {num_samples} samples, too few to say how settings "
-            f"change them: overlaps with the default ({parts}) are known to {half_width:.2f} to either side. "
+            f"{few}change them: overlaps with the default ({parts}) are known to {half_width:.2f} to either side. "
             f"About {about(num_samples * (half_width / CLEAR) ** 2)} samples would narrow that to {CLEAR:.2f}."
         )
     beside = "" if is_there else ", scored for this though the sweep lacks it"
@@ -254,12 +256,9 @@ def _differing(row: Mapping[str, Any], default: Mapping[str, Any]) -> tuple[str,
 
 
 def _changed(row: Mapping[str, Any], label: str, default: Mapping[str, Any], ratio: str) -> Changed:
-    overlap = math.nan if row[WITH_DEFAULT] is None else float(row[WITH_DEFAULT])
-    num_chosen = budget(ratio, row["num_with_value"])
-    # If two subsets of the same size share s of their samples, their overlap (Jaccard) is s / (2 - s).
-    both = 2 * overlap / (1 + overlap)
-    low, high = (0.0, 1.0) if math.isnan(both) else share_interval(both * num_chosen, num_chosen)
-    found = Estimate(value=overlap, low=low / (2 - low), high=high / (2 - high), num=num_chosen)
+    ends = {"value": WITH_DEFAULT, "low": "overlap_low", "high": "overlap_high"}
+    known = {end: math.nan if row[name] is None else float(row[name]) for end, name in ends.items()}
+    found = Estimate(**known, num=budget(ratio, row["num_with_value"]))
     return label, _differing(row, default), found
 
 

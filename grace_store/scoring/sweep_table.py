@@ -39,7 +39,7 @@ SUMMARY_SCHEMA = pa.schema(
         *((name, pa.float64()) for name in ("mean", "standard_deviation", "quantile_05", "median", "quantile_95")),
         *((f"correlation_with_{name}", pa.float64()) for name in ("length", "num_steps")),
         ("command", pa.string()),
-        ("overlap_with_default", pa.float64()),
+        *((name, pa.float64()) for name in ("overlap_with_default", "overlap_low", "overlap_high")),
     ]
 )
 GROUP_ROWS = 1 << 17

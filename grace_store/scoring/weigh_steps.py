@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 import pyarrow as pa
 
+from grace_store.base.arrays import IntArray
 from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
 from grace_store.base.states import Flag, flag_counts
@@ -19,12 +19,12 @@ from grace_store.base.text import counted, percent
 from grace_store.pool.pool import Pool, PoolLike, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, arrays_of
 from grace_store.scoring.notes import WeightsNote
-from grace_store.scoring.parquet_columns import write_blocks
+from grace_store.scoring.parquet_columns import numpy_numbers, write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals
 from grace_store.scoring.score import measure_block
 from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
-from grace_store.values.length_bias import z_for
+from grace_store.values.intervals import FEWEST_QUESTIONS, MAX_PARTS, number_parts, ratio_over_questions
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
 from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
@@ -55,7 +55,7 @@ def weights(
     reader.check_complete(partial=pool.partial)
     signals = weighted_signals(reader, pool.weights)
     note = WeightsNote(spec=spec, signals=signals, **store_note(reader), **pool.filter_notes)
-    summary = WeightSummary()
+    summary = WeightSummary(number_parts(pool.questions_by_row(), pool.store.plan.num_records))
 
     def weigh(block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:
         found = weigh_block(block, note.spec, pool.weights)
@@ -63,7 +63,7 @@ def weights(
 
     def tables() -> Iterator[pa.Table]:
         for table, found in reader.map(weigh, pool.threads, listener):
-            summary.add(found)
+            summary.add(found, numpy_numbers(table["row"]))
             yield table
 
     if out is None:
@@ -123,16 +123,18 @@ class WeightSummary:
     steps that have a weight; num_zero, steps with weight 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, part: IntArray | None = None) -> None:
+        self._part = part
+        """The part of each row of the dataset in intervals, as number_parts gives it; None: rows are questions."""
         names = ("num_samples", "num_weighed", "num_all_zero", "num_steps", "num_zero")
         self.counts: Counter[str] = Counter(dict.fromkeys(names, 0))
         self.flags: Counter[str] = Counter()
         self.largest = 0.0
-        self._sums = dict.fromkeys(MEANS, (0.0, 0.0))
-        """Sum and sum of squares over samples."""
+        self._sums, self._num = np.zeros((len(MEANS), MAX_PARTS)), np.zeros(MAX_PARTS)
+        """Sums over the samples of each part, and the number of its samples."""
 
-    def add(self, found: RaggedWeights) -> None:
-        """Count the samples of a block."""
+    def add(self, found: RaggedWeights, row: IntArray) -> None:
+        """Count the samples of a block, which have these rows of the dataset."""
         has = np.isfinite(found.cosine)
         weight = found.weight[np.repeat(has, np.diff(found.offsets))]
         self.counts.update(num_samples=len(has), num_weighed=int(has.sum()), num_steps=len(weight))
@@ -145,22 +147,18 @@ class WeightSummary:
         cosine, equal = found.cosine[has], found.equal_cosine[has]
         # The best multiple of a sum leaves this share of the answer's squared length uncovered.
         left, equal_left = (1.0 - np.maximum(each, 0.0) ** 2 for each in (cosine, equal))
-        values = (cosine, equal, cosine - equal, left, equal_left)
-        for (name, (total, squares)), each in zip(self._sums.items(), values, strict=True):
-            self._sums[name] = total + float(each.sum()), squares + float((each**2).sum())
+        part = (row % MAX_PARTS if self._part is None else self._part[row])[has]
+        self._num += np.bincount(part, minlength=MAX_PARTS)
+        for sums, each in zip(self._sums, (cosine, equal, cosine - equal, left, equal_left), strict=True):
+            sums += np.bincount(part, each, MAX_PARTS)
 
     def means(self) -> dict[str, Estimate]:
-        """Return the means over samples with their 95 % intervals."""
-        num, found = self.counts["num_weighed"], {}
-        for name, (total, squares) in self._sums.items():
-            mean = total / num if num else math.nan
-            found[name] = Estimate(value=mean, num=num)
-            if num > 1:
-                half_width = z_for() * math.sqrt(max(0.0, squares / num - mean**2) / (num - 1))
-                found[name] = Estimate(value=mean, low=mean - half_width, high=mean + half_width, num=num)
-        return found
+        """Return the means over samples with their 95 % intervals, over questions."""
+        has, num = self._num > 0, self.counts["num_weighed"]
+        sums = zip(MEANS, self._sums[:, has], strict=True)
+        return {name: ratio_over_questions(each, self._num[has], num, scale="plain") for name, each in sums}
 
-    def finding(self, pool: PoolNote | None, note: WeightsNote, out: Path) -> Finding:
+    def finding(self, pool: PoolNote | None, note: WeightsNote, out: Path, remarks: Sequence[str] = ()) -> Finding:
         """Return the summary as a finding; out is the file that was written."""
         means = self.means()
         rows: list[dict[str, Cell]] = [{"name": MEANS[name], "mean": each} for name, each in means.items()]
@@ -182,7 +180,7 @@ class WeightSummary:
             conclusion=self.conclusion,
             numbers={**self.counts, "largest": self.largest, **means, **flagged},
             tables={"means": Table(columns=columns, rows=tuple(rows))} if self.counts["num_weighed"] else {},
-            notes=tuple(notes),
+            notes=(*notes, *remarks),
         )
 
     @property
@@ -205,9 +203,11 @@ class WeightSummary:
         between = ""
         if gain.is_known:
             between = f" ({gain.value:+.3f} a sample, 95 % interval {gain.low:.3f} to {gain.high:.3f})"
-        if gain.low <= 0 <= gain.high:
+        if not gain.is_known:
+            what = f"Too few to say what weights change ({FEWEST_QUESTIONS} questions are wanted)"
+        elif gain.low <= 0 <= gain.high:
             what = "Weights change little: the sum of the steps is about as close to the answer as with equal ones"
-        elif not gain.value < 0:
+        elif gain.value > 0:
             what = "Weights bring the sum of the steps closer to the answer"
         else:
             what = "Weights take the sum of the steps further from the answer"

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.text import counted, percent_more
-from grace_store.choose.choice_conclusion import group_sizes, rise_and_fall
+from grace_store.choose.choice_conclusion import group_name, group_sizes, rise_and_fall
 from grace_store.pool.label_columns import LabelsLike
 from grace_store.scoring.provenance import filter_scores, noted_pool
 from grace_store.scoring.score_table import ScoreTable, read_scores
@@ -23,7 +25,6 @@ from grace_store.values.length_bias import (
     length_measures,
     residuals,
     step_measures,
-    z_for,
 )
 from grace_store.values.ranking import Length, Ratio, budget, rank
 
@@ -54,8 +55,8 @@ def audit(
     table = table.by_row()  # ties go to the earlier record
     table, fields, kept = filter_scores(table, where, store, data, labels)
     budget(ratio, 0)  # raises SettingError if this is not a ratio
-    explained, _ = explained_by_lengths(table.value, table.lengths)
-    measures = length_measures(table.value, table.lengths, float(ratio))
+    explained, _ = explained_by_lengths(table.value, table.lengths, table.question)
+    measures = length_measures(table.value, table.lengths, float(ratio), table.question)
     is_enough = explained.num >= MIN_AUDITED
     tables = {"lengths": _lengths_table(measures, str(ratio), is_shown=is_enough)}
     if table.has_step_scores:
@@ -65,13 +66,15 @@ def audit(
     if by is not None:
         groups = fields.groups(by)
         controlled = residuals(table.value, table.lengths, list(table.lengths))
-        by_value, by_rest = (rank(value, table.row) for value in (table.value, controlled))
+        by_value, by_rest = (rank(table.comparable(value), table.row) for value in (table.value, controlled))
         num_best = budget(ratio, len(by_value))
         rows = (by_value, by_value[:num_best], by_rest[:num_best])
         sizes, best, after = (group_sizes(groups, each) for each in rows)
         counts = {name: (size, best[name], after[name]) for name, size in sizes.most_common()}
         tables["groups"] = _groups_table(counts, by, str(ratio))
-        told.append(rise_and_fall(by, {name: (chosen, num) for name, (num, chosen, _) in counts.items()}))
+        question = table.question[by_value]
+        names = [group_name(groups[i]) for i in by_value.tolist()]
+        told.append(rise_and_fall(by, names, np.arange(len(by_value)) < num_best, question))
     return Finding(
         study="audit",
         pool=noted_pool(table.note, kept, fields.labels),
@@ -143,7 +146,7 @@ def conclude_audit(explained: Estimate, measures: Measures, ratio: str) -> str:
     told = explained_text(explained, pearson)
     if explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
         return told
-    return " ".join([told, *_kept(measures, ratio), *_grown(measures, ratio, explained.num)])
+    return " ".join([told, *_kept(measures, ratio), *_grown(measures, ratio)])
 
 
 def _kept(measures: Measures, ratio: str) -> list[str]:
@@ -193,14 +196,13 @@ class _Growth:
         return f"Ranks of values follow {words} more after control than before ({moved})"
 
 
-def _grown(measures: Measures, ratio: str, num_samples: int) -> list[str]:
+def _grown(measures: Measures, ratio: str) -> list[str]:
     """Return the reason why values follow a length more after control than before; nothing if they do not."""
-    by_chance = z_for(len(measures)) / math.sqrt(num_samples)
     growths = []
     for name, each in measures.items():
         kept = each["kept_over_all"], each["kept_over_all_after_control"]
         growths.append(_Growth(name, *kept, 1.0, each["kept_by_chance"]))
-        growths.append(_Growth(name, each["spearman"], each["spearman_after_control"], 0.0, by_chance))
+        growths.append(_Growth(name, each["spearman"], each["spearman_after_control"], 0.0, each["ranks_by_chance"]))
     grown = [each for each in growths if each.size > SEEN]
     if not grown:
         return []
@@ -208,17 +210,17 @@ def _grown(measures: Measures, ratio: str, num_samples: int) -> list[str]:
     if most.is_chance:
         return [f"{most.told(ratio)}, which is no more than chance."]
     straight = "control takes out only what goes in a straight line with the logarithms of lengths"
-    return [f"{most.told(ratio)}: {straight}, and {_left(most, measures[most.name], num_samples)}."]
+    return [f"{most.told(ratio)}: {straight}, and {_left(most, measures[most.name])}."]
 
 
-def _left(growth: _Growth, measures: Mapping[str, float], num_samples: int) -> str:
+def _left(growth: _Growth, measures: Mapping[str, float]) -> str:
     """Return how values still follow a length after control: by their spread, in a curve, or in another way."""
-    noise, curve = z_for() / math.sqrt(num_samples), abs(measures["curve_after_control"])
+    curve = abs(measures["curve_after_control"])
     is_longer = growth.after > growth.neutral
     spread = measures["spread_after_control"] if is_longer else -measures["spread_after_control"]
-    if growth.neutral and spread > max(noise, curve):
+    if growth.neutral and spread > max(measures["spread_by_chance"], curve):
         which = MORE[growth.name][0 if is_longer else 1]
         return f"values of traces with {which} also spread more, so that more of the highest are among them"
-    if curve > noise:
+    if curve > measures["curve_by_chance"]:
         return "values follow this length in a curve"
     return "the highest values follow this length in another way than the rest"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +19,29 @@ NUM_DRAWS = 20_000
 
 
 def evaluate(
-    results: Sequence[str | Path], full: str, *, num_items: Mapping[str, int] | None = None, seed: int = 0
+    results: Sequence[str | Path],
+    full: str,
+    *,
+    num_items: Mapping[str, int] | None = None,
+    leave_out: Sequence[str] = (),
+    seed: int = 0,
 ) -> Finding:
     """Return the relative average of every run in the results.
 
     full is the run on the full data: its name among the results, or another folder. num_items gives numbers of
-    questions by entry, if the results lack them.
+    questions by entry, if the results lack them. leave_out names entries that do not count.
     """
     counts = num_items or {}
     runs = with_items((run for path in results for run in read_results(path)), counts)
     reference = _find_full(runs, full, counts)
-    if unknown := [name for name in counts if name not in reference.entries]:
-        raise SettingError(f"unknown entry {unknown[0]} in --items: use one of {', '.join(reference.entries)}")
+    for option, names in {"--items": counts, "--leave-out": leave_out}.items():
+        if unknown := [name for name in names if name not in reference.entries]:
+            raise SettingError(f"unknown entry {unknown[0]} in {option}: use one of {', '.join(reference.entries)}")
+    if len(set(leave_out)) == len(reference.entries):
+        raise SettingError("--leave-out leaves no entry to compare: name fewer entries")
+    place = next((number for number, run in enumerate(runs) if run is reference), None)
+    runs = [_without(run, leave_out) for run in runs]
+    reference = _without(reference, leave_out) if place is None else runs[place]
     others = [run for run in runs if run is not reference]
     if not others:
         raise SettingError(f"{reference.name} is the only run: give another run to compare with {reference.name}")
@@ -38,7 +50,7 @@ def evaluate(
     told = enumerated([f"{average.text(1)} for {name}" for name, average in zip(names, averages, strict=True)])
     return Finding(
         study="evaluate",
-        settings={"full": reference.name, "items": dict(counts), "seed": seed},
+        settings={"full": reference.name, "items": dict(counts), "leave_out": list(leave_out), "seed": seed},
         conclusion=f"The relative average is {told}. 100 is as good as {reference.name}, which was trained on the full "
         "data.",
         tables={
@@ -47,6 +59,10 @@ def evaluate(
         },
         notes=tuple(_notes(others, reference)),
     )
+
+
+def _without(run: Results, names: Sequence[str]) -> Results:
+    return replace(run, entries={name: entry for name, entry in run.entries.items() if name not in names})
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
@@ -93,9 +109,9 @@ def _entries_table(runs: Mapping[str, Results], full: Results) -> Table:
 
 def _notes(runs: Sequence[Results], full: Results) -> Iterator[str]:
     """Yield remarks on entries left out, on implausible scores, and on the weight of one question."""
-    known = _known(runs[0], full)
+    known = set.intersection(*(set(_known(run, full)) for run in runs))
     if fixed := [name for name in full.entries if name not in known]:
-        yield f"Numbers of questions not known, scores taken as they are: {', '.join(fixed)}."
+        yield f"No interval: numbers of questions not known of {', '.join(fixed)}. Give them with --items ENTRY=N."
     for run in (full, *runs):
         if run.left_out:
             yield f"Left out of {run.name}, no benchmark known here: {', '.join(run.left_out)}."
@@ -127,12 +143,12 @@ def relative_average(subset: Results, full: Results, *, seed: int = 0) -> Estima
     """Return the mean over entries of 100 m(subset) / m(full), with its interval and the number of entries.
 
     The interval covers the finite numbers of questions, not the variation between trainings: for every entry, the rates
-    of both runs are drawn independently from the posterior of the right answers, or by the standard errors. Entries
-    without a known number of questions count as exact; if no number is known, there is no interval.
+    of both runs are drawn independently from the posterior of the right answers, or by the standard errors. There is no
+    interval if the number of questions of an entry is not known.
     """
     _check_comparable(subset, full)
     relative, known = relative_scores(subset, full), _known(subset, full)
-    draws = _draws_of_average(subset, full, relative, known, seed) if known else np.zeros(0)
+    draws = np.zeros(0) if len(known) < len(relative) else _draws_of_average(subset, full, known, seed)
     return Estimate.from_draws(float(np.mean(list(relative.values()))), draws, len(relative))
 
 
@@ -170,7 +186,8 @@ def _check_comparable(subset: Results, full: Results) -> None:
             + ". Averages over different benchmarks cannot be compared."
         )
     if zero := [name for name, entry in full.entries.items() if entry.score == 0]:
-        raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so a relative score is not possible.")
+        skip = " ".join(f"--leave-out {name}" for name in zero)
+        raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so a relative score is not possible. Give {skip}.")
     pairs = {name: (subset.entries[name], entry) for name, entry in full.entries.items()}
     if differ := [name for name, (ours, theirs) in pairs.items() if _differ(ours.num_items, theirs.num_items)]:
         raise DataError(
@@ -189,16 +206,13 @@ def _differ(ours: object, theirs: object) -> bool:
     return ours is not None and theirs is not None and ours != theirs
 
 
-def _draws_of_average(
-    subset: Results, full: Results, relative: dict[str, float], known: dict[str, int | None], seed: int
-) -> FloatArray:
+def _draws_of_average(subset: Results, full: Results, known: dict[str, int | None], seed: int) -> FloatArray:
     generator = np.random.Generator(np.random.Philox(seed))
-    fixed = sum(value for name, value in relative.items() if name not in known)
-    total = np.full(NUM_DRAWS, fixed, dtype=np.float64)
+    total = np.zeros(NUM_DRAWS)
     for name, count in known.items():
         ours, theirs = (_draws(run.entries[name], count, name, generator) for run in (subset, full))
         total += 100 * ours / theirs
-    average: FloatArray = total / len(relative)
+    average: FloatArray = total / len(known)
     return average
 
 
@@ -212,5 +226,5 @@ def _draws(entry: Entry, count: int | None, name: str, generator: np.random.Gene
         raise DataError(f"{name} is {entry.score:g}, not a percentage, so the number of questions gives no interval.")
     rate = entry.score / 100
     number = rate * (1 - rate) / (entry.stderr / 100) ** 2 if entry.stderr and 0 < rate < 1 else count
-    assert number is not None, "other entries count as exact"
+    assert number is not None  # only then are there draws
     return generator.beta(rate * number + 0.5, (1 - rate) * number + 0.5, NUM_DRAWS)

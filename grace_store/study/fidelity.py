@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import Field
 
-from grace_store.base.arrays import FloatArray
+from grace_store.base.arrays import FloatArray, IntArray, Positions
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.finding import WIDE, Cell, Column, Estimate, Finding, Table, make_columns
@@ -21,6 +21,7 @@ from grace_store.run.extractor_protocol import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.study import Study
 from grace_store.values.agreement import agreement, jaccard_by_chance, survival
+from grace_store.values.intervals import FEWEST_QUESTIONS
 from grace_store.values.methods.grace import RaggedScores, score_grams
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.random_values import random_values
@@ -63,9 +64,7 @@ class FidelitySettings(Settings):
     lora: bool = True
     """Also measure over the adapter's own parameters, if the signal has an adapter."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the random samples and of the intervals."""
-    draws: int = Field(default=200, ge=1)
-    """Number of random draws for each interval."""
+    """Seed of the random samples."""
     images: str | None = None
     """Folder that relative image paths start from. [default: the folder that the signal's first run used]"""
     device: str = "auto"
@@ -89,7 +88,8 @@ def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listen
     proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
     scores = {PROXY_SCORES: score_grams(proxy, tokens, settings.score)}
     scores |= {space: score_grams(grams, tokens, settings.score) for space, grams in true.items()}
-    spaces = {space: _compare(scores[PROXY_SCORES], scores[space], settings) for space in true}
+    question = pool.questions(Positions(np.array(positions)))
+    spaces = {space: _compare(scores[PROXY_SCORES], scores[space], settings.ratio, question) for space in true}
     by_chance = jaccard_by_chance(len(proxy), budget(settings.ratio, len(proxy)))
     num_steps = int(scores[PROXY_SCORES].offsets[-1])
     ids = [each.sample_id for each in samples]
@@ -109,7 +109,9 @@ def fidelity(pool: PoolLike, settings: FidelitySettings | None = None, *, listen
             "values": Table(title="Values of samples", columns=values, rows=value_rows, is_shown=False),
             "steps": _step_table(ids, scores),
         },
-        notes=(f"Rank correlations with 95 % intervals over samples; two random choices would share {by_chance:.2f}.",),
+        notes=(
+            f"Rank correlations with 95 % intervals over questions; two random choices would share {by_chance:.2f}.",
+        ),
     )
 
 
@@ -202,14 +204,13 @@ def _gradients(
     return positions, grams
 
 
-def _compare(proxy: RaggedScores, true: RaggedScores, settings: FidelitySettings) -> dict[str, Estimate]:
-    each = np.arange(len(proxy.value) + 1)
-    drawn = {"draws": settings.draws, "seed": settings.seed}
+def _compare(proxy: RaggedScores, true: RaggedScores, ratio: str, question: IntArray) -> dict[str, Estimate]:
+    each, steps = np.arange(len(proxy.value) + 1), proxy.offsets
     return {
-        "value": agreement(proxy.value, true.value, each, **drawn),
-        "answer_alignment": agreement(proxy.answer_alignment, true.answer_alignment, proxy.offsets, **drawn),
-        "history_alignment": agreement(proxy.history_alignment, true.history_alignment, proxy.offsets, **drawn),
-        "chosen": survival(proxy.value, true.value, settings.ratio, **drawn),
+        "value": agreement(proxy.value, true.value, each, question),
+        "answer_alignment": agreement(proxy.answer_alignment, true.answer_alignment, steps, question),
+        "history_alignment": agreement(proxy.history_alignment, true.history_alignment, steps, question),
+        "chosen": survival(proxy.value, true.value, ratio, question),
     }
 
 
@@ -223,10 +224,13 @@ def conclude_fidelity(
     if not np.isfinite(value.value):
         return f"Nothing can be said of orders: {over}, values do not differ."
     if value.half_width > TOO_WIDE or (value.low <= 0 and value.half_width > WIDE):
-        enough = value.num_wanted(num_samples, WIDE)
+        wanted = f"At least {FEWEST_QUESTIONS} questions are wanted."
+        if value.is_known:
+            enough = value.num_wanted(num_samples, WIDE)
+            wanted = f"About {enough} would narrow that to {WIDE:.1f} to either side."
         return (
             f"Too few samples to say whether the proxy keeps the order of whole gradients: {over}, values have a rank "
-            f"correlation of {value.text(2)}. About {enough} would narrow that to {WIDE:.1f} to either side."
+            f"correlation of {value.text(2)}. {wanted}"
         )
     share = next(words for least, words in KEPT_ORDER.items() if value.low > least)
     order = f"The proxy keeps {share}: {over}, values have a rank correlation of {value.text(2)}"

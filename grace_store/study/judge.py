@@ -32,9 +32,7 @@ from grace_store.values.roc import (
     area_across,
     area_within,
     cells_of,
-    chance_of_first_errors,
     find_first_errors,
-    question_draws,
 )
 
 FEWEST_LABELS = 5
@@ -70,8 +68,6 @@ class JudgeSettings(LabelSettings):
     score: ScoreSpec = ScoreSpec()
     samples: int = Field(default=10_000, ge=1)
     """Maximum number of samples to judge. If the pool has more samples, a random part is judged."""
-    draws: int = Field(default=400, ge=1)
-    """Number of random draws of questions for each interval."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random draws."""
 
@@ -246,7 +242,7 @@ def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[M
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """Labelled steps or traces, and the random draws for intervals."""
+    """Labelled steps or traces."""
 
     of: Literal["steps", "traces"]
     items: LabelledItems
@@ -254,28 +250,27 @@ class _Bench:
     """Places of the items in the column of a measure."""
     kind: Array
     """The kind of error of each item."""
-    drawn: FloatArray
-    """Count of each question in each draw, shape (draws, questions)."""
+    num_questions: int
     seed: int
     traces: LabelledTraces | None = None
     """The traces of the steps, if some traces are right and some are wrong."""
 
     def measure(self, measured: Measured, column: FloatArray) -> dict[str, Cell]:
         """Return the row of a measure."""
-        score, against = column[self.place], (self.items, self.drawn)
+        score, items = column[self.place], self.items
         name = measured.measure if measured.signal is None else f"{measured.measure} of {measured.signal}"
         row: dict[str, Cell] = {
             "measure": name,
             "of": measured.measure,
             "signal": measured.signal,
             "better": measured.better,
-            "all_pairs": area_across(score, *against),
-            "same_question": area_within(score, *against),
-            "held_fixed": area_across(score, *against, fixed=True),
-            "both": area_within(score, *against, fixed=True),
+            "all_pairs": area_across(score, items),
+            "same_question": area_within(score, items),
+            "held_fixed": area_across(score, items, fixed=True),
+            "both": area_within(score, items, fixed=True),
         }
         if self.traces is not None:
-            row["first_errors"] = find_first_errors(column, self.traces, self.drawn, self.seed)
+            row["first_errors"] = find_first_errors(column, self.traces, self.seed)
         return row
 
     def kinds(self) -> dict[str, int]:
@@ -288,29 +283,29 @@ class _Bench:
         score, areas = column[self.place], {}
         for kind in self.kinds():
             chosen = self.items.is_right | (self.kind == kind)
-            areas[kind] = area_across(score[chosen], self.items.taken(chosen), self.drawn, fixed=True)
+            areas[kind] = area_across(score[chosen], self.items.taken(chosen), fixed=True)
         return areas
 
 
 def _benches(labels: Labels, sizes: SignalSamples, note: LabelsNote, settings: JudgeSettings) -> list[_Bench]:
     """Return a bench of steps if steps have labels, and one of traces if some are right and some are wrong."""
-    drawn = question_draws(int(labels.question.max()) + 1, settings.draws, settings.seed)
+    num_questions = int(labels.question.max()) + 1
     is_right = labels.is_right == RIGHT
     has_both = min(is_right.sum(), (~is_right).sum()) >= FEWEST_LABELS
     found = []
     if labels.steps is not None:
-        found.append(_step_bench(labels, sizes, drawn, settings.seed, has_both=has_both))
+        found.append(_step_bench(labels, sizes, num_questions, settings.seed, has_both=has_both))
         _check_labels(found[0].items, "steps", note)
     if labels.steps is None or has_both:
         cell = cells_of(sizes.num_steps, _response_tokens(sizes))
         items = LabelledItems(is_right, labels.question, cell)
         _check_labels(items, "traces", note)
         kind = np.array(labels.kind, dtype=object)
-        found.append(_Bench("traces", items, np.arange(len(is_right)), kind, drawn, settings.seed))
+        found.append(_Bench("traces", items, np.arange(len(is_right)), kind, num_questions, settings.seed))
     return found
 
 
-def _step_bench(labels: Labels, sizes: SignalSamples, drawn: FloatArray, seed: int, *, has_both: bool) -> _Bench:
+def _step_bench(labels: Labels, sizes: SignalSamples, num_questions: int, seed: int, *, has_both: bool) -> _Bench:
     assert labels.steps is not None
     label = np.concatenate(labels.steps)
     known = np.flatnonzero(label != UNKNOWN)
@@ -319,7 +314,7 @@ def _step_bench(labels: Labels, sizes: SignalSamples, drawn: FloatArray, seed: i
     items = LabelledItems(label[known] == RIGHT, labels.question[sample], cell)
     kind = np.array(labels.kind, dtype=object)[sample]
     traces = LabelledTraces(offsets_of(sizes.num_steps), labels.first_wrong, labels.question) if has_both else None
-    return _Bench("steps", items, known, kind, drawn, seed, traces)
+    return _Bench("steps", items, known, kind, num_questions, seed, traces)
 
 
 def _check_labels(items: LabelledItems, what: str, note: LabelsNote) -> None:
@@ -350,11 +345,11 @@ def _judged(bench: _Bench, measured: Sequence[Measured], listener: Listener) -> 
         of=bench.of,
         num_right=num_right,
         num_wrong=len(bench.place) - num_right,
-        num_questions=bench.drawn.shape[1],
+        num_questions=bench.num_questions,
         measures=tuple(rows),
         kinds=bench.kinds(),
         by_kind=tuple(by_kind),
-        chance_of_first_errors=None if bench.traces is None else chance_of_first_errors(bench.traces),
+        chance_of_first_errors=None if bench.traces is None else bench.traces.blind_f1,
     )
 
 

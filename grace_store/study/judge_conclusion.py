@@ -43,7 +43,8 @@ class JudgedItems:
 
 def conclude_judged(items: JudgedItems) -> str:
     """Return the conclusion from the results of all measures."""
-    stored = [each for each in items.measures if each["signal"] is not None and headline(items, each).is_known]
+    measured = [each for each in items.measures if each["signal"] is not None]
+    stored = [each for each in measured if math.isfinite(headline(items, each).value)]
     if not stored or (short := _too_few(items, stored)):
         return short if stored else "No stored signal has a value for these labels."
     return " ".join([_areas(items, stored), *_first_errors(items)])
@@ -72,19 +73,21 @@ def _too_few(items: JudgedItems, stored: Sequence[Row]) -> str:
     fewest = min(items.num_right, items.num_wrong, items.num_questions)
     if fewest >= ENOUGH_LABELS and (half_width <= WIDE or any(_is_above(each, items, stored) for each in stored)):
         return ""
-    grow = max((half_width / NARROW) ** 2, ENOUGH_LABELS / fewest)
-    wanted = math.ceil(items.num_questions * grow / 10) * 10
     told = (
         f"{items.num_right} right and {items.num_wrong} wrong {items.of} of {counted(items.num_questions, 'question')}"
     )
+    said = f"Too few labels to say whether a stored signal tells wrong {items.of} from right ones: {told}"
+    if not math.isfinite(half_width):
+        return f"{said} have no intervals. At least {ENOUGH_LABELS} questions are wanted."
+    grow = max((half_width / NARROW) ** 2, ENOUGH_LABELS / fewest)
+    wanted = math.ceil(items.num_questions * grow / 10) * 10
     best, above_chance = max(stored, key=lambda each: headline(items, each).low), ""
     if headline(items, best).low > CHANCE:
         chance = f"the best of {len(stored)} may do so by chance" if len(stored) > 1 else "that may be chance"
         above_chance = f" That of {best['measure']} lies above 0.50 in the table, but with so few labels {chance}."
     return (
-        f"Too few labels to say whether a stored signal tells wrong {items.of} from right ones: {told} leave intervals "
-        f"of {half_width:.2f} to either side.{above_chance} About {wanted} questions like these would narrow "
-        f"them to {NARROW:.2f}."
+        f"{said} leave intervals of {half_width:.2f} to either side.{above_chance} About {wanted} questions like these "
+        f"would narrow them to {NARROW:.2f}."
     )
 
 
@@ -116,7 +119,7 @@ def _of_grace(items: JudgedItems, ordered: Sequence[Row], above: Sequence[Row]) 
     if not grace or any(each in above for each in grace) or (not above and ordered[0] in grace):
         return ""
     area = headline(items, grace[0])
-    if area.high < CHANCE:
+    if area.high < CHANCE and (area.p_value or 0.0) * len(grace) <= SURE:
         return f" {_capital(grace[0])} puts wrong {items.of} above right ones: {area.text(2)}."
     return f" {_capital(grace[0])} has {area.text(2)}."
 
@@ -128,7 +131,7 @@ def _first_errors(items: JudgedItems) -> list[str]:
         return []
     best = max(stored, key=lambda each: _estimate(each, "first_errors").value)
     first = _estimate(best, "first_errors")
-    if first.low > chance:
+    if first.low > chance and (first.p_value or 0.0) * len(stored) <= SURE:
         found = f"{_capital(best)} finds first errors best, with an F1 of {first.text(2)}"
         return [f"{found}; by chance it is {chance:.2f}."]
     told = f"None finds first errors better than chance (F1 {chance:.2f}); the best, {best['measure']}"

@@ -47,7 +47,7 @@ class StabilitySettings(Settings):
     """Share of the samples to choose."""
     score: ScoreSpec = ScoreSpec()
     draws: int = Field(default=200, ge=1)
-    """Number of random draws for each interval."""
+    """Number of random draws of each trace's steps."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random draws."""
 
@@ -78,7 +78,7 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
     if spec.has_steps and spec.aggregation == "mean" and MEASURES[spec.names[0]].is_mean_of_steps:
         flat = table.flat("step_score")
         drawn = {"draws": settings.draws, "seed": settings.seed}
-        tried[STEPS] = step_survival(table.value, flat, table.offsets, settings.ratio, **drawn)
+        tried[STEPS] = step_survival(table.value, flat, table.offsets, settings.ratio, table.question, **drawn)
     by_storage = _by_storage(view, table, settings, pool.threads) if spec.reads_grams else {}
     by_chance = jaccard_by_chance(num_samples, count)
     chosen = f"{count} chosen of {counted(num_samples, 'sample')}"
@@ -130,7 +130,8 @@ def _others(pool: Pool, view: SignalView, against: Sequence[str]) -> tuple[list[
 def _against(table: ScoreTable, row: IntArray, value: FloatArray, settings: StabilitySettings) -> Estimate:
     """Return how much of the choice by a table survives other values of the samples with these dataset rows."""
     _, mine, theirs = np.intersect1d(table.row, row, assume_unique=True, return_indices=True)
-    return survival(table.value[mine], value[theirs], settings.ratio, draws=settings.draws, seed=settings.seed)
+    question = table.question[mine]
+    return survival(table.value[mine], value[theirs], settings.ratio, question)
 
 
 def _by_storage(

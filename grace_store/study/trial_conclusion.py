@@ -17,6 +17,7 @@ from grace_store.values.subset_trial import (
     difference_text,
     error_of_look,
     is_clear,
+    seed_excess,
     shown,
 )
 
@@ -25,7 +26,8 @@ FEW_QUESTIONS = 0.9
 ABOUT_SUBSETS = (
     "Loss per token of held-out responses, mean over seeds; below 0 the subset trains better models. Intervals hold "
     "95 % for all subsets and looks together, over held-out items, seeds and random draws, the subset itself counting "
-    "as one draw of its way of choosing."
+    "as one draw of its way of choosing. Trainings on the subset may vary more between seeds than those on random "
+    "subsets, as far as seeds show it; with a single seed they are taken to vary as much."
 )
 ABOUT_PAIRS = (
     "Below 0 the first trains better models. These comparisons are not part of the error rate that the looks above "
@@ -45,27 +47,27 @@ def standing(
 
     The losses are means over rounds for each item: first of the subset, then of its random subsets.
     """
-    values, share = _losses(samples, results, subset, num_rounds)
-    error = error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
-    return values, compare_with_draws(values[0], values[1:], share, error)
+    by_round, share = _losses(samples, results, subset, num_rounds)
+    values, error = by_round.mean(axis=0), error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
+    return values, compare_with_draws(values[0], values[1:], share, error, by_round.mean(axis=2))
 
 
 def _losses(samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> tuple[FloatArray, FloatArray]:
-    """Return the held-out loss of each item, for a subset and then its random subsets, and the items' shares."""
-    losses, weight = _means(samples, results, subset, num_rounds, lambda item: item.loss * item.num_tokens)
+    """Return the held-out losses (rounds, arms, items), of a subset and then its random ones, and the items' shares."""
+    losses, weight = _of_items(samples, results, subset, num_rounds, lambda item: item.loss * item.num_tokens)
     # Sums of losses divided by the mean number of tokens: their mean over items is the mean over all tokens.
     return losses / weight.mean(), weight / weight.mean()
 
 
-def _means(
+def _of_items(
     samples: TrialSamples, results: Results, subset: int, num_rounds: int, value: Callable[[TrialItem], float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the mean over rounds of a value of each item, for a subset and its random subsets; and the tokens."""
+    """Return a value of each item (rounds, arms, items), for a subset and its random subsets; and the tokens."""
     arms = samples.arms_of(subset)
     runs = [[results[round, arm.key] for arm in arms] for round in range(1, num_rounds + 1)]
     found = np.array([[[value(item) for item in run.items] for run in each] for each in runs], dtype=np.float64)
     tokens = np.array([item.num_tokens for item in runs[0][0].items], dtype=np.float64)
-    return found.mean(axis=0), tokens
+    return found, tokens
 
 
 def conclude_trial(plan: TrialPlan, samples: TrialSamples, results: Results, num_most_runs: int) -> Finding:
@@ -138,15 +140,17 @@ def _answers(
 ) -> Row:
     """Return the row with the share of right answers, if enough items have a clear result; add shares to arms."""
     name, num_rounds = plan.subsets[subset].name, int(str(tried["num_rounds"]))
-    right, _ = _means(samples, results, subset, num_rounds, lambda item: float(bool(item.is_right)))
+    by_round, _ = _of_items(samples, results, subset, num_rounds, lambda item: float(bool(item.is_right)))
     first = next(iter(results.values()))
-    right = right[:, [item.is_right is not None for item in first.items]]
+    by_round = by_round[:, :, [item.is_right is not None for item in first.items]]
+    right = by_round.mean(axis=0)
     if right.shape[1] < FEWEST_ITEMS:
         few = f"{right.shape[1]} of {len(first.items)} held-out traces end with a clear result"
         example = f"such as `The answer is 7.`, and at least {FEWEST_ITEMS} are wanted"
         return {"subset": name, "conclusion": f"Right answers are too few to compare: {few}, {example}."}
     error = error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
-    difference, detectable = compare_with_draws(right[0], right[1:], np.ones(right.shape[1]), error)
+    share, by_seed = np.ones(right.shape[1]), by_round.mean(axis=2)
+    difference, detectable = compare_with_draws(right[0], right[1:], share, error, by_seed)
     shares = right.mean(axis=1).tolist()
     for arm, share in zip(arms, shares, strict=True):
         arm["share_right"] = share
@@ -165,11 +169,13 @@ def _pairs(plan: TrialPlan, samples: TrialSamples, results: Results) -> Iterator
     pairs = list(combinations(range(len(plan.subsets)), 2))
     for first, second in pairs:
         num_rounds = min(num_rounds_of(results, each) for each in (first, second))
-        (ours, share), (theirs, _) = (_losses(samples, results, each, num_rounds) for each in (first, second))
+        both = [_losses(samples, results, each, num_rounds) for each in (first, second)]
+        (ours, share), theirs = (both[0][0].mean(axis=0), both[0][1]), both[1][0].mean(axis=0)
+        seeds = sum(seed_excess(each.mean(axis=2)) for each, _ in both)
         one, other = plan.subsets[first], plan.subsets[second]
         draws = [ours[1:]] if one.random == other.random else [ours[1:], theirs[1:]]
         error = error_of_look(num_rounds, plan.spec.num_seeds, len(pairs))
-        difference, detectable = compare_subsets(ours[0], theirs[0], draws, share, error)
+        difference, detectable = compare_subsets(ours[0], theirs[0], draws, share, error, seeds)
         yield {
             "first": one.name,
             "second": other.name,

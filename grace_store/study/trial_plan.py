@@ -27,6 +27,8 @@ from grace_store.study.trial_documents import OPTIONS, SubsetFile, TrialPlan, Tr
 
 PLANNED_IN = "held_out_store"
 """Key in a trial's origin: the name of the store in OUT that the file of held-out traces is planned in."""
+FEWEST_UPDATES = 8
+"""Fewest updates of a training. The learning rate rises over the first updates, so that fewer change a model little."""
 SEEDS_ARE_FIXED = (
     "\nThe number of seeds is fixed before the first: the error rate of 5 % is shared out among the looks, one after "
     "each seed, and seeds that are added once results were seen would break it. For another number, begin a trial of "
@@ -184,7 +186,13 @@ def resolve_trial(
         origin["held_out"], settings["held_out"] = _absolute(held_out), Path(held_out).name
     elif held_out is None and "held_out" in then:
         origin["held_out"] = then["held_out"]
-    return TrialSpec.parse(**settings), origin
+    resolved = TrialSpec.parse(**settings)
+    if begun is None and resolved.num_updates < FEWEST_UPDATES:
+        raise SettingError(
+            f"{counted(resolved.num_updates, 'update')} of a model are too few to learn anything from a subset. Give "
+            f"at least {FEWEST_UPDATES} with --updates. Nothing was written."
+        )
+    return resolved, origin
 
 
 def _is_amount(held_out: str) -> bool:

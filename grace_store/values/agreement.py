@@ -1,7 +1,7 @@
 """Agreement of two scorings, in the order of samples and in the best samples. Knows no store and no model.
 
 Orders are compared by rank correlation (Spearman's), subsets by the Jaccard index: intersection over union.
-Intervals come from a seeded bootstrap over samples, because the steps of one sample are not independent.
+Intervals are over questions, because traces of one question, and steps of one trace, are not independent.
 """
 
 import math
@@ -10,8 +10,9 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.finding import Estimate
+from grace_store.values.intervals import estimate, number_parts, share_interval, sums_by_question
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.ranking import Ratio, budget, rank, top_mask
+from grace_store.values.ranking import OrderStatistics, Ratio, budget, comparable, top_mask
 
 
 def jaccard(num_both: int, num_one: int, num_other: int) -> float:
@@ -34,22 +35,19 @@ def jaccard_by_chance(num_samples: int, num_chosen: int) -> float:
     return share / (2 - share)
 
 
-def agreement(one: FloatArray, other: FloatArray, offsets: IntArray, *, draws: int = 200, seed: int = 0) -> Estimate:
+def agreement(one: FloatArray, other: FloatArray, offsets: IntArray, question: IntArray | None = None) -> Estimate:
     """Return the rank correlation of two flat columns, where sample i owns offsets[i]..offsets[i + 1].
 
-    Entries that are not finite in both columns do not count.
+    Entries that are not finite in both columns do not count. question has the question of each sample; None if every
+    sample has a question of its own.
     """
     both = np.isfinite(one) & np.isfinite(other)
-    kept = np.concatenate([[0], np.cumsum(both)])[offsets]
+    place = np.repeat(number_parts(question, len(offsets) - 1), np.diff(offsets))[both]
     first, second = one[both], other[both]
-    generator = np.random.Generator(np.random.Philox(seed))
-    found = []
-    for _ in range(draws):
-        chosen = generator.integers(0, len(offsets) - 1, len(offsets) - 1)
-        index = np.concatenate([np.arange(kept[i], kept[i + 1]) for i in chosen.tolist()])
-        found.append(rank_correlation(first[index], second[index]))
-    defined = [value for value in found if np.isfinite(value)]
-    return Estimate.from_draws(rank_correlation(first, second), defined, len(first))
+    value, known = rank_correlation(first, second), np.unique(place)
+    without = [rank_correlation(first[place != part], second[place != part]) for part in known.tolist()]
+    parts = (value - np.nan_to_num(without, nan=value)) * (len(known) - 1) / max(len(known), 1)
+    return estimate(value, parts, len(first), scale="correlation")
 
 
 def share_kept(jaccard: float) -> float:
@@ -57,39 +55,67 @@ def share_kept(jaccard: float) -> float:
     return 2 * jaccard / (1 + jaccard)
 
 
-def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Estimate:
-    """Return the overlap of the best samples by two columns of values, with a bootstrap interval over samples."""
+def survival(value: FloatArray, other: FloatArray, ratio: Ratio, question: IntArray | None = None) -> Estimate:
+    """Return the overlap of the best samples by two columns of values; question is as for agreement."""
     both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
     value, other = value[both], other[both]
     count = budget(ratio, len(both))
-    first, second = top_mask(value, count), top_mask(other, count)
-    orders = (rank(value), rank(other))
-    generator = np.random.Generator(np.random.Philox(seed))
-    found = [_drawn_jaccard(generator, orders, count) for _ in range(draws if count else 0)]
-    return Estimate.from_draws(_shared(first, second), found, len(both))
+    mine = None if question is None else question[both]
+    first, second = (top_mask(comparable(each, mine), count) for each in (value, other))
+    return overlap((first, second), (value, other), mine)
 
 
-def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntArray], count: int) -> float:
-    """Return the overlap in a bootstrap sample, where each sample counts as often as it was drawn."""
-    size = len(orders[0])
-    times = np.bincount(generator.integers(0, size, size), minlength=size)
-    shares = []
-    for order in orders:
-        drawn = times[order]
-        before = np.cumsum(drawn) - drawn
-        share = np.empty(size)
-        share[order] = np.clip(count - before, 0, drawn)
-        shares.append(share)
-    return float(np.minimum(*shares).sum() / np.maximum(*shares).sum())
+def overlap(
+    chosen: tuple[BoolArray, BoolArray | FloatArray],
+    value: tuple[FloatArray, FloatArray],
+    question: IntArray | None = None,
+    at_threshold: float | None = None,
+) -> Estimate:
+    """Return the overlap of two choices of equal size, the best by two columns of values, with its interval.
+
+    The second choice may be a probability for each sample. Both thresholds would differ in another pool. A sample more
+    above a threshold takes one at the threshold out, so the share of the other choice around a threshold counts
+    against the choices. at_threshold is the share of the first choice around the second threshold, if it is known.
+    """
+    first, second = chosen
+    size, num = [float(each.sum()) for each in chosen], int(np.count_nonzero(np.isfinite(value[0])))
+    if not all(size):
+        return Estimate(value=math.nan, num=num)
+    at_first = float(second[_around(value[0], round(size[0]))].mean())
+    at_second = float(first[_around(value[1], round(size[1]))].mean()) if at_threshold is None else at_threshold
+    part, mean_size = first * second - at_first * first - at_second * second, sum(size) / 2
+    parts = sums_by_question(question, [(part - part.mean()) / mean_size])[0]
+    both = float((first * second).sum())
+    share = estimate(both / mean_size, parts, num, scale="share")
+    low, high = (end / (2 - end) for end in (share.low, share.high))
+    if both == mean_size and share.is_known:  # the choices are the same, so parts do not vary
+        num_questions = int(size[0]) if question is None else len(np.unique(question[first]))
+        low = share_interval(num_questions, num_questions)[0]
+    return Estimate(value=both / (sum(size) - both), low=low, high=high, num=num)
+
+
+def _around(values: FloatArray, count: int) -> BoolArray:
+    """Return which values are next to the threshold of the best count values: about sqrt(n) to either side."""
+    order = OrderStatistics(values[np.isfinite(values)])
+    reach = max(5, math.isqrt(len(order)))
+    low, high = (order.kth(min(max(len(order) - count + by, 0), len(order) - 1)) for by in (-reach, reach - 1))
+    return (values >= low) & (values <= high)
 
 
 def step_survival(
-    value: FloatArray, step_score: FloatArray, offsets: IntArray, ratio: Ratio, *, draws: int = 200, seed: int = 0
+    value: FloatArray,
+    step_score: FloatArray,
+    offsets: IntArray,
+    ratio: Ratio,
+    question: IntArray | None = None,
+    *,
+    draws: int = 200,
+    seed: int = 0,
 ) -> Estimate:
-    """Return the overlap of the best samples by value with the best by the mean of redrawn steps.
+    """Return the mean overlap of the best samples by value with the best by the mean of redrawn steps.
 
     Steps are drawn with replacement from each sample's own steps. step_score is flat, and sample i owns
-    offsets[i]..offsets[i + 1]; a step without a score does not count.
+    offsets[i]..offsets[i + 1]; a step without a score does not count. question is as for agreement.
     """
     scored = np.isfinite(step_score)
     before = np.concatenate([[0], np.cumsum(scored)])
@@ -100,14 +126,13 @@ def step_survival(
     starts = np.cumsum(count_of) - count_of
     origin, width = np.repeat(first, count_of), np.repeat(count_of, count_of)
     count = budget(ratio, len(usable))
-    chosen = top_mask(value[usable], count)
+    mine = None if question is None else question[usable]
+    chosen = top_mask(comparable(value[usable], mine), count)
     generator = np.random.Generator(np.random.Philox(seed))
-    found = []
+    times, around = np.zeros(len(usable)), 0.0
     for _ in range(draws if len(usable) else 0):
-        drawn = flat[origin + (generator.random(len(origin)) * width).astype(np.int64)]
-        found.append(_shared(chosen, top_mask(np.add.reduceat(drawn, starts) / count_of, count)))
-    return Estimate.from_draws(float(np.mean(found)) if found else np.nan, found, len(usable))
-
-
-def _shared(first: BoolArray, second: BoolArray) -> float:
-    return jaccard(*(int(np.count_nonzero(mask)) for mask in (first & second, first, second)))
+        drawn = np.add.reduceat(flat[origin + (generator.random(len(origin)) * width).astype(np.int64)], starts)
+        drawn /= count_of
+        times += top_mask(drawn, count)
+        around += float(chosen[_around(drawn, count)].mean()) / draws
+    return overlap((chosen, times / draws), (value[usable], value[usable]), mine, around)

@@ -6,14 +6,24 @@ use their logarithms, so that doubling a length always counts the same.
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
+from itertools import combinations_with_replacement
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, Numbers
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.base.finding import Estimate
 from grace_store.base.text import about, percent, percent_between
-from grace_store.values.ranking import Length, stable_order
+from grace_store.values.intervals import (
+    ERROR,
+    FEWEST_QUESTIONS,
+    MAX_PARTS,
+    Interval,
+    number_parts,
+    spread,
+    sums_by_question,
+    t_quantile,
+)
+from grace_store.values.ranking import Length, comparable, stable_order
 
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
 
@@ -23,15 +33,6 @@ MIN_AUDITED = 8
 """Least number of samples: with fewer, three lengths and a constant fit any values."""
 MAX_RANKED = 1 << 22
 """Largest number of steps that are ranked; more steps are thinned out evenly."""
-
-
-def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
-    """Return the lengths of samples: all three, or two if the tokens of steps are not known."""
-    steps = num_steps.astype(np.float64)
-    known: dict[Length, FloatArray] = {"response_length": num_tokens.astype(np.float64), "num_steps": steps}
-    if num_step_tokens is None:
-        return known
-    return {"step_length": num_step_tokens.astype(np.float64) / np.maximum(steps, 1.0), **known}
 
 
 def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control: Sequence[Length]) -> FloatArray:
@@ -50,26 +51,70 @@ def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control:
 
 
 def explained_by_lengths(
-    values: FloatArray, lengths: Mapping[Length, FloatArray]
+    values: FloatArray, lengths: Mapping[Length, FloatArray], question: IntArray | None = None
 ) -> tuple[Estimate, dict[Length, float]]:
     """Return R squared of the values on all lengths, and Pearson's correlation of the values with each length.
 
     Only samples with a value count. A correlation is with the logarithm of the length; NaN if one side does not vary.
+    question has the number of each sample's question; None if every sample has a question of its own.
     """
     finite = np.isfinite(values)
     value = values if finite.all() else values[finite]
     logs = {name: _log(lengths[name][finite]) for name in LENGTHS if name in lengths}
     controlled = _without(value, list(logs.values()))
     pearson = {name: correlation(value, log) for name, log in logs.items()}
-    spread = float(value.var()) if len(value) else 0.0
-    explained = 1.0 - float(controlled.var()) / spread if spread > 0 else float("nan")
-    num_varying = sum(each == each for each in pearson.values())
-    low, high = explained_interval(explained, len(value), num_varying)
+    variance = float(value.var()) if len(value) else 0.0
+    explained = 1.0 - float(controlled.var()) / variance if variance > 0 else float("nan")
+    mine = question if question is None or finite.all() else question[finite]
+    low, high = _explained_interval(explained, [*logs.values(), value], mine)
     return Estimate(value=explained, low=low, high=high, num=len(value)), pearson
 
 
+def _explained_interval(explained: float, columns: Sequence[FloatArray], question: IntArray | None) -> Interval:
+    """Return the interval of R squared of the last column on the others; NaN for too few questions.
+
+    R squared without each question in turn (the jackknife) gives its bias and, on Fisher's scale, its spread.
+    """
+    deviations = (column.std() if len(column) else 0.0 for column in columns)
+    scaled = [
+        (each - each.mean()) / scale for each, scale in zip(columns, deviations, strict=True) if scale > RESOLUTION
+    ]
+    if math.isnan(explained) or len(scaled) < 2:
+        return math.nan, math.nan
+    pairs = list(combinations_with_replacement([np.ones(len(columns[0])), *scaled], 2))
+    place = number_parts(question, len(columns[0]))
+    parts = np.array([np.bincount(place, one * other) for one, other in pairs])
+    num = parts.shape[1]
+    if num < FEWEST_QUESTIONS:
+        return math.nan, math.nan
+    without = _r_squared(parts.sum(axis=1, keepdims=True) - parts)
+    fewer = min(explained, max(0.0, num * explained - (num - 1) * float(without.mean())))
+    error, freedom = spread(-(num - 1) / num * _fisher(without))
+    half_width = t_quantile(ERROR, freedom) * error
+    low, high = (math.tanh(max(0.0, float(_fisher(fewer)) + by)) ** 2 for by in (-half_width, half_width))
+    return low, high
+
+
+def _r_squared(sums: FloatArray) -> FloatArray:
+    """Return R squared from sums of products, (products, n): upper triangles of matrices, 1 first, the value last."""
+    size = (math.isqrt(8 * len(sums) + 1) - 1) // 2
+    product = np.empty((sums.shape[1], size, size))
+    for each, (i, j) in zip(sums, combinations_with_replacement(range(size), 2), strict=True):
+        product[:, i, j] = product[:, j, i] = each
+    centred = product[:, 1:, 1:] - product[:, 1:, :1] * product[:, :1, 1:] / product[:, :1, :1]
+    target = centred[:, :-1, -1]
+    weights = np.linalg.pinv(centred[:, :-1, :-1], rcond=1e-10, hermitian=True)
+    found: FloatArray = np.einsum("ni,nij,nj->n", target, weights, target) / centred[:, -1, -1]
+    return found
+
+
+def _fisher(r_squared: FloatArray | float) -> FloatArray:
+    transformed: FloatArray = np.arctanh(np.sqrt(np.clip(r_squared, 0.0, 1 - 1e-12)))
+    return transformed
+
+
 def length_measures(
-    values: FloatArray, lengths: Mapping[Length, FloatArray], ratio: float = 0.2
+    values: FloatArray, lengths: Mapping[Length, FloatArray], ratio: float = 0.2, question: IntArray | None = None
 ) -> dict[Length, dict[str, float]]:
     """Return measures of the values against each known length; correlations are NaN if one side is constant.
 
@@ -79,22 +124,25 @@ def length_measures(
     spearman_after_control       Spearman's, after all three lengths are removed from the value
     kept_over_all                mean length of the best samples divided by that of all samples: 1 is no preference
     kept_over_all_after_control  the same, after all three lengths are removed from the value
-    kept_by_chance               deviation from 1, to either side, that random subsets of this size stay within, with
-                                 95 % for all three lengths together
+    kept_by_chance               deviation from 1, to either side, that subsets chosen without regard to length stay
+                                 within, with 95 % for all three lengths together
+    ranks_by_chance              the same for spearman_after_control
     spread_after_control         Pearson's of the logarithm with the absolute controlled value: above 0, values of
                                  longer samples spread more
     curve_after_control          Pearson's of the controlled value with the squared distance of the logarithm from its
                                  mean
+    spread_by_chance, curve_by_chance  the deviations of these two from 0 by chance, each alone
 
-    ratio is the share of samples with the largest values.
+    ratio is the share of samples with the largest values. question is as for explained_by_lengths.
     """
     finite = np.isfinite(values)
-    value = values[finite]
+    value, question = values[finite], None if question is None else question[finite]
     length = {name: lengths[name][finite] for name in LENGTHS if name in lengths}
     logs = {name: _log(each) for name, each in length.items()}
     controlled = _without(value, list(logs.values()))
-    kept, kept_after = _largest(value, ratio), _largest(controlled, ratio)
-    ranks, ranks_after = mean_ranks(value), mean_ranks(controlled)
+    compared = [comparable(each, question) for each in (value, controlled)]
+    kept, kept_after = (_largest(each, ratio) for each in compared)
+    ranks, ranks_after = (mean_ranks(each) for each in compared)
     found: dict[Length, dict[str, float]] = {}
     for name in length:
         ranked = mean_ranks(length[name])
@@ -107,9 +155,12 @@ def length_measures(
             "spearman_after_control": correlation(ranks_after, ranked),
             "kept_over_all": kept_over_all(length[name], kept),
             "kept_over_all_after_control": kept_over_all(length[name], kept_after),
-            "kept_by_chance": kept_by_chance(length[name], kept),
+            "kept_by_chance": kept_by_chance(length[name], kept, question),
+            "ranks_by_chance": correlation_by_chance(ranks_after, ranked, question, len(LENGTHS)),
             "spread_after_control": correlation(np.abs(controlled), logs[name]),
+            "spread_by_chance": correlation_by_chance(np.abs(controlled), logs[name], question),
             "curve_after_control": correlation(controlled, away**2),
+            "curve_by_chance": correlation_by_chance(controlled, away**2, question),
         }
     return found
 
@@ -219,87 +270,28 @@ def kept_over_all(length: FloatArray, kept: BoolArray) -> float:
     return float(length[kept].mean() / length.mean())
 
 
-def kept_by_chance(length: FloatArray, kept: BoolArray) -> float:
-    """Return the deviation from 1 of this ratio that random subsets of this size stay within; NaN if none is kept.
+def correlation_by_chance(x: FloatArray, y: FloatArray, question: IntArray | None = None, num: int = 1) -> float:
+    """Return how far from 0 the correlation of unrelated numbers stays in 95 % of pools, for num correlations together.
 
-    With probability 95 %, random subsets stay within it for all three lengths.
+    Infinite if all samples are of one question; NaN if one side does not vary.
     """
-    num, num_kept = len(length), int(np.count_nonzero(kept))
-    if not num_kept or num < 2 or not length.mean():
-        return float("nan")
-    return float(z_for(len(LENGTHS)) * length.std() / length.mean() * np.sqrt((num - num_kept) / (num - 1) / num_kept))
+    if not len(x) or min(x.std(), y.std()) <= RESOLUTION:
+        return math.nan
+    x, y = ((each - each.mean()) / each.std() for each in (x, y))
+    error, freedom = spread(sums_by_question(question, [x * y])[0] / len(x))
+    return t_quantile(ERROR / num, freedom) * error
 
 
-# ---------------------------------------------------------------- intervals for shares and for what lengths explain
-# Formulas, so a million samples take no time. Intervals are of 95 %; where several groups are compared at once, of
-# 95 % for all groups together.
+def kept_by_chance(length: FloatArray, kept: BoolArray, question: IntArray | None = None) -> float:
+    """Return the deviation from 1 of this ratio that subsets chosen without regard to length stay within.
 
-
-ERROR = 0.05
-Interval = tuple[float, float]
-
-
-def z_for(num_comparisons: int = 1) -> float:
-    """Return the half-width of a 95 % interval in standard errors, corrected for several comparisons.
-
-    >>> round(z_for(), 2), round(z_for(5), 2)
-    (1.96, 2.58)
+    They do so with probability 95 % for all three lengths together; NaN if none or all are kept, or lengths are equal.
     """
-    return NormalDist().inv_cdf(1 - ERROR / 2 / max(num_comparisons, 1))
-
-
-def share_interval(count: float, total: int, z: float | None = None) -> Interval:
-    """Return Wilson's interval for a share; 0 to 1 if total is 0.
-
-    >>> [round(end, 3) for end in share_interval(8, 10)]
-    [0.49, 0.943]
-    """
-    if not total:
-        return 0.0, 1.0
-    z = z_for() if z is None else z
-    share, spread = count / total, z * z / total
-    middle = (share + spread / 2) / (1 + spread)
-    half_width = z * math.sqrt(share * (1 - share) / total + spread / total / 4) / (1 + spread)
-    return max(0.0, middle - half_width), min(1.0, middle + half_width)
-
-
-def difference_interval(one: tuple[int, int], other: tuple[int, int], num_comparisons: int = 1) -> Interval:
-    """Return Newcombe's interval for the difference of two shares, each given as a count and its total.
-
-    >>> [round(end, 3) for end in difference_interval((56, 70), (48, 80))]
-    [0.052, 0.334]
-    """
-    if not one[1] or not other[1]:
-        return -1.0, 1.0
-    z = z_for(num_comparisons)
-    first, second = one[0] / one[1], other[0] / other[1]
-    (low, high), (other_low, other_high) = share_interval(*one, z), share_interval(*other, z)
-    difference = first - second
+    share = float(kept.mean()) if len(kept) else 0.0
+    by_chance = correlation_by_chance(length, kept.astype(np.float64), question, len(LENGTHS))
     return (
-        difference - math.hypot(first - low, other_high - second),
-        difference + math.hypot(high - first, second - other_low),
+        float(by_chance * length.std() / length.mean() * math.sqrt((1 - share) / share)) if by_chance > 0 else math.nan
     )
-
-
-def explained_interval(share: float, num_samples: int, num_columns: int) -> Interval:
-    """Return an interval for R squared, by Fisher's transform.
-
-    Columns explain some variance by chance, so the lower end starts from the adjusted R squared.
-
-    >>> [round(end, 2) for end in explained_interval(0.156, 200, 3)]
-    [0.06, 0.26]
-    """
-    free = num_samples - num_columns - 1
-    if free < 1 or share != share:
-        return 0.0, 1.0
-    adjusted = 1 - (1 - share) * (num_samples - 1) / free
-    half_width = z_for() / math.sqrt(free)
-    return _moved(max(adjusted, 0.0), -half_width), _moved(max(share, 0.0), half_width)
-
-
-def _moved(share: float, by: float) -> float:
-    """Return R squared after R is moved on Fisher's scale, but not below 0."""
-    return 1.0 if share >= 1 else math.tanh(max(0.0, math.atanh(math.sqrt(share)) + by)) ** 2
 
 
 # ---------------------------------------------------------------- length in words
@@ -325,7 +317,7 @@ VAGUE = 0.2
 
 def is_vague(explained: Estimate) -> bool:
     """Return whether the samples are too few to say how much length explains."""
-    return explained.num < MIN_AUDITED or (explained.low < MUCH and explained.half_width > WIDE)
+    return explained.num < MIN_AUDITED or not (explained.low >= MUCH or explained.half_width <= WIDE)
 
 
 def explained_text(explained: Estimate, pearson: Mapping[Length, float], of_all: str = "") -> str:
@@ -335,21 +327,23 @@ def explained_text(explained: Estimate, pearson: Mapping[Length, float], of_all:
 
 
 def _by_length(explained: Estimate, pearson: Mapping[Length, float]) -> str:
-    # Samples that narrow the interval to WIDE, at the share in the interval that needs most of them.
-    widest = min(max(explained.low, 1 / 3), explained.high)
-    enough = about(max(float((2 * z_for() / WIDE) ** 2 * widest * (1 - widest) ** 2), explained.num + 1))
-    if explained.num < MIN_AUDITED:
-        return f", too few to say how far values follow length; about {enough} would do"
-    varying = {name: each for name, each in pearson.items() if each == each}
-    if not varying:
+    if explained.num >= MIN_AUDITED and all(each != each for each in pearson.values()):
         return "; all values or all lengths are the same, so that values cannot follow length"
+    # Samples that narrow the interval to WIDE, at the share in the interval that needs most of them.
+    most = min(max(explained.low, 1 / 3), explained.high) if explained.is_known else 1 / 3
+    wanted = 4 * (t_quantile(ERROR, MAX_PARTS) / WIDE) ** 2 * most * (1 - most) ** 2
+    if explained.is_known:  # traces that share a question need more
+        wanted = max(wanted, (explained.half_width / WIDE) ** 2 * explained.num)
+    few, enough = ", too few to say how far values follow length", about(max(wanted, explained.num + 1))
+    if explained.num < MIN_AUDITED or not explained.is_known:
+        return f"{few}; about {enough} would do"
     share = f"{percent(max(explained.value, 0.0))} of how values differ (95 % interval "
     share += f"{percent_between(explained.low, explained.high)})"
     if is_vague(explained):
-        told = f"length explains {share}, and about {enough} samples would do"
-        return f", too few to say how far values follow length: {told}"
+        return f"{few}: length explains {share}, and about {enough} samples would do"
     if explained.high <= MUCH:
         return f"; length explains little, {share}"
+    varying = {name: each for name, each in pearson.items() if each == each}
     name = max(varying, key=lambda each: abs(varying[each]))
     more = MORE[name][0 if varying[name] > 0 else 1]
     return f"; length explains {share}, above all {LENGTH_WORDS[name]} (higher values go with {more})"

@@ -81,6 +81,57 @@ def _places(values: FloatArray, num_places: int, dtype: str) -> Numbers:
     return place.astype(dtype)
 
 
+# ---------------------------------------------------------------- the noise floor
+# Float32 arithmetic in another batch changes a value by about 1e-7 of its size. Values are compared without this noise.
+
+
+DIGITS = 20
+"""Binary digits of values that count in comparisons, below the largest absolute value: a grid of about a millionth."""
+
+
+def grid_step(values: FloatArray) -> float:
+    """Return the distance of the grid that values are compared on.
+
+    >>> grid_step(np.array([0.7, -0.2, np.nan])) == 2**-20
+    True
+    """
+    most = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    return math.ldexp(1.0, math.frexp(most or 1.0)[1] - DIGITS)
+
+
+def find_twins(values: FloatArray, question: IntArray, row: Numbers | None = None) -> IntArray:
+    """Return for each sample the earliest trace of its question with the same value, by row or by index without rows.
+
+    In the order of values, neighbours closer than a step of the grid have the same value. So copies of a trace have
+    the same value on whichever sides of a grid line they lie.
+
+    >>> find_twins(np.array([0.3, 0.5, 0.3 + 1e-7, 0.3]), np.array([4, 4, 4, 7]))
+    array([0, 1, 0, 3])
+    """
+    twin = np.arange(len(values))
+    order = np.lexsort((values, question))
+    is_near = np.diff(values[order]) < grid_step(values)
+    is_near &= question[order][1:] == question[order][:-1]
+    if is_near.any():
+        run = np.concatenate([[0], np.cumsum(~is_near)])
+        order = order[np.lexsort((order if row is None else row[order], run))]
+        twin[order] = order[np.searchsorted(run, run)]  # the first of each run
+    return twin
+
+
+def comparable(values: FloatArray, question: IntArray | None = None, row: Numbers | None = None) -> FloatArray:
+    """Return values for comparisons: on a grid, and equal for twins, if questions are known. NaN and infinity stay.
+
+    >>> values = comparable(np.array([0.3, 0.5, 0.3 + 1e-7]), np.array([4, 4, 4]))
+    >>> bool(values[0] == values[2]), values.round(3)
+    (True, array([0.3, 0.5, 0.3]))
+    """
+    step = grid_step(values)
+    rounded: FloatArray = np.round((values if question is None else values[find_twins(values, question, row)]) / step)
+    rounded *= step
+    return rounded
+
+
 # ---------------------------------------------------------------- rankings
 
 
@@ -88,6 +139,15 @@ Ratio = str | Decimal | float
 Balance = Literal["equal", "sqrt", "proportional"]
 Length = Literal["step_length", "response_length", "num_steps"]
 """Lengths that can be removed from values before ranking."""
+
+
+def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
+    """Return the lengths of samples: all three, or two if the tokens of steps are not known."""
+    steps = num_steps.astype(np.float64)
+    known: dict[Length, FloatArray] = {"response_length": num_tokens.astype(np.float64), "num_steps": steps}
+    if num_step_tokens is None:
+        return known
+    return {"step_length": num_step_tokens.astype(np.float64) / np.maximum(steps, 1.0), **known}
 
 
 def budget(ratio: Ratio, num_samples: int) -> int:
@@ -124,14 +184,15 @@ def rank(values: FloatArray, row: Numbers | None = None) -> IntArray:
 
 
 def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArray:
-    """Return the prefix of a ranking of these values that reaches the threshold.
+    """Return the prefix of a ranking of these values that reaches the threshold, both on the grid of the values.
 
     >>> at_least(np.array([0.1, 0.3, np.inf, 0.2]), 0.2, np.array([1, 3, 0]))
     array([1, 3])
     """
     if not math.isfinite(threshold):
         raise SettingError(f"threshold {threshold} is not a number")
-    return ranking[values[ranking] >= threshold]
+    step = grid_step(values)
+    return ranking[np.round(values[ranking] / step) >= round(threshold / step)]
 
 
 def top_mask(

@@ -2,25 +2,24 @@
 
 An area is the share of pairs of a right and a wrong item in which the right item has the larger score; a tie counts
 half, and 0.5 is chance. Only pairs inside one cell are compared, so that place and length do not differ within a pair.
-Intervals draw whole questions, with replacement, because items of one question are not independent. numpy only.
+Intervals are over whole questions, because items of one question are not independent. numpy only.
 """
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.base.finding import Estimate
+from grace_store.values.intervals import estimate, ratio_over_questions, sums_by_question
 from grace_store.values.length_bias import mean_ranks
+from grace_store.values.ranking import comparable
 
 CHANCE = 0.5
 NUM_LENGTHS = 4
 """Number of groups of similar length at each place."""
-MANY_QUESTIONS = 2000
-"""Above this number of questions draws are computed to first order: the error is far below the width of an interval."""
-ENTRIES_AT_ONCE = 1 << 21
-"""Weights of items that are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +36,6 @@ class LabelledItems:
         return LabelledItems(self.is_right[chosen], self.question[chosen], self.cell[chosen])
 
 
-def question_draws(num_questions: int, draws: int, seed: int) -> FloatArray:
-    """Return how often each question is drawn, (draws, questions), each row adding up to the number of questions."""
-    generator = np.random.Generator(np.random.Philox(seed))
-    drawn = np.empty((draws, num_questions), dtype=np.float64)
-    for row in drawn:
-        row[:] = np.bincount(generator.integers(0, num_questions, num_questions), minlength=num_questions)
-    return drawn
-
-
 def cells_of(place: Numbers, length: Numbers) -> IntArray:
     """Return the cell of each item; a cell holds a quarter of the items at one place, of similar length.
 
@@ -60,44 +50,27 @@ def cells_of(place: Numbers, length: Numbers) -> IntArray:
     return cell
 
 
-def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Estimate:
+def area_across(score: FloatArray, items: LabelledItems, *, fixed: bool = False) -> Estimate:
     """Return the area over all pairs, or over pairs of the same cell (fixed); items without a score do not count."""
     finite = np.isfinite(score)
-    items, score = items.taken(finite), score[finite]
-    cell = items.cell if fixed else np.zeros(len(score), dtype=np.int64)
-    runs = _Runs.of(score, cell)
-    right = items.is_right[runs.order].astype(np.float64)
-    wins, pairs = runs.weighted(right[None], 1 - right[None])
-    question = items.question[runs.order]
-    if not pairs[0]:
-        found = np.zeros(0)
-    elif drawn.shape[1] > MANY_QUESTIONS:
-        # To first order in how often questions are drawn: one pass for all draws.
-        area = float(_ratio(wins, pairs)[0])
-        item_wins, item_pairs = runs.of_items(right)
-        slope = np.bincount(question, item_wins - area * item_pairs, drawn.shape[1]) / (item_pairs.sum() / 2)
-        found = area + drawn @ slope
-    else:
-        found = np.full(len(drawn), np.nan)
-        step = max(1, ENTRIES_AT_ONCE // max(len(right), 1))
-        for start in range(0, len(drawn), step):
-            weight = drawn[start : start + step][:, question]
-            found[start : start + step] = _ratio(*runs.weighted(weight * right, weight * (1 - right)))
-    return _area(wins[0], pairs[0], found)
+    items, score = items.taken(finite), comparable(score, items.question)[finite]
+    runs = _Runs.of(score, items.cell if fixed else np.zeros(len(score), dtype=np.int64))
+    wins, pairs = runs.of_items(items.is_right[runs.order].astype(np.float64))
+    num_pairs = float(pairs.sum()) / 2  # each pair is counted at both of its items
+    area = float(wins.sum()) / 2 / num_pairs if num_pairs else math.nan
+    parts = sums_by_question(items.question[runs.order], [(wins - area * pairs) / num_pairs if num_pairs else pairs])[0]
+    return estimate(area, parts, round(num_pairs), scale="share", chance=CHANCE)
 
 
-def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Estimate:
+def area_within(score: FloatArray, items: LabelledItems, *, fixed: bool = False) -> Estimate:
     """Return the area over pairs of the same question, or of the same question and cell (fixed)."""
     finite = np.isfinite(score)
-    items, score = items.taken(finite), score[finite]
+    items, score = items.taken(finite), comparable(score, items.question)[finite]
     num_cells = int(items.cell.max(initial=0)) + 1 if fixed else 1
-    group = items.question * num_cells + (items.cell if fixed else 0)
-    runs = _Runs.of(score, group)
-    right = items.is_right[runs.order].astype(np.float64)[None]
-    wins, pairs = runs.by_group(right, 1 - right)
-    question = runs.group_key // num_cells
-    total = [np.bincount(question, each[0], drawn.shape[1]) for each in (wins, pairs)]
-    return _area(float(total[0].sum()), float(total[1].sum()), _ratio(drawn @ total[0], drawn @ total[1]))
+    runs = _Runs.of(score, items.question * num_cells + (items.cell if fixed else 0))
+    counts = runs.of_items(items.is_right[runs.order].astype(np.float64))
+    won, pairs = sums_by_question(items.question[runs.order], [each / 2 for each in counts])
+    return ratio_over_questions(won, pairs, round(float(pairs.sum())), chance=CHANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +82,6 @@ class _Runs:
     """Index of the first item of each run."""
     first_run: IntArray
     """The first run of each group."""
-    group_key: IntArray
 
     @classmethod
     def of(cls, score: FloatArray, group: IntArray) -> "_Runs":
@@ -118,23 +90,12 @@ class _Runs:
         new_group = np.concatenate([[True], keys[1:] != keys[:-1]]) if len(order) else np.zeros(0, np.bool_)
         new_run = new_group | np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(order) else new_group
         start, first = np.flatnonzero(new_run), np.flatnonzero(new_group)
-        return cls(order, start, np.searchsorted(start, first), keys[first])
-
-    def by_group(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the won pairs and all pairs of each group, (draws, groups), from the weights of items in order."""
-        if not len(self.start):
-            none = np.zeros((len(right), 0))
-            return none, none
-        rights, wrongs = (np.add.reduceat(each, self.start, axis=1) for each in (right, wrong))
-        below = np.cumsum(wrongs, axis=1) - wrongs
-        sizes = np.diff(np.append(self.first_run, len(self.start)))
-        below -= np.repeat(below[:, self.first_run], sizes, axis=1)
-        wins = np.add.reduceat(rights * (below + wrongs / 2), self.first_run, axis=1)
-        totals = [np.add.reduceat(each, self.first_run, axis=1) for each in (rights, wrongs)]
-        return wins, totals[0] * totals[1]
+        return cls(order, start, np.searchsorted(start, first))
 
     def of_items(self, right: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return for each item, in order, the number of its pairs that are won, and the number of its pairs."""
+        if not len(right):
+            return right, right
         rights, wrongs = (np.add.reduceat(each, self.start) for each in (right, 1 - right))
         sizes = np.diff(np.append(self.first_run, len(self.start)))
         upto = [np.cumsum(each) for each in (rights, wrongs)]
@@ -148,36 +109,6 @@ class _Runs:
         is_right = right > 0
         return np.where(is_right, below[run], above[run]), np.where(is_right, total[1][run], total[0][run])
 
-    def weighted(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the won pairs and all pairs over all groups, (draws,)."""
-        wins, pairs = self.by_group(right, wrong)
-        return wins.sum(axis=1), pairs.sum(axis=1)
-
-
-def _ratio(wins: FloatArray, pairs: FloatArray) -> FloatArray:
-    ratio: FloatArray = np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
-    return ratio
-
-
-def _area(wins: float, pairs: float, draws: FloatArray) -> Estimate:
-    found = draws[np.isfinite(draws)]
-    area = float(wins / pairs) if pairs else np.nan
-    return Estimate.from_draws(area, found, round(float(pairs)), p_value=two_sided(area, CHANCE, found))
-
-
-def two_sided(found: float, chance: float, draws: FloatArray) -> float:
-    """Return the two-sided p-value against chance, by a normal distribution with the draws' spread; NaN without draws.
-
-    >>> round(two_sided(0.6, 0.5, np.array([0.55, 0.65])), 4)
-    0.0455
-    """
-    if not len(draws):
-        return np.nan
-    distance, spread = abs(found - chance), float(draws.std())
-    if not spread:
-        return 0.0 if distance else 1.0
-    return math.erfc(distance / spread / math.sqrt(2))
-
 
 # ---------------------------------------------------------------- the first wrong step
 # ProcessBench's F1: the judge calls the first step with a score at or below a threshold wrong. Without such a step the
@@ -189,7 +120,7 @@ CHANCES = np.linspace(0.0005, 0.9995, 1000)
 """Probabilities that are tried for a blind judge."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LabelledTraces:
     """Traces with their first wrong step, and the question that each belongs to, numbered from 0."""
 
@@ -203,27 +134,34 @@ class LabelledTraces:
     def is_wrong(self) -> BoolArray:
         return self.first_wrong >= 0
 
+    @cached_property
+    def blind_f1(self) -> float:
+        """The F1 of a blind judge."""
+        return chance_of_first_errors(self)
 
-def find_first_errors(score: FloatArray, traces: LabelledTraces, drawn: FloatArray, seed: int) -> Estimate:
+
+def find_first_errors(score: FloatArray, traces: LabelledTraces, seed: int) -> Estimate:
     """Return the F1 of a flat column of step scores; a step with a small score is suspect, one without a score is not.
 
-    The seed splits questions into two halves. Each half is judged by the threshold that is best on the other half.
-    drawn holds how often each question is drawn, (draws, questions).
+    The seed splits questions into two halves. Each half is judged by the threshold that is best on the other half. The
+    p-value is against a blind judge.
     """
     least, most = _hit_ranges(score, traces)
-    num_questions = drawn.shape[1]
+    num_questions = int(traces.question.max(initial=-1)) + 1
     half = (np.random.Generator(np.random.Philox(seed)).permutation(num_questions) % 2 == 0)[traces.question]
     hit = np.zeros(len(traces.question), dtype=np.bool_)
     for mine in (half, ~half):
         threshold = _best_threshold(least[~mine], most[~mine], traces.is_wrong[~mine])
         hit[mine] = (least[mine] <= threshold) & (threshold < most[mine])
-    counts = []
-    for label in (traces.is_wrong, ~traces.is_wrong):
-        both = (np.bincount(traces.question[each], minlength=num_questions) for each in (hit & label, label))
-        counts.append([each.astype(np.float64) for each in both])
-    draws = _harmonic(*(_ratio(drawn @ hits, drawn @ number) for hits, number in counts))
-    found, alone = (_ratio(hits.sum(keepdims=True), number.sum(keepdims=True)) for hits, number in counts)
-    return Estimate.from_draws(float(_harmonic(found, alone)[0]), draws[np.isfinite(draws)], len(traces.question))
+    labels = (traces.is_wrong, ~traces.is_wrong)
+    shares = np.array([hit[label].mean() if label.any() else np.nan for label in labels])
+    value = float(_harmonic(*shares[:, None])[0])
+    # The slopes of a harmonic mean of two shares are twice the squared shares of the other in their sum.
+    slopes = 2 * (shares[::-1] / shares.sum()) ** 2 if shares.sum() > 0 else np.zeros(2)
+    terms = zip(slopes, shares, labels, strict=True)
+    part = sum(slope * label * (hit - share) / max(label.sum(), 1) for slope, share, label in terms)
+    parts = sums_by_question(traces.question, [np.asarray(part)])[0]
+    return estimate(value, parts, len(traces.question), scale="share", chance=traces.blind_f1)
 
 
 def chance_of_first_errors(traces: LabelledTraces) -> float:
@@ -244,7 +182,7 @@ def chance_of_first_errors(traces: LabelledTraces) -> float:
 
 def _hit_ranges(score: FloatArray, traces: LabelledTraces) -> tuple[FloatArray, FloatArray]:
     """Return (least, most): a threshold t judges a trace correctly if least <= t < most."""
-    scored = np.where(np.isfinite(score), score, np.inf)
+    scored = np.where(np.isfinite(score), comparable(score), np.inf)
     num_traces = len(traces.first_wrong)
     least, most = np.full(num_traces, -np.inf), np.full(num_traces, np.inf)
     for trace, wrong in enumerate(traces.first_wrong.tolist()):

@@ -13,7 +13,7 @@ from grace_store.base.settings import Settings
 from grace_store.values.gram import RESOLUTION, TINY, GramColumns, num_entries
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.nnls import nonnegative_least_squares
-from grace_store.values.ranking import budget
+from grace_store.values.ranking import DIGITS, budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,8 @@ def _scores(_: WeightsSpec, steps: Steps) -> FloatArray:
 def _drop(spec: WeightsSpec, steps: Steps) -> FloatArray:
     assert steps.score is not None
     # Of equal scores the later step is dropped first: an earlier step has said the same.
-    worst_first = np.argsort(np.where(steps.present, steps.score, np.inf)[::-1], axis=0, kind="stable")
+    score = np.round(np.where(steps.present, steps.score, np.inf) * 2**DIGITS)  # as values are compared
+    worst_first = np.argsort(score[::-1], axis=0, kind="stable")
     place = np.argsort(worst_first, axis=0, kind="stable")[::-1]
     num_steps = np.count_nonzero(steps.present, axis=0)
     num_dropped = np.array([min(budget(spec.drop_share, num), num - 1) for num in range(1, len(place) + 1)])

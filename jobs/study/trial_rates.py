@@ -30,7 +30,7 @@ from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.run.plan import plan
 from grace_store.study.trial import trial
 from grace_store.study.trial_documents import TrialRequest, TrialSpec
-from grace_store.values.length_bias import ERROR, share_interval
+from grace_store.values.intervals import ERROR, share_interval
 from grace_store.values.subset_trial import POWER
 from jobs.study.ending import end
 from jobs.study.environment import describe_environment
