@@ -200,7 +200,7 @@ def test_more_columns_another_order_and_wider_types_do_no_harm(tmp_path):
 # ---------------------------------------------------------------- what is no table of scores
 
 
-@pytest.mark.parametrize("name", [name for name in COLUMNS if name != "question"])
+@pytest.mark.parametrize("name", COLUMNS)
 def test_without_what_makes_it_a_table_of_scores_it_is_none(tmp_path, name):
     path = rewritten(tmp_path / "s.parquet", rows().to_table(NOTE).drop_columns([name]))
     with pytest.raises(DataError, match=rf"s\.parquet is not a table .*no column {name}"):
