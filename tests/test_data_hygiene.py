@@ -94,6 +94,12 @@ def test_an_answer_in_the_midst_of_a_sentence_does_not_cut_it_off(last, found):
     assert flag_names(text_flags(sample) << TEXT_SHIFT) == found
 
 
+@pytest.mark.parametrize("number", ["1" * 60_000, "1,23" * 9000, "1/" * 9000 + "0", "0/0", "1e999", "ten " * 9000])
+def test_numbers_of_any_length_are_no_fault_of_the_rules(number):
+    for steps, answer in ([[f"It is {number}."], "#### 7"], [["It is 7."], f"\\boxed{{{number}}}"]):
+        assert set(flags(steps, answer)) <= {"unsupported_answer"}
+
+
 CHOICES = "Which is a prime number?\n(A) 21\n(B) 23\n(C) 25"
 
 

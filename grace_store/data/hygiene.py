@@ -12,6 +12,7 @@ from typing import NamedTuple
 from grace_store.base.states import TEXT_FLAGS, text_mask
 from grace_store.data.answers import (
     MARKED_ANSWERS,
+    MAX_BARE_CHARS,
     boxed_span,
     compact,
     final_value,
@@ -208,11 +209,9 @@ def _is_unsupported(text: _Text) -> bool:
         return False
     value, start = plain_value(_REMARK.sub("", found[0].strip())), found[1]
     worked = "\n".join([*text.steps, text.answer[:start]])
-    if (
-        worked.removesuffix("\\boxed{").rstrip(" \t\r\n$*\\([").endswith(_EQUALS)
-    ):  # the answer itself ends the calculation
-        return False
-    if (option := _OPTION.fullmatch(value)) is not None:
+    if worked.removesuffix("\\boxed{").rstrip(" \t\r\n$*\\([").endswith(_EQUALS):
+        return False  # the answer itself ends the calculation
+    if len(value) <= MAX_BARE_CHARS and (option := _OPTION.fullmatch(value)) is not None:
         return _is_unsupported_option(option[1].upper(), text.prompt, worked)
     if start == 0 and not text.steps[-1].endswith("\n"):
         return False  # the answer ends a sentence of the last step
@@ -231,7 +230,7 @@ def _reaches(value: str, worked: str) -> bool:
     if (formula := compact(value)) and formula in compact(worked):
         return True
     numbers = [each for each in numbers_in(value) if each >= 10]
-    words = {word.lower() for word in _LONG_WORD.findall(value) if f"\\{word}" not in value}
+    words = {word.lower() for word in set(_LONG_WORD.findall(value)) if f"\\{word}" not in value}
     if not _NOT_DERIVED.isdisjoint(value.lower().split()) or not (words or numbers):
         return True
     lower = worked.lower()

@@ -52,7 +52,7 @@ _FUNCTION_LIST = ", ".join(sorted(name for name in FUNCTIONS if name[0].isalpha(
 _NOT_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 """Texts and comments."""
 _PARTS = re.compile(_NOT_CODE.pattern + r'|"(?P<name>(?:[^"]|"")*)"', re.DOTALL)
-_NUMBER = re.compile(r"\s*[-+]?(?:\d{1,300}\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
 _IS_NUMBER = r"(?:num_steps|num_tokens|row|value)\b|(?:\d[\d.]*|\.\d+)(?:e[-+]?\d+)?"
 """What is surely a number in a condition: a column of the plan or the scores, or digits."""
 _ORDER = r"(?:<=?(?!>)|(?<!<)>=?)"
@@ -98,7 +98,8 @@ class FilterExpression:
         is_compared = [self._is_compared(name) for name in self._columns]
         self._numeric = [place for place, (_, is_numeric) in enumerate(is_compared) if is_numeric]
         self._ordered = [place for place, (is_ordered, _) in enumerate(is_compared) if is_ordered]
-        self._misfits: list[tuple[str, str]] = []
+        self._misfits: dict[str, tuple[int, str]] = {}
+        """Number of texts that are no numbers where numbers are compared, and the first of them, by column."""
 
     @property
     def names(self) -> list[str]:
@@ -122,16 +123,17 @@ class FilterExpression:
                     set(engine.places([_with(row, {place: end}) for row in texts], condition) if texts else ())
                     for end in (-math.inf, math.inf)
                 )
-                self._misfits += [(self._columns[place], str(texts[at][place])) for at in sorted(least ^ most)]
+                if misfits := sorted(least ^ most):
+                    num, first = self._misfits.get(self._columns[place], (0, str(texts[misfits[0]][place])))
+                    self._misfits[self._columns[place]] = (num + len(misfits), first)
         return kept
 
     def check_texts(self) -> None:
         """Raise SettingError if the rows so far had texts that are no numbers where numbers are compared."""
-        for name, text in self._misfits[:1]:
-            samples = counted(sum(each == name for each, _ in self._misfits), "sample")
+        for name, (num, text) in self._misfits.items():
             raise SettingError(
-                f"{self._option} {one_line(self.text)!r} compares {name} with a number, but {samples} have a text "
-                f"there that is not a number, such as {one_line(text)!r}. To leave out all texts, add: "
+                f"{self._option} {one_line(self.text)!r} compares {name} with a number, but {name} is a text that is not "
+                f"a number in {counted(num, 'sample')}, such as {one_line(text)!r}. To leave out all texts, add: "
                 f"typeof({name}) <> 'text'. To read such a text as 0, write: cast({name} as real)"
             )
 
