@@ -34,6 +34,14 @@ _OF_LIMITS = (-signal.SIGXCPU, -signal.SIGABRT, MEMORY_CODE, OUTPUT_CODE)
 _MAIN = "from grace_store.model.inputs.bounded_child import serve; serve()"
 
 
+_Program = tuple[bytes, bytes]
+"""The key and the pickled form of a template's source, of a tokenizer, or of the name of a model folder."""
+
+
+def _program(value: Any) -> _Program:
+    return hashlib.sha256(pickled := pickle.dumps(value)).digest(), pickled
+
+
 class LimitReached(ModelError):
     """A chat template or a tokenizer reached a limit."""
 
@@ -57,20 +65,20 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Any = None
 
-    def call(self, who: str, task: str, program: bytes, *args: Any, num_bytes: int = 0) -> Any:
+    def call(self, who: str, task: str, program: _Program, *args: Any, num_bytes: int = 0) -> Any:
         """Return the result of a task, or raise its error; raise LimitReached if the child reaches a limit.
 
         num_bytes is the size of the files that the task reads.
         """
+        key, pickled = program
         size = num_bytes + len(given := pickle.dumps(args))
         seconds, memory = SECONDS + size // _BYTES_PER_SECOND, MEMORY_BYTES + size * _MEMORY_PER_BYTE
         limits = seconds, memory, OUTPUT_BYTES + size * _OUTPUT_PER_BYTE
-        key = hashlib.sha256(program).digest()
         told = code = None
         with self._lock:
             try:
                 # Twice: somebody else may have ended the child. Each time first without the program, which is large.
-                for sent in (None, program, None, program):
+                for sent in (None, pickled, None, pickled):
                     if told is None and code not in _OF_LIMITS:
                         try:
                             told = self._ask(task, key, sent, given, limits)
@@ -99,14 +107,18 @@ class _Child:
         # -P: no modules of the current folder. MALLOC_ARENA_MAX: arenas take from the limited address space. In a new
         # session, as only the parent handles Ctrl-C.
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": places, "MALLOC_ARENA_MAX": "4"},
-                start_new_session=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _MAIN],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": places, "MALLOC_ARENA_MAX": "4"},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise ModelError(f"The process for templates and tokenizers cannot start: {error.strerror}.") from error
         self._connection = Connection(ours.detach())
 
     def _end(self) -> int:
@@ -144,7 +156,7 @@ def _in_words(code: int, seconds: int, memory: int, output: int) -> str:
 
 def render(source: str, conversations: Sequence[Mapping[str, Any]]) -> list[str | TemplateFailed]:
     """Return the text of each conversation, empty without messages, or the error in the template."""
-    made = _CHILD.call("The chat template", "render", pickle.dumps(source), conversations)
+    made = _CHILD.call("The chat template", "render", _program(source), conversations)
     return [result if is_made else TemplateFailed(_words(*result)) for is_made, result in made]
 
 
@@ -168,33 +180,33 @@ class BoundedTokenizer:
     """A tokenizer of the library tokenizers, whose work on texts and tokens is done by the child."""
 
     def __init__(self, inner: Any) -> None:
-        vars(self).update(inner=inner, pickled=None)
+        vars(self).update(inner=inner, program=None)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("encode", "encode_batch", "decode"):
             return lambda *args, **kwargs: self._ask(name, args, kwargs)
         if name.startswith(("add_", "enable_", "no_")):  # methods that change the tokenizer
-            vars(self)["pickled"] = None
+            vars(self)["program"] = None
         return getattr(self.inner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.inner, name, value)
-        vars(self)["pickled"] = None
+        vars(self)["program"] = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BoundedTokenizer, (self.inner,)
 
     def _ask(self, *request: Any) -> Any:
-        if self.pickled is None:
-            vars(self)["pickled"] = pickle.dumps((self.inner, self.inner.encode_special_tokens))
-        return _CHILD.call("The tokenizer", "tokenizer", self.pickled, *request)
+        if self.program is None:
+            vars(self)["program"] = _program((self.inner, self.inner.encode_special_tokens))
+        return _CHILD.call("The tokenizer", "tokenizer", self.program, *request)
 
 
 def try_tokenizer(folder: Path) -> None:
     """Read a folder's tokenizer in the child, because reading runs parts of it; raise only at a limit."""
     size = sum(entry.stat().st_size for entry in folder.glob("*token*") if entry.is_file())
     try:
-        _CHILD.call("The tokenizer", "load", pickle.dumps(str(folder)), num_bytes=size)
+        _CHILD.call("The tokenizer", "load", _program(str(folder)), num_bytes=size)
     except LimitReached as error:
         raise ModelError(f"{error} when it is read from {folder}. Give another model.") from None
     except Exception:  # noqa: BLE001 - the caller reads the tokenizer too, and gets the same error
