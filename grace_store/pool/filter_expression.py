@@ -132,8 +132,8 @@ class FilterExpression:
         """Raise SettingError if the rows so far had texts that are no numbers where numbers are compared."""
         for name, (num, text) in self._misfits.items():
             raise SettingError(
-                f"{self._option} {one_line(self.text)!r} compares {name} with a number, but {name} is a text that is not "
-                f"a number in {counted(num, 'sample')}, such as {one_line(text)!r}. To leave out all texts, add: "
+                f"{self._option} {one_line(self.text)!r} compares {name} with a number, but {name} is a text that is "
+                f"not a number in {counted(num, 'sample')}, such as {one_line(text)!r}. To leave out all texts, add: "
                 f"typeof({name}) <> 'text'. To read such a text as 0, write: cast({name} as real)"
             )
 
