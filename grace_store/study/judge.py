@@ -19,7 +19,14 @@ from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import SampleBlock, SignalReader, SignalSamples, Threads, arrays_of
 from grace_store.store.opened import SignalView
 from grace_store.study import Study
-from grace_store.study.judge_conclusion import FEWEST_PAIRS, JudgedItems, conclude_judged, holds_fixed
+from grace_store.study.judge_conclusion import (
+    FEWEST_PAIRS,
+    JudgedItems,
+    advise,
+    best_measure,
+    conclude_judged,
+    holds_fixed,
+)
 from grace_store.values.gram import is_step
 from grace_store.values.measures import MEASURES, step_numbers, trace_values
 from grace_store.values.methods.method import ScoreSpec, parse_measure
@@ -95,15 +102,16 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         numbers |= {f"num_right_{items.of}": items.num_right, f"num_wrong_{items.of}": items.num_wrong}
         numbers |= {"num_questions": items.num_questions}
         tables |= _tables(items, note)
-    left_out = f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."
+    left_out = [f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."] if skipped else []
+    best, _ = best_measure(judged)
     return Finding(
         study="judge",
         pool=pool.note(reader),
         settings=settings.model_dump(mode="json") | {"labels": note.model_dump(mode="json")},
         conclusion=" ".join(conclude_judged(items) for items in judged),
-        numbers=numbers,
+        numbers=numbers | {"choose_by": None if best is None else str(best["of"])},
         tables=tables,
-        notes=(left_out,) if skipped else (),
+        notes=(*left_out, advise(judged, pool.store.location, names)),
     )
 
 

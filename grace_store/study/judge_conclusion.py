@@ -1,6 +1,7 @@
 """The conclusion of a judgement in words: which signals agree with the labels, or whether labels are too few."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -48,6 +49,41 @@ def conclude_judged(items: JudgedItems) -> str:
     if not stored or (short := _too_few(items, stored)):
         return short if stored else "No stored signal has a value for these labels."
     return " ".join([_areas(items, stored), *_first_errors(items)])
+
+
+def best_measure(judged: Sequence[JudgedItems]) -> tuple[Row | None, bool]:
+    """Return the measure to choose by, if one is shown to see the labels, and whether to choose within questions.
+
+    Traces decide if they were judged, because traces are chosen.
+    """
+    items = judged[-1]
+    stored = [
+        each for each in items.measures if each["signal"] is not None and math.isfinite(headline(items, each).value)
+    ]
+    if not stored or _too_few(items, stored):
+        return None, False
+    above = [each for each in stored if _is_above(each, items, stored)]
+    within = [each for each in above if _estimate(each, "same_question").low > CHANCE]
+    if within:
+        return max(within, key=lambda each: _estimate(each, "same_question").value), True
+    return max(above, key=lambda each: headline(items, each).value, default=None), False
+
+
+def advise(judged: Sequence[JudgedItems], store: str, signals: Sequence[str]) -> str:
+    """Return the commands that choose by what was found, or that nothing was found."""
+    best, is_within = best_measure(judged)
+    if best is None:
+        what = " and ".join(each.of for each in judged)
+        return f"No way of choosing follows from this: no measure was shown to tell right {what} from wrong ones."
+    score = ["grace-store", "score", store, "--measure", str(best["of"])]
+    score += ["--signal", str(best["signal"])] if len(signals) > 1 else []
+    score += ["--within", "group"] if is_within else []
+    select = ["grace-store", "select", "scores.parquet", "--exclude-flagged"]
+    select += ["--per-group", "1"] if is_within else ["--ratio", "0.2"]
+    commands = (
+        f"`{shlex.join([*score, '--out', 'scores.parquet'])}`, then `{shlex.join([*select, '--out', 'subset.jsonl'])}`"
+    )
+    return f"To choose by {best['of']}: {commands}. With `score --learn`, these labels can weigh all measures together."
 
 
 def headline(items: JudgedItems, row: Row) -> Estimate:
