@@ -54,19 +54,19 @@ def conclude_judged(items: JudgedItems) -> str:
 def best_measure(judged: Sequence[JudgedItems]) -> tuple[Row | None, bool]:
     """Return the measure to choose by, if one is shown to see the labels, and whether to choose within questions.
 
-    Traces decide if they were judged, because traces are chosen.
+    Traces decide before steps, because traces are chosen, unless their labels are too few.
     """
-    items = judged[-1]
-    stored = [
-        each for each in items.measures if each["signal"] is not None and math.isfinite(headline(items, each).value)
-    ]
-    if not stored or _too_few(items, stored):
-        return None, False
-    above = [each for each in stored if _is_above(each, items, stored)]
-    within = [each for each in above if _estimate(each, "same_question").low > CHANCE]
-    if within:
-        return max(within, key=lambda each: _estimate(each, "same_question").value), True
-    return max(above, key=lambda each: headline(items, each).value, default=None), False
+    for items in reversed(judged):
+        measured = [each for each in items.measures if each["signal"] is not None]
+        stored = [each for each in measured if math.isfinite(headline(items, each).value)]
+        if not stored or _too_few(items, stored):
+            continue
+        above = [each for each in stored if _is_above(each, items, stored)]
+        within = [each for each in above if _estimate(each, "same_question").low > CHANCE]
+        if within:
+            return max(within, key=lambda each: _estimate(each, "same_question").value), items.of == "traces"
+        return max(above, key=lambda each: headline(items, each).value, default=None), False
+    return None, False
 
 
 def advise(judged: Sequence[JudgedItems], store: str, signals: Sequence[str]) -> str:
