@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 
@@ -85,6 +87,31 @@ SCORES = {
 def test_scores(both: Both, name: str) -> None:
     plain, gathered = (gs.score(store, SCORES[name]) for store in both)
     assert_alike(by_row(gathered), by_row(plain))
+
+
+def test_tables_know_the_question_of_each_sample(both: Both) -> None:
+    for store in both:
+        table = gs.score(store)
+        prompts = columns_of_rows(store, table.row, ["problem.name"])["problem.name"]
+        numbers = dict(zip(prompts, table.question.tolist(), strict=True))
+        assert [numbers[each] for each in prompts] == table.question.tolist()
+        assert len(set(numbers.values())) == len(numbers) > 1
+        assert not table.question_remark
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_of_other_batches_chooses_no_other_records(both: Both, seed: int) -> None:
+    """Copies differ by 7e-8 in other batches. Before, a store that gathers chose other copies than a plain one."""
+    rng = np.random.default_rng(seed)
+    for selection in (gs.Selection(per_group=1), gs.Selection()):
+        chosen = []
+        for store in both:
+            table = gs.score(store)
+            noisy = table.value + rng.uniform(-7e-8, 7e-8, len(table))
+            place = table.table.column_names.index("value")
+            changed = replace(table, table=table.table.set_column(place, "value", pa.array(noisy)))
+            chosen.append(sorted(gs.select(changed, selection, ratio="0.3").row.tolist()))
+        assert chosen[0] == chosen[1]
 
 
 RANKINGS = {
