@@ -154,6 +154,9 @@ class _Joining:
             place = words[-1][1]
         return type("E", (), {"ids": [hash(text[a:b]) for a, b in words], "offsets": words})
 
+    def encode_batch(self, texts, add_special_tokens):
+        return [self.encode(text, add_special_tokens) for text in texts]
+
 
 def test_a_cut_that_would_join_tokens_is_moved(tokenizer):
     cut = TokenCuts(tokenizer)

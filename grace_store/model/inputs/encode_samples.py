@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -232,6 +233,7 @@ class TokenCuts:
 
     def __init__(self, tokenizer: Any) -> None:
         self._backend = with_plain_offsets(tokenizer)
+        self._known: dict[str, list[int]] = {}
         self.num_unlike = 0
         """Number of samples with parts that have other tokens than the whole for every possible cut."""
 
@@ -246,9 +248,15 @@ class TokenCuts:
         encoding = self._backend.encode(text, add_special_tokens=False)
         ids, offsets = encoding.ids, np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         segment = segment_of_places(place_of_tokens(text, offsets[:, 0], offsets[:, 1]), sample.bounds)
+        firsts = np.searchsorted(segment, np.arange(1, len(sample.bounds) - 1))
+        usual = [0, *(int(offsets[first, 0]) for first in firsts if first < len(ids)), len(text)]
+        parts = [text[start:stop] for start, stop in itertools.pairwise(usual)]
+        # One call for all parts that are usually needed, because every call takes a while.
+        encodings = self._backend.encode_batch(parts, add_special_tokens=False)
+        self._known = {part: each.ids for part, each in zip(parts, encodings, strict=True)}
         cuts, made, taken = [0], [], 0
         for number in range(1, len(sample.bounds) - 1):
-            first = int(np.searchsorted(segment, number))
+            first = int(firsts[number - 1])
             token = next(self._places_to_cut(text, ids, offsets, (taken, first)), first)
             cuts.append(int(offsets[token, 0]) if token < len(ids) else len(text))
             made += self._ids(text[cuts[-2] : cuts[-1]])
@@ -273,5 +281,6 @@ class TokenCuts:
                 return
 
     def _ids(self, text: str) -> list[int]:
-        found: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        return found
+        if text not in self._known:
+            self._known[text] = self._backend.encode(text, add_special_tokens=False).ids
+        return self._known[text]
