@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grace_store.base.errors import StoreError
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.text import counted, percent_more
 from grace_store.choose.choice_conclusion import group_sizes, rise_and_fall
-from grace_store.scoring.provenance import filter_scores, groups_of, noted_pool
+from grace_store.scoring.provenance import filter_scores, groups_of, noted_pool, open_store_of
 from grace_store.scoring.score_table import ScoreTable, read_scores
+from grace_store.study.first_tokens import compare_first_tokens
 from grace_store.values.length_bias import (
     LENGTH_WORDS,
     MIN_AUDITED,
@@ -59,7 +61,9 @@ def audit(
     if table.has_step_scores:
         steps = step_measures(table.flat("step_score"), table.flat("step_num_tokens"), table.num_steps)
         tables["steps"] = _steps_table(steps, is_shown=is_enough)
-    told = [conclude_audit(explained, measures, str(ratio))]
+    first_tokens, compared = _first_tokens(table, store)
+    tables |= compared
+    told = [conclude_audit(explained, measures, str(ratio)), *([first_tokens] if first_tokens else [])]
     if by is not None:
         groups = groups_of(table, by, store, data)
         controlled = residuals(table.value, table.lengths, list(table.lengths))
@@ -78,6 +82,17 @@ def audit(
         numbers={"num_samples": explained.num, "enough_samples": is_enough, "variance_explained": explained},
         tables=tables,
     )
+
+
+def _first_tokens(table: ScoreTable, moved: str | None) -> tuple[str, dict[str, Table]]:
+    """Compare first tokens with the others; nothing if the table's store is no longer at its place."""
+    try:
+        opened = open_store_of(table, moved)
+    except (StoreError, OSError):
+        if moved is not None:
+            raise
+        return "", {}
+    return compare_first_tokens(opened, table.note.signals, table.row)
 
 
 def _lengths_table(measures: Mapping[Length, Mapping[str, float]], ratio: str, *, is_shown: bool) -> Table:
