@@ -32,7 +32,7 @@ from tests.jobs import record
 
 SIZES = (160, 320)
 NUM_UNITS = (10, 20)
-NUM_CHUNKS_OF_A_UNIT = 9
+NUM_CHUNKS_OF_A_UNIT = 19
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,8 @@ def test_the_page_holds_what_the_arithmetic_says(repository: Path) -> None:
 def test_the_arithmetic_follows_its_assumptions() -> None:
     given = Assumptions()
     assert set(MEANING) == set(Assumptions.__slots__)
-    # By hand: 10 vectors of 2048 bytes, their scales of 4, spans of 8, four numbers of 4; 55 of a Gram; a state.
+    # By hand: 10 vectors of 2048 bytes, their scales of 4, spans of 8, seven numbers of 4; 55 of a Gram; a state; 500
+    # tokens of 12 bytes, their number and the top entropy.
     assert Layout(given).chunk_bytes("int8") == {
         "segment_vector": 4096 * 10 * 2048,
         "segment_scale": 4096 * 10 * 4,
@@ -141,8 +142,15 @@ def test_the_arithmetic_follows_its_assumptions() -> None:
         "segment_loss": 4096 * 10 * 4,
         "segment_entropy": 4096 * 10 * 4,
         "segment_hit_rate": 4096 * 10 * 4,
+        "segment_rank": 4096 * 10 * 4,
+        "segment_first_loss": 4096 * 10 * 4,
+        "segment_error": 4096 * 10 * 4,
         "sample_gram": 4096 * 55 * 4,
         "sample_state": 4096,
+        "sample_top_entropy": 4096 * 4,
+        "sample_num_token_rows": 4096 * 4,
+        "token_log_probability": 4096 * 500 * 4,
+        **{f"token_{name}": 4096 * 500 * 2 for name in ("rank", "entropy", "error", "num_characters")},
     }
     # A question of one trace shares nothing.
     assert shared_flops(Assumptions(traces=1)) == pytest.approx(sum(sample_flops(given).values()))
@@ -150,5 +158,5 @@ def test_the_arithmetic_follows_its_assumptions() -> None:
     assert sample_seconds(given) == pytest.approx(2 * sample_seconds(Assumptions(utilisation=0.8)))
     small = phase_requests(Assumptions(num_samples=4096 * 1024))
     assert small["verify"][1].gets == 1024
-    # Of 80 MiB of vectors: three parts, one request to begin and one to end; then eight chunks and the commit.
-    assert small["extract"][1].puts == 1024 * (3 + 2 + 8 + 1)
+    # Of 80 MiB of vectors: three parts, one request to begin and one to end; then 18 chunks and the commit.
+    assert small["extract"][1].puts == 1024 * (3 + 2 + 18 + 1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from grace_store.study.first_tokens import compare_first_tokens, ratio_over_questions
 from tests.commands import refuses, run
 from tests.scored_stores import known_store
+from tests.stores import write_store
 
 
 def test_audit_prints_correlations_or_json(scored):
@@ -52,3 +55,54 @@ def test_an_audit_of_few_samples_says_that_it_can_tell_nothing(tmp_path):
 )
 def test_what_has_no_meaning_is_refused_in_a_sentence(scored, tmp_path, arguments, code, message):
     refuses(scored, tmp_path, arguments, code, message)
+
+
+# ---------------------------------------------------------------- first tokens
+
+
+def test_first_tokens_are_compared_with_the_others_by_hand(tmp_path):
+    view = write_store(tmp_path / "s", [1, 4, 2] * 12, 4, "float32", 5)
+    told, tables = compare_first_tokens(view.store, view.store.signal_names, view.store.column("sample_row"))
+    firsts, all_losses, counts = [], [], []
+    for sample in range(view.store.plan.num_samples):
+        loss, first, tokens = (
+            view.segments(f"segment_{name}", sample) for name in ("loss", "first_loss", "num_tokens")
+        )
+        for k in range(len(loss) - 1):
+            firsts.append(float(first[k]))
+            all_losses.append(float(loss[k]) * int(tokens[k]))
+            counts.append(int(tokens[k]))
+    rows = {row["tokens"]: row for row in tables["first_tokens"].rows}
+    mine, theirs = rows["first of a step"], rows["others"]
+    others = (sum(all_losses) - sum(firsts)) / (sum(counts) - len(counts))
+    assert mine["loss"].value == pytest.approx(sum(firsts) / len(firsts))
+    assert theirs["loss"].value == pytest.approx(others)
+    assert mine["share_of_loss"].value == pytest.approx(sum(firsts) / sum(all_losses))
+    assert mine["share"] == pytest.approx(len(counts) / sum(counts))
+    assert f"a mean loss of {sum(firsts) / len(firsts):.2f}, the other tokens have {others:.2f}" in told
+
+
+def test_audit_tells_of_first_tokens_while_the_store_is_there(tmp_path):
+    write_store(tmp_path / "s", [1, 4, 2] * 4, 4, "float32", 5)
+    run("score", tmp_path / "s", "--out", tmp_path / "s.parquet")
+    assert "The first token of a step has a mean loss of" in run("audit", tmp_path / "s.parquet").stdout
+    said = json.loads(run("audit", tmp_path / "s.parquet", "--json").stdout)["tables"]["first_tokens"]["rows"][0]
+    assert (said["loss"]["low"], said["loss"]["num"]) == (None, 12)  # too few questions for an interval
+    (tmp_path / "s").rename(tmp_path / "moved")
+    assert "first token" not in run("audit", tmp_path / "s.parquet").stdout
+    assert "The first token" in run("audit", tmp_path / "s.parquet", "--store", tmp_path / "moved").stdout
+    assert "nothing is there" in run("audit", tmp_path / "s.parquet", "--store", tmp_path / "s", code=1).stderr
+
+
+@pytest.mark.parametrize("traces", [1, 8])
+def test_the_interval_of_a_share_of_loss_has_the_truth_in_it_as_often_as_it_says(traces):
+    rng = np.random.default_rng(5)
+    question = np.repeat(np.arange(120), traces)
+    hits = 0
+    for _ in range(2000):
+        level = np.exp(rng.normal(size=120) / 2)[question]
+        whole = level * rng.gamma(4, size=len(question))
+        part = whole * rng.beta(2, 8, size=len(question))
+        found = ratio_over_questions(part, whole, question)
+        hits += found.low <= 0.2 <= found.high
+    assert 0.93 <= hits / 2000 <= 0.97

@@ -52,3 +52,35 @@ def test_a_terminal_is_shown_control_characters_not_given_them(tmp_path: Path, t
     listed = run("status", tmp_path / "store.zarr", "--list").stdout
     assert "\\x1b[2J" in shown
     assert not {"\x1b", "\x07", "\u202e"} & set(shown + listed)
+
+
+def test_tokens_are_shown_with_their_text_and_numbers(extracted: Path) -> None:
+    store = extracted / "store.zarr"
+    shown = run_json("inspect", store, "case-7", "--tokens")
+    for segment in shown["segments"]:
+        assert len(segment["tokens"]) == segment["num_tokens"]
+        losses = [-token["log_probability"] for token in segment["tokens"]]
+        assert losses[0] == pytest.approx(segment["first_loss"], rel=1e-6)
+        assert sum(losses) / len(losses) == pytest.approx(segment["loss"], rel=1e-5)
+        hits = sum(token["rank"] == 1 for token in segment["tokens"])
+        assert hits / len(losses) == pytest.approx(segment["hit_rate"])
+        for name in ("entropy", "error"):  # stored with eleven bits
+            mean = sum(token[name] for token in segment["tokens"]) / len(losses)
+            assert mean == pytest.approx(segment[name], rel=1 / 2048, abs=3e-8)
+    texts = [segment["text"] for segment in shown["segments"]]
+    assert "".join(token["text"] for segment in shown["segments"] for token in segment["tokens"]) == "".join(texts)
+    printed = run("inspect", store, "case-7", "--tokens").stdout
+    assert "log p   rank  entropy  |p - y|  token" in printed
+    assert "  '8'\n" in printed
+    assert "tokens" not in run_json("inspect", store, "case-7")["segments"][0]
+
+
+def test_a_signal_without_a_token_table_has_no_tokens_to_show(tmp_path: Path, text_model: str, data: str) -> None:
+    store = tmp_path / "store.zarr"
+    run(*extract_words(store, text_model, data), "--no-token-table")
+    assert run_json("inspect", store, "case-7")["segments"][0]["first_loss"] > 0
+    told = run("inspect", store, "case-7", "--tokens", code=1).stderr
+    assert "--tokens reads the token table of signal 'base', but the signal has none. Begin a new --signal" in told
+    assert not list((store / "signals" / "base").glob("token_*"))
+    told = run("inspect", store, "--vectors", data, "--tokens", code=2).stderr
+    assert "give SAMPLE instead of --vectors" in told

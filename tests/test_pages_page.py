@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -22,6 +23,7 @@ from grace_store.pages.page_files import write_page
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.pages.sections import Section
+from grace_store.pool.samples import read_sample
 from grace_store.scoring.score import score
 from grace_store.store.digested_json import seal, to_bytes
 from grace_store.store.opened import Store
@@ -347,6 +349,27 @@ def test_filters_tell_chosen_and_duplicate_traces_apart(watched: Watched, made: 
     expect(page.locator("#count")).to_have_text(f"{num_flagged} of {NUM_SHOWN} traces")
     show.select_option("duplicates")
     assert sorted(listed(page)) == ["copy-of-7", "trace-0007"]
+
+
+def test_tokens_are_coloured_by_their_numbers(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("sample=trace-0011"))
+    sample = read_sample(made.store, "trace-0011")
+    tokens = sample.tokens
+    assert tokens is not None
+    wanted = {"surprisal": -tokens["log_probability"], "entropy": tokens["entropy"], "rank": tokens["rank"]}
+    response, stops = "".join(sample.segments), np.cumsum(tokens["num_characters"]).tolist()
+    texts = [response[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+    for name, numbers in wanted.items():
+        page.locator("#colour-by").select_option(name)
+        pieces = page.locator(".step .token")
+        assert "".join(pieces.all_text_contents()) == response
+        titles = [piece.get_attribute("title") or "" for piece in pieces.all()]
+        assert pieces.all_text_contents() == [text for text in texts if text]
+        assert [float(title.removeprefix(name)) for title in titles] == pytest.approx(
+            [float(number) for number, text in zip(numbers, texts, strict=True) if text], abs=0.051
+        )
+    page.locator("#colour-by").select_option("score")
+    assert page.locator(".step .token").count() == 0
 
 
 def test_steps_are_coloured_by_their_scores_and_say_them(watched: Watched, made: Made) -> None:

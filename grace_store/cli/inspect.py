@@ -1,5 +1,6 @@
 """grace-store inspect"""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,16 @@ COLUMNS = {
 @command(
     "grace-store inspect traces.zarr triangle-03",
     "grace-store inspect traces.zarr '#17'                         # the record in row 17 of the dataset",
+    "grace-store inspect traces.zarr '#17' --tokens                # with the numbers of every token",
     "grace-store inspect traces.zarr '#17' --neighbours 5          # and the samples nearest to it",
     "grace-store inspect traces.zarr --vectors new.npy             # the samples nearest to a new trace",
 )
 @shared.store
 @click.argument("sample", required=False)
+@flag(
+    "--tokens",
+    "Show every token of the response: its text, log-probability, rank, entropy, and the length of its error p - y.",
+)
 @option("--neighbours", COUNT, "Number of nearest samples to list. [default: none]")
 @flag("--least", "List the samples with the smallest cosines instead of the nearest samples.")
 @option(
@@ -60,6 +66,7 @@ def inspect(
     vectors: Path | None,
     scores: Path | None,
     *,
+    tokens: bool,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -68,7 +75,8 @@ def inspect(
     SAMPLE is an id, or #ROW for a row of the dataset. The output begins with the sample's flags and their meanings. For
     each segment it has the number of tokens, the mean loss and entropy, the share of tokens that the model predicts
     (hits), the norm of the vector, the alignments with answer and history, and the step score. A sample that is not
-    extracted yet has only its segments' texts.
+    extracted yet has only its segments' texts. With --tokens, a line for each token follows instead of the text, and
+    colours mark unlikely tokens: yellow for a probability below 0.1, red below 0.001.
 
     With --neighbours, the nearest samples follow, in the order of their cosines. Each one has its value, the beginning
     of its prompt and its answer. The options from --least to --seed, except --signal and --labels, are for neighbours.
@@ -79,10 +87,12 @@ def inspect(
     if (sample is None) == (vectors is None):
         raise click.UsageError("Give a SAMPLE or --vectors, and not both.")
     is_alone = neighbours is None and vectors is None
-    if is_alone and (ignored := given(but=("store", "sample", "signal", "data", "labels", "as_json"))):
+    if tokens and sample is None:
+        raise click.UsageError("--tokens shows the tokens of a sample of the store: give SAMPLE instead of --vectors.")
+    if is_alone and (ignored := given(but=("store", "sample", "signal", "data", "labels", "tokens", "as_json"))):
         raise click.UsageError(f"{', '.join(ignored)} needs --neighbours: give --neighbours N, too.")
     pool = shared.take_pool(store, settings, settings.pop("threads"))
-    shown = {} if sample is None else gs.inspect(pool, sample)
+    shown = {} if sample is None else gs.inspect(pool, sample, tokens=tokens)
     found = None
     if not is_alone:
         query = sample if sample is not None else read_vectors(str(vectors))
@@ -129,4 +139,17 @@ def _print_sample(shown: dict[str, Any]) -> None:
             console.print("".join(cells), style=style, markup=False)
         else:
             console.print(segment["name"], style="bold")
+        if "tokens" in segment:
+            _print_tokens(segment["tokens"])
+            continue
         console.print(Padding(Text(escape_controls((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
+
+
+def _print_tokens(tokens: list[dict[str, Any]]) -> None:
+    """Print a line for each token; unlikely tokens have a colour."""
+    console.print(f"  {'log p':>8}{'rank':>7}{'entropy':>9}{'|p - y|':>9}  token", style="dim", markup=False)
+    for token in tokens:
+        log_p = token["log_probability"]
+        style = "red" if log_p < math.log(0.001) else "yellow" if log_p < math.log(0.1) else None
+        numbers = f"  {log_p:>8.3f}{token['rank']:>7}{token['entropy']:>9.3f}{token['error']:>9.3f}"
+        console.print(f"{numbers}  {'' if token['text'] is None else repr(token['text'])}", style=style, markup=False)

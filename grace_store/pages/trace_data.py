@@ -27,10 +27,11 @@ from grace_store.pages.sections import shortened
 from grace_store.pool.pool import stepwise_signals
 from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
 from grace_store.pool.sample_fields import parse_names
+from grace_store.pool.samples import token_table
 from grace_store.pool.walk import SignalReader
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.layout import SAMPLES_PER_CHUNK
-from grace_store.store.opened import Store
+from grace_store.store.opened import SignalView, Store
 from grace_store.values.gram import num_entries, unpack
 from grace_store.values.random_values import random_values
 from grace_store.values.ranking import comparable, rank
@@ -42,6 +43,8 @@ BLOCK_TRACES = 64
 """Number of traces in one block of the page's data."""
 SNIPPET_CHARS = 140
 READ_AT_ONCE = 512
+MAX_TOKENS = 200_000
+"""Maximum number of tokens in the page: the numbers of a token take about 15 bytes."""
 MAX_CHOICES = 24
 """Maximum number of different values of a field that is filtered by a choice. Others have a range or a text."""
 MAX_DEFAULT_FIELDS = 4
@@ -90,6 +93,8 @@ def gather_traces(
         found.fields.append({"name": name, "kind": kind})
     index["fields"] = list(shown_fields.values())
     steps = _step_details(given.store, shown, positions)
+    if 0 < (num_coloured := sum("token" in each for each in steps)) < len(steps):
+        found.notes.append(f"The tokens of {counted(num_coloured, 'trace')} of {len(steps)} can be coloured.")
     listener(Note(f"Reading {counted(len(shown), 'trace')}."))
     for number, (sample, pictures) in enumerate(_texts(given, shown, positions, found, listener)):
         if number % BLOCK_TRACES == 0:
@@ -153,7 +158,21 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
                     "loss": _numbers(found.statistic["loss"][mine]),
                     "cosines": _cosines(found.gram[entries[at] : entries[at + 1]]),
                 }
+    _add_tokens(reader.views[0], positions, details)
     return details
+
+
+def _add_tokens(view: SignalView, positions: IntArray, details: Sequence[dict[str, Any]]) -> None:
+    """Add the numbers of tokens to the details of as many samples as the page may hold."""
+    left = MAX_TOKENS
+    for position, detail in zip(positions.tolist(), details, strict=True):
+        num_tokens = sum(detail.get("tokens", ()))
+        table = token_table(view, position) if 0 < num_tokens <= left else None
+        if table is not None:
+            left -= num_tokens
+            surprisal, entropy = (_numbers(each, 1) for each in (0.0 - table["log_probability"], table["entropy"]))
+            whole = {"characters": table["num_characters"].tolist(), "rank": table["rank"].tolist()}
+            detail["token"] = {**whole, "surprisal": surprisal, "entropy": entropy}
 
 
 def _cosines(packed: Float32Array) -> list[list[float | None]]:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from grace_store.base.errors import StoreError
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
 from grace_store.base.text import counted, percent_more
 from grace_store.choose.choice_conclusion import group_name, group_sizes, rise_and_fall
 from grace_store.pool.label_columns import LabelsLike
-from grace_store.scoring.provenance import filter_scores, noted_pool
+from grace_store.scoring.provenance import filter_scores, noted_pool, open_store_of
 from grace_store.scoring.score_table import ScoreTable, read_scores
+from grace_store.study.first_tokens import compare_first_tokens
 from grace_store.values.length_bias import (
     LENGTH_WORDS,
     MIN_AUDITED,
@@ -62,7 +64,9 @@ def audit(
     if table.has_step_scores:
         steps = step_measures(table.flat("step_score"), table.flat("step_num_tokens"), table.num_steps)
         tables["steps"] = _steps_table(steps, is_shown=is_enough)
-    told = [conclude_audit(explained, measures, str(ratio))]
+    first_tokens, compared = _first_tokens(table, store)
+    tables |= compared
+    told = [conclude_audit(explained, measures, str(ratio)), *([first_tokens] if first_tokens else [])]
     if by is not None:
         groups = fields.groups(by)
         controlled = residuals(table.value, table.lengths, list(table.lengths))
@@ -83,6 +87,17 @@ def audit(
         numbers={"num_samples": explained.num, "enough_samples": is_enough, "variance_explained": explained},
         tables=tables,
     )
+
+
+def _first_tokens(table: ScoreTable, moved: str | None) -> tuple[str, dict[str, Table]]:
+    """Compare first tokens with the others; nothing if the table's store is no longer at its place."""
+    try:
+        opened = open_store_of(table, moved)
+    except (StoreError, OSError):
+        if moved is not None:
+            raise
+        return "", {}
+    return compare_first_tokens(opened, table.note.signals, table.row)
 
 
 def _lengths_table(measures: Mapping[Length, Mapping[str, float]], ratio: str, *, is_shown: bool) -> Table:

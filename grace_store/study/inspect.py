@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import Float32Array
-from grace_store.base.errors import DataError, SettingError, Unfinished
+from grace_store.base.arrays import Float32Array, offsets_of
+from grace_store.base.errors import DataError, SettingError, Unfinished, UnknownName
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.finding import Cell, Column, Finding, Table, make_columns
-from grace_store.base.states import flag_names
+from grace_store.base.states import STATISTICS, flag_names
 from grace_store.base.text import counted, one_line
 from grace_store.choose.duplicates import scored_pool
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
@@ -19,7 +20,7 @@ from grace_store.likeness.points import Descriptor, Nearest
 from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
-from grace_store.pool.samples import StoredSample, samples_at
+from grace_store.pool.samples import StoredSample, samples_at, token_table
 from grace_store.run.status import check_planned, why_set_aside
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.score_table import ScoreTable
@@ -28,8 +29,10 @@ from grace_store.values.methods.grace import score_grams
 from grace_store.values.methods.method import ScoreSpec
 
 
-def inspect(pool: PoolLike, sample: str) -> dict[str, Any]:
+def inspect(pool: PoolLike, sample: str, *, tokens: bool = False) -> dict[str, Any]:
     """Return a sample (its id, or #ROW) as sample_view does, with default scores, and why the sample was set aside.
+
+    With tokens, every segment has its tokens, with their numbers from the token table and their parts of the text.
 
     Without any signal in the store, the result is the text by segments, without values. The pool names the signal and
     the location of the dataset. A sample that the pool's filter leaves out is shown, too. If the pool has a file of
@@ -42,11 +45,38 @@ def inspect(pool: PoolLike, sample: str) -> dict[str, Any]:
     if pool.label_columns is not None:
         labels = pool.label_columns.at(np.array([store.find(sample)]))
         known["labels"] = {name: labels.column(name, list)[0].as_py() for name in labels.names}
-    if not pool.signals and not store.signal_names:
+    if not pool.signals and not store.signal_names and not tokens:
         return planned_view(store, store.find(sample), pool.data) | {"why_set_aside": None} | known
     view = pool.signal
     shown = sample_view(view, store.find(sample), ScoreSpec(), pool.data)
+    if tokens and shown["state"] == "done":
+        for segment, found in zip(shown["segments"], _tokens(view, shown), strict=True):
+            segment["tokens"] = found
     return shown | {"why_set_aside": why_set_aside(view, shown["sample"]) or None} | known
+
+
+def _tokens(view: SignalView, shown: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """Return the tokens of each segment, with their numbers; raise UnknownName if there are none."""
+    if (table := token_table(view, shown["sample"])) is None:
+        of_sample = f"sample {shown['sample_id']!r} has no rows in it: the tokenizer makes too many tokens of its text"
+        remedy = "Begin a new --signal with `extract --kind proxy --token-table`"
+        why = f"{of_sample}." if view.signal.spec.has_token_table else f"the signal has none. {remedy}."
+        raise UnknownName(f"--tokens reads the token table of signal {view.name!r}, but {why}")
+    texts = [segment["text"] for segment in shown["segments"]]
+    response = None if None in texts else "".join(texts)
+    stops = offsets_of(table["num_characters"])[1:].tolist()
+    tokens = [
+        {
+            "text": None if response is None else response[start:stop],
+            "log_probability": float(table["log_probability"][i]),
+            "rank": int(table["rank"][i]),
+            "entropy": float(table["entropy"][i]),
+            "error": float(table["error"][i]),
+        }
+        for i, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
+    ]
+    cuts = offsets_of(np.array([segment["num_tokens"] for segment in shown["segments"]])).tolist()
+    return [tokens[start:stop] for start, stop in pairwise(cuts)]
 
 
 def planned_view(store: Store, sample: int, data: Sequence[str | Path] | None = None) -> dict[str, Any]:
@@ -94,7 +124,8 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
     gram = view.gram(sample)
     num_tokens = view.segments("segment_num_tokens", sample)
     scores = score_grams([gram], [num_tokens], spec)
-    columns = {name: view.segments(f"segment_{name}", sample) for name in ("span", "loss", "entropy", "hit_rate")}
+    span = view.segments("segment_span", sample)
+    statistics = {str(name): view.segments(f"segment_{name}", sample) for name in STATISTICS}
     num_segments = len(num_tokens)
     segments = []
     for i in range(num_segments):
@@ -103,9 +134,9 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
             {
                 "name": f"step {i + 1}" if is_step else "answer",
                 "text": texts[i] if texts else None,
-                "span": columns["span"][i].tolist(),
+                "span": span[i].tolist(),
                 "num_tokens": int(num_tokens[i]),
-                **{name: float(columns[name][i]) for name in ("loss", "entropy", "hit_rate")},
+                **{name: float(each[i]) for name, each in statistics.items()},
                 "norm": float(gram[i, i] ** 0.5),
                 "answer_alignment": float(scores.answer_alignment[i]) if is_step else None,
                 "history_alignment": float(scores.history_alignment[i]) if is_step and i > 0 else None,

@@ -1,10 +1,16 @@
-// One trace: its text with colours for steps, its pictures, its cosines as a heat map, and its neighbours.
+// One trace: its text with colours for steps or tokens, its pictures, its cosines as a heat map, and its neighbours.
 
 const COLOUR_BY = [
   ["score", "step score"],
   ["answer", "alignment with the answer"],
   ["history", "alignment with the history"],
 ];
+/** Numbers of tokens: the words for each, the number that has the strongest colour, and the number without colour. */
+const TOKENS_BY = {
+  surprisal: { words: "surprisal of tokens (nats)", most: 8, least: 0 },
+  entropy: { words: "entropy of tokens (nats)", most: 4, least: 0 },
+  rank: { words: "rank of tokens", most: 100, least: 1 },
+};
 let colourBy = "score";
 
 function showTrace(i) {
@@ -71,14 +77,43 @@ function partView(part) {
 
 function stepsCard(i, index, trace) {
   const { scale } = readDocument("trace-browser");
-  const values = colourBy === "score" ? index.score[i] : trace[colourBy] || [];
+  const pieces = colourBy in TOKENS_BY ? tokenPieces(trace) : null;
+  const values = trace[colourBy] && !pieces ? trace[colourBy] : index.score[i];
   const num = index.steps[i];
   const items = [];
-  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, i, index, trace, values, scale));
-  return element("div", { class: "card" }, legend(i, scale), element("ol", { class: "steps", "aria-label": "Steps and answer" }, items));
+  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, trace, values, pieces ? Infinity : scale, pieces));
+  return element("div", { class: "card" }, legend(i, scale, trace), element("ol", { class: "steps", "aria-label": "Steps and answer" }, items));
 }
 
-function stepItem(k, num, i, index, trace, values, scale) {
+/** Return for each segment its tokens, each with its text and its number; null if the page lacks them. */
+function tokenPieces(trace) {
+  if (!trace.token || !trace.segments) return null;
+  const letters = trace.segments.map((text) => [...text]); // characters, not UTF-16 units
+  const { characters } = trace.token;
+  // A segment that the page shortened has no tokens.
+  if (letters.flat().length !== characters.reduce((sum, count) => sum + count, 0)) return null;
+  let token = 0;
+  let left = characters[0];
+  return letters.map((segment) => {
+    const pieces = [];
+    for (let start = 0; start < segment.length; ) {
+      while (left === 0) left = characters[++token];
+      const stop = Math.min(segment.length, start + left);
+      pieces.push({ text: segment.slice(start, stop).join(""), value: trace.token[colourBy][token] });
+      left -= stop - start;
+      start = stop;
+    }
+    return pieces;
+  });
+}
+
+function tokenSpan({ text, value }) {
+  const { most, least } = TOKENS_BY[colourBy];
+  const share = colourBy === "rank" ? Math.log(value) / Math.log(most) : (value - least) / most;
+  return element("span", { class: "token", title: `${colourBy} ${value}`, style: { background: shade(-share, 1) } }, text);
+}
+
+function stepItem(k, num, trace, values, scale, pieces) {
   const isAnswer = k === num;
   const value = isAnswer ? null : (values[k] ?? null);
   const facts = [];
@@ -93,13 +128,13 @@ function stepItem(k, num, i, index, trace, values, scale) {
     element(
       "div",
       { class: "words", dir: "auto" },
-      trace.segments ? trace.segments[k].trim() : null,
+      pieces ? pieces[k].map(tokenSpan) : trace.segments ? trace.segments[k].trim() : null,
       element("div", { class: "more", dir: "ltr" }, facts.join(" · ")),
     ),
   );
 }
 
-function legend(i, scale) {
+function legend(i, scale, trace) {
   const steps = [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
   const ramp = element(
     "div",
@@ -108,13 +143,22 @@ function legend(i, scale) {
     element("span", {}, steps.map((step) => element("i", { style: { background: shade(step * scale, scale) } }))),
     signed(scale, 2),
   );
-  const select = element("select", { id: "colour-by" }, COLOUR_BY.map(([key, words]) => element("option", { value: key, selected: key === colourBy }, words)));
+  const byToken = trace.token ? Object.entries(TOKENS_BY).map(([key, { words }]) => [key, words]) : [];
+  const select = element("select", { id: "colour-by" }, [...COLOUR_BY, ...byToken].map(([key, words]) => element("option", { value: key, selected: key === colourBy }, words)));
   select.addEventListener("change", () => {
     colourBy = select.value;
     showTrace(i);
     byId("colour-by").focus();
   });
-  return element("div", { class: "legend" }, element("h3", {}, "Steps"), ramp, element("label", {}, "Colour by ", select));
+  const shown = colourBy in TOKENS_BY && trace.token ? tokenRamp() : ramp;
+  return element("div", { class: "legend" }, element("h3", {}, "Steps"), shown, element("label", {}, "Colour by ", select));
+}
+
+function tokenRamp() {
+  const { most, least } = TOKENS_BY[colourBy];
+  const parts = [0, 0.25, 0.5, 0.75, 1].map((share) => element("i", { style: { background: shade(-share, 1) } }));
+  const words = `Colours from none at ${least} to orange at ${most} or more`;
+  return element("div", { class: "ramp", role: "img", "aria-label": words }, String(least), element("span", {}, parts), `${most}+`);
 }
 
 function gramCard(trace) {
