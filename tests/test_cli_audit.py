@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
-from grace_store.study.first_tokens import compare_first_tokens, ratio_over_questions
+from grace_store.study.first_tokens import compare_first_tokens
 from tests.commands import refuses, run
 from tests.scored_stores import known_store
 from tests.stores import write_store
@@ -92,17 +91,3 @@ def test_audit_tells_of_first_tokens_while_the_store_is_there(tmp_path):
     assert "first token" not in run("audit", tmp_path / "s.parquet").stdout
     assert "The first token" in run("audit", tmp_path / "s.parquet", "--store", tmp_path / "moved").stdout
     assert "nothing is there" in run("audit", tmp_path / "s.parquet", "--store", tmp_path / "s", code=1).stderr
-
-
-@pytest.mark.parametrize("traces", [1, 8])
-def test_the_interval_of_a_share_of_loss_has_the_truth_in_it_as_often_as_it_says(traces):
-    rng = np.random.default_rng(5)
-    question = np.repeat(np.arange(120), traces)
-    hits = 0
-    for _ in range(2000):
-        level = np.exp(rng.normal(size=120) / 2)[question]
-        whole = level * rng.gamma(4, size=len(question))
-        part = whole * rng.beta(2, 8, size=len(question))
-        found = ratio_over_questions(part, whole, question)
-        hits += found.low <= 0.2 <= found.high
-    assert 0.93 <= hits / 2000 <= 0.97

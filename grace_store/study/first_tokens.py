@@ -42,8 +42,9 @@ def _compared(found: SignalSamples, question: IntArray) -> tuple[str, dict[str, 
         return "", {}
     sums = sums_by_question(question, (first_loss, steps, all_loss, num_tokens))
     first_loss, steps, all_loss, num_tokens = sums
-    firsts = ratio_over_questions(first_loss, steps, len(found.sample))
-    others = ratio_over_questions(all_loss - first_loss, num_tokens - steps, len(found.sample))
+    firsts = ratio_over_questions(first_loss, steps, len(found.sample), scale="plain")
+    rest = all_loss - first_loss, num_tokens - steps
+    others = ratio_over_questions(*rest, len(found.sample), scale="plain")
     share = ratio_over_questions(first_loss, all_loss, len(found.sample))
     of_tokens = float(steps.sum() / num_tokens.sum())
     rows = (
