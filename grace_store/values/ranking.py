@@ -192,7 +192,7 @@ def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArra
     if not math.isfinite(threshold):
         raise SettingError(f"threshold {threshold} is not a number")
     step = grid_step(values)
-    return ranking[np.round(values[ranking] / step) >= np.round(threshold / step)]
+    return ranking[np.round(values[ranking] / step) >= float(np.round(threshold / step))]
 
 
 def top_mask(values: FloatArray, count: int, row: Numbers | None = None) -> BoolArray:
