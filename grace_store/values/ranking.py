@@ -96,7 +96,7 @@ def grid_step(values: FloatArray) -> float:
     True
     """
     most = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
-    return math.ldexp(1.0, math.frexp(most or 1.0)[1] - DIGITS)
+    return max(math.ldexp(1.0, math.frexp(most or 1.0)[1] - DIGITS), 2.0**-1000)
 
 
 def find_twins(values: FloatArray, question: IntArray, row: Numbers | None = None) -> IntArray:
@@ -192,24 +192,18 @@ def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArra
     if not math.isfinite(threshold):
         raise SettingError(f"threshold {threshold} is not a number")
     step = grid_step(values)
-    return ranking[np.round(values[ranking] / step) >= round(threshold / step)]
+    return ranking[np.round(values[ranking] / step) >= float(np.round(threshold / step))]
 
 
-def top_mask(
-    values: FloatArray, count: int, order: OrderStatistics | None = None, row: Numbers | None = None
-) -> BoolArray:
+def top_mask(values: FloatArray, count: int, row: Numbers | None = None) -> BoolArray:
     """Return a mask of the first count indices of rank(values, row), without sorting all values.
-
-    order holds the order statistics of the finite values, if they are known already.
 
     >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
     array([ True, False,  True, False])
     """
-    usable = values
-    if order is None or len(order) < len(values):
-        finite = np.isfinite(values)
-        usable = values if finite.all() else np.where(finite, values, -np.inf)
-        order = OrderStatistics(values[finite]) if order is None else order
+    finite = np.isfinite(values)
+    usable = values if finite.all() else np.where(finite, values, -np.inf)
+    order = OrderStatistics(values[finite])
     if not 0 <= count <= len(order):
         raise SettingError(f"count {count} is not between 0 and {len(order)}, the number of samples with a value")
     if count == 0:
