@@ -132,6 +132,14 @@ def test_a_model_with_such_a_template_is_refused_with_a_sentence(tmp_path: Path,
     assert resolve_spec(folder, ExtractSpec(rendering="plain"), RunOptions(device="cpu")).rendering == "plain"
 
 
+def test_a_template_that_fails_only_on_a_question_is_refused_with_a_sentence():
+    template = "{% if messages | length == 1 %}{{ 1 / 0 }}{% endif %}" + CHATML
+    options = {"system": None, "text_only": False, "include_eos": False, "image_mark": "<image>"}
+    renderer = Renderer(tiny_tokenizer(chat_template=template), "template", **options)
+    with pytest.raises(SettingError, match=r"The chat template .*ZeroDivisionError.*Use --rendering plain"):
+        _ = renderer.adds_special_tokens
+
+
 def multiplying(folder: Path, times: int, word: str = "x") -> str:
     """Write a model whose tokenizer doubles a word several times; return its folder."""
     path = tiny_text_model("llama", folder) / "tokenizer.json"

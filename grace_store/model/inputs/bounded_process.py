@@ -45,11 +45,15 @@ def _program(value: Any) -> _Program:
 class LimitReached(ModelError):
     """A chat template or a tokenizer reached a limit."""
 
+    def __init__(self, said: str) -> None:
+        self.said = said
+        super().__init__(f"{said}. A usual model never does this. Give another model.")
+
     def about(self, what: str) -> ModelError:
         """Return the error with a name for the input."""
         return ModelError(
-            f"{self} for {what}. A usual model never does this: the model may be damaged, or made to do harm. Give "
-            "another model, or leave the sample out of the data."
+            f"{self.said} for {what}. A usual model never does this: the model may be damaged or harmful. Give another "
+            "model, or leave the sample out of the data."
         )
 
 
@@ -208,6 +212,6 @@ def try_tokenizer(folder: Path) -> None:
     try:
         _CHILD.call("The tokenizer", "load", _program(str(folder)), num_bytes=size)
     except LimitReached as error:
-        raise ModelError(f"{error} when it is read from {folder}. Give another model.") from None
+        raise ModelError(f"{error.said} when it is read from {folder}. Give another model.") from None
     except Exception:  # noqa: BLE001 - the caller reads the tokenizer too, and gets the same error
         return

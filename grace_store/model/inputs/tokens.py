@@ -87,8 +87,8 @@ class Renderer:
             raise SettingError(f"The chat template cannot be read ({error}). Use --rendering plain.") from error
         self._shared = {"tools": None, "documents": None, **tokenizer.special_tokens_map, **_FIXED_DATE}
         if image_mark is not None:
-            with suppress(TemplateFailed):
-                text = self._one([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
+            with suppress(SettingError):
+                text = self._probed([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
                 # A template for texts only writes the list as Python would.
                 self._as_parts = _MARK in text and f"'{_MARK}'" not in text
         self.suffix = self._end_of_turn()
@@ -102,7 +102,7 @@ class Renderer:
         if self._rendering == "plain" or self._image_mark is None:
             return self._rendering == "plain"
         bos = self._tokenizer.bos_token
-        return not bos or not self._one([self._message("user", ["?"])]).startswith(bos)
+        return not bos or not self._probed([self._message("user", ["?"])]).startswith(bos)
 
     def render(self, samples: Sequence[Sample]) -> list[RenderedSample | Unusable]:
         """Return each sample's text, or the reason why the sample is unusable."""
@@ -160,14 +160,19 @@ class Renderer:
     def _one(self, messages: Sequence[Message]) -> str:
         return text_of(self._apply([messages])[0])
 
+    def _probed(self, messages: Sequence[Message]) -> str:
+        """Return the text of a few words; raise SettingError if the template cannot write them."""
+        try:
+            return self._one(messages)
+        except (TemplateFailed, LimitReached) as error:
+            why = error.said if isinstance(error, LimitReached) else error
+            raise SettingError(
+                f"The chat template cannot write a question and a response ({why}). Use --rendering plain."
+            ) from error
+
     def _end_of_turn(self) -> str:
         """Return the text that the template writes after a response."""
-        try:
-            text = self._one([self._message("user", ["?"]), self._message("assistant", [_MARK])])
-        except (TemplateFailed, LimitReached) as error:
-            raise SettingError(
-                f"The chat template cannot write a question and a response ({error}). Use --rendering plain."
-            ) from error
+        text = self._probed([self._message("user", ["?"]), self._message("assistant", [_MARK])])
         _, found, suffix = text.rpartition(_MARK)
         if not found:
             raise SettingError("The chat template leaves responses out. Use --rendering plain.")
