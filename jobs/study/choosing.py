@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import logging
+import math
 import sys
 import tomllib
 from collections import Counter
@@ -42,7 +43,8 @@ from grace_store.scoring.parquet_columns import arrow_floats
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import read_scores, write_scores
 from grace_store.study.trial import trial
-from grace_store.study.trial_documents import FOUND, TrialRequest, TrialSpec
+from grace_store.study.trial_documents import FOUND, TrialRequest, TrialRun, TrialSpec
+from grace_store.values.intervals import t_quantile
 from grace_store.values.methods.method import ScoreSpec
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, versions_of
 from jobs.study.ending import end
@@ -54,6 +56,7 @@ from jobs.study.traces import write_records
 from jobs.study.tuning import read_records
 
 SETTINGS = Path(__file__).with_name("choosing.toml")
+EARLIER = Path(__file__).with_name("results") / "real-training"
 POOL, TEACHER = "pool", "teacher"
 
 log = logging.getLogger("choosing")
@@ -227,6 +230,7 @@ def train(study: Study) -> dict[str, Finding]:
 def run(study: Study) -> str:
     """Do what is missing, write the tables, and return them as Markdown."""
     claim(study.settings, study.out / "settings.json")
+    _write(study.out / "power.md", power_table(study.settings).markdown())
     write_data(study)
     kept = {name: study.out / name / FOUND for name in TRIALS}
     if all(path.is_file() for path in kept.values()):
@@ -234,7 +238,8 @@ def run(study: Study) -> str:
     else:
         choose(study)
         found = train(study)
-    tables = [results_table(study.settings, name, each) for name, each in found.items()]
+    tables = [power_table(study.settings)]
+    tables += [results_table(study.settings, name, each) for name, each in found.items()]
     tables.append(composition_table(study))
     text = "\n".join(
         ["# Does choosing by what sees quality train better models?\n", *(each.markdown() for each in tables)]
@@ -247,6 +252,34 @@ def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def power_table(settings: Settings, earlier: Path = EARLIER) -> Table:
+    """Return which differences the study could find, from the spread of random subsets in the earlier study.
+
+    A subset is compared with the random ones like it by Student's t over random subsets; a trial also shares its error
+    rate among its subsets. The earlier random subsets had not one trace of each problem, which may spread them more.
+    """
+    runs = [read_document(path, TrialRun) for path in sorted((earlier / "trial" / "runs").glob("*random*.json"))]
+    losses: dict[str, list[float]] = {}
+    for run in runs:
+        losses.setdefault(run.arm, []).append(run.heldout_loss)
+    spread = float(np.std([np.mean(each) for each in losses.values()], ddof=1))
+    num = settings.trial.num_random
+    rows = []
+    for name, told in TRIALS.items():
+        subsets = sum(arm.is_unflagged == (name == "unflagged") for arm in ARMS.values())
+        error = 1 - (1 - 0.05) ** (1 / subsets)
+        scale = spread * math.sqrt(1 + 1 / num)
+        half_width = t_quantile(error, num - 1) * scale
+        rows.append((told, str(subsets), f"{half_width:.4f}", f"{half_width + t_quantile(0.4, num - 1) * scale:.4f}"))
+    return Table(
+        "What the study could find",
+        ("Against", "subsets", "half-width of the intervals", "difference found in 4 of 5 studies"),
+        tuple(rows),
+        f"Held-out loss. In the earlier study, {len(losses)} random subsets had means with a standard deviation of "
+        f"{spread:.4f}; {num} random subsets are trained here. Written before any training.",
+    )
 
 
 def results_table(settings: Settings, name: str, found: Finding) -> Table:
