@@ -73,6 +73,7 @@ def prepare_learned(
         **found,
     )
     scored = scores_note(reader, spec, weights, **pool.filter_notes, learned=learned)
+    rows_of = SignalReader(pool.store, weights.names, pool.wanted, ("responses",))  # token counts alone
     of_trace = value if not features.of_steps else _means(value, num_items)
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
@@ -82,10 +83,10 @@ def prepare_learned(
             steps = (value[np.repeat(offsets_of(num_items)[at], num_items[at]) + _within(num_items[at])],)
         flags = np.isnan(of_trace[at]) * np.uint8(Flag.NO_VALUE)
         tokens = block.segment_tokens[is_step(block.num_steps)]
-        rows = ScoreRows.of(reader, block, of_trace[at], flags, steps=steps, step_tokens=tokens)
+        rows = ScoreRows.of(rows_of, block, of_trace[at], flags, steps=steps, step_tokens=tokens)
         return rows.to_table(scored), rows.all_flags
 
-    return Scoring(scored, sources_of(pool.store, pool.labels), lambda threads: reader.map(table, threads, listener))
+    return Scoring(scored, sources_of(pool.store, pool.labels), lambda threads: rows_of.map(table, threads, listener))
 
 
 def _within(counts: IntArray) -> IntArray:

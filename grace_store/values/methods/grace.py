@@ -201,13 +201,17 @@ def aggregate(
         number = np.where(known, np.arange(len(known)), -1)
         last = np.maximum.reduceat(number, offsets[:-1]) if len(num_steps) else number
         return np.where(last >= offsets[:-1], step_score[last], np.nan)
-    # min is the quantile 0. Steps without a score are sorted to the end of their sample.
     score = np.where(known, step_score, np.nan)
-    ordered = score[np.lexsort((score, np.repeat(np.arange(len(num_steps)), num_steps)))]
+    if aggregation.kind == "min":
+        return np.fmin.reduceat(score, offsets[:-1]) if len(num_steps) else score
+    # One row for each sample; steps that are missing or have no score are sorted to its end.
+    ordered = np.full((len(num_steps), int(num_steps.max(initial=1))), np.nan)
+    ordered[np.arange(ordered.shape[1]) < num_steps[:, None]] = score
+    ordered.sort(axis=1)
     last = np.maximum(sum_by_sample(num_steps, known).astype(np.int64) - 1, 0)
-    place = aggregation.quantile * last
+    place, sample = aggregation.quantile * last, np.arange(len(num_steps))
     below = place.astype(np.int64)
-    low, high = ordered[offsets[:-1] + below], ordered[offsets[:-1] + np.minimum(below + 1, last)]
+    low, high = ordered[sample, below], ordered[sample, np.minimum(below + 1, last)]
     return np.asarray(low + (place - below) * (high - low))
 
 
