@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 
 from grace_store.base.documents import Document, SampleRef
-from grace_store.base.finding import Column, Estimate, Finding, LabelsFile, PoolNote, SignalNote, Table, WhereNote
+from grace_store.base.finding import (
+    Column,
+    Estimate,
+    Finding,
+    LabelsFile,
+    LabelsNote,
+    PoolNote,
+    SignalNote,
+    Table,
+    WhereNote,
+)
 from grace_store.base.settings import ModelIdentity
 from grace_store.base.training_settings import TrainingSpec, WarmupSpec
 from grace_store.choose.selection import Selection, SubsetNote
@@ -19,6 +29,7 @@ from grace_store.scoring.notes import (
     DuplicatesNote,
     GroupsNote,
     GroupSpec,
+    LearnedNote,
     NamedSignal,
     ScoredSignal,
     ScoresNote,
@@ -82,6 +93,18 @@ INFLUENCE = SCORES.model_copy(
         "labels": LABELS,
         "groups": GroupsNote(by="problem.id", within="standardised", num_groups=5, num_compared=3, num_alone=2),
         "custom_history": CustomHistory(sha256="4" * 64, weights=((0.0, 0.0), (1.0, 0.0)), function="mine"),
+        "scales": ((0.5, 0.25), (-1.0, 0.5)),
+        "learned": LearnedNote(
+            labels=LabelsNote(field="verdict = 'good'", says="traces", kind="kind", question="problem.id"),
+            of="traces",
+            num_right=30,
+            num_wrong=20,
+            num_questions=25,
+            weights={"grace": 0.25, "loss:lowest": 0.5},
+            area=Estimate(value=0.8, low=0.7, high=0.9, num=600, p_value=0.001),
+            area_within=Estimate(value=0.75),
+            single_area=Estimate(value=0.7, low=0.6, high=0.8, num=600),
+        ),
     }
 )
 DUPLICATES = DuplicatesNote(

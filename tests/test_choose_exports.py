@@ -369,9 +369,9 @@ def test_text_that_says_image_without_one_is_reported(tmp_path):
 
 
 def test_heuristics_have_no_steps_to_join(scored, tmp_path):
-    score(scored / "store.zarr", ScoreSpec(measure=("tokens",)), out=tmp_path / "longest.parquet")
-    with pytest.raises(DataError, match="Scores by method longest have no step scores"):
-        export(select(tmp_path / "longest.parquet"), tmp_path / "a.jsonl", as_format="steps")
+    score(scored / "store.zarr", ScoreSpec(measure=("steps",)), out=tmp_path / "steps.parquet")
+    with pytest.raises(DataError, match="Scores by steps:highest have no step scores"):
+        export(select(tmp_path / "steps.parquet"), tmp_path / "a.jsonl", as_format="steps")
 
 
 def test_records_that_fit_no_table_are_refused(tmp_path):

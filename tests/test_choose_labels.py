@@ -53,7 +53,7 @@ COMMANDS = {
     "select": "select {scores} --out {out}/a.jsonl --where CONDITION --by FIELD",
     "select-groups": "select {scores} --out {out}/a.jsonl --per-group 2 --group-by FIELD",
     "inspect": "inspect {store} t5 --neighbours 4 --where CONDITION",
-    "judge": "judge {store} --draws 5 --right RIGHT --question FIELD",
+    "judge": "judge {store} --right RIGHT --question FIELD",
     "report": "report {store} --out {out}/a.html --by FIELD --where CONDITION",
 }
 
@@ -97,7 +97,7 @@ def test_the_terminal_counts_what_has_no_match(home: Path, tmp_path: Path) -> No
         ("score", store, "--out", tmp_path / "a.parquet"),
         ("select", scores, "--out", tmp_path / "a.jsonl"),
         ("audit", scores),
-        ("judge", store, "--draws", 5, "--right", "truth"),
+        ("judge", store, "--right", "truth"),
     ):
         told = " ".join(run(*words, "--labels", some).stdout.split())
         assert "some.jsonl: 40 of 41 rows matched to a sample (no sample has the id 'stranger', for example)" in told
@@ -280,7 +280,7 @@ def test_pairs_against_known_labels_are_warned_of(grouped: Path, tmp_path: Path)
 
 
 def test_judge_counts_the_traces_without_a_label(grouped: Path, tmp_path: Path) -> None:
-    words = ("judge", grouped / "store.zarr", "--labels", grouped / "verdicts.csv", "--draws", 5)
+    words = ("judge", grouped / "store.zarr", "--labels", grouped / "verdicts.csv")
     told = run(*words, "--right", "verdict = 'good'", "--out", tmp_path / "judgement.json")
     found = read_document(tmp_path / "judgement.json", Finding)
     counts = {name: sum(verdict(place) == name for place in range(28)) for name in ("good", "bad", "")}
@@ -296,5 +296,5 @@ def test_labels_of_steps_may_come_from_the_file(grouped: Path, tmp_path: Path) -
     ids, first = [record["id"] for record in grouped_records()], [place % 3 - 1 for place in range(28)]
     (tmp_path / "steps.csv").write_text("id,first\n" + "".join(f"{a},{b}\n" for a, b in zip(ids, first, strict=True)))
     pool = gs.Pool.of(Store.open(grouped / "store.zarr"), labels=tmp_path / "steps.csv")
-    found = gs.judge(pool, gs.JudgeSettings(first_wrong="first", draws=5))
+    found = gs.judge(pool, gs.JudgeSettings(first_wrong="first"))
     assert found.numbers["num_wrong_steps"] == sum(each >= 0 for each in first)

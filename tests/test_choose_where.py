@@ -75,7 +75,7 @@ def test_values_are_not_known_before_scoring(store: Store) -> None:
 
 
 def test_texts_that_are_compared_with_numbers_are_counted_over_all_samples(store: Store, monkeypatch) -> None:
-    monkeypatch.setattr("grace_store.pool.pool.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("grace_store.pool.sample_fields.ROWS_AT_ONCE", 7)
     refused = f"compares source with a number, but source is a text that is not a number in {len(RECORDS)} samples"
     with pytest.raises(SettingError, match=refused):
         gs.score(store, gs.ScoreRequest(where="source >= 3"))

@@ -17,7 +17,7 @@ from grace_store.base.errors import DatasetChanged, NothingUsable, SettingError
 from grace_store.base.settings import DataSpec
 from grace_store.data.dataset import Dataset
 from grace_store.data.expand import Expansion
-from grace_store.pool.records import open_dataset, question_groups, read_field
+from grace_store.pool.records import SampleRecords, open_dataset
 from grace_store.run.doctor.data_checks import Seen, examine_data
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
@@ -165,9 +165,10 @@ def test_the_plan_has_a_sample_for_each_trace(store: Store) -> None:
 
 
 def test_traces_of_one_record_are_one_group_and_fields_are_of_the_element(store: Store) -> None:
-    assert question_groups(store).tolist() == [record for record, _ in WANTED]
-    assert question_groups(store, "uuid").tolist() == [record for record, _ in WANTED]
-    assert read_field(store, "correctness_math_verify") == [index % 2 == 0 for _, index in WANTED]
+    assert SampleRecords(store).questions().tolist() == [record for record, _ in WANTED]
+    assert SampleRecords(store).questions("uuid").tolist() == [record for record, _ in WANTED]
+    found = SampleRecords(store).fields(["correctness_math_verify"])["correctness_math_verify"]
+    assert found == [index % 2 == 0 for _, index in WANTED]
 
 
 @pytest.mark.parametrize("kind", ["source", "ms-swift", "trl", "steps"])

@@ -85,7 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def measure(store: Store, folder: Path, scores: Path) -> dict[str, Any]:
     """Write what other commands measure, and return where."""
-    labels = JudgeSettings(right='"about.number" >= 60', kind="kind", draws=20)
+    labels = JudgeSettings(right='"about.number" >= 60', kind="kind")
     traded = curve_choices(weights=(0.0, 0.5, 1.0))
     said = {
         "judge": judge(store, labels),

@@ -252,7 +252,7 @@ def test_scores_must_be_of_the_store_and_have_steps(store, tmp_path):
     other = vector_store(tmp_path / "other.zarr", traces([2, 2]))
     with pytest.raises(ResumeMismatch, match="another plan"):
         describe_samples(store, "weighted", scores=score(other))
-    longest = score(store, ScoreSpec(measure=("tokens",)))
+    longest = score(store, ScoreSpec(measure=("steps",)))
     with pytest.raises(DataError, match="has no step scores to weigh steps by"):
         describe_samples(store, "weighted", scores=longest)
     with pytest.raises(ValueError, match="2 step scores for 3 steps"):

@@ -15,7 +15,7 @@ import pytest
 from grace_store.base.errors import DatasetChanged, ResumeMismatch, SettingError, StorageError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.settings import DataSpec
-from grace_store.pool.records import UnitLoader, locators_at, open_dataset, question_groups, rows_at
+from grace_store.pool.records import SampleRecords, UnitLoader, locators_at, open_dataset, rows_at
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.run.preview import preview, preview_lines
@@ -87,7 +87,7 @@ def test_a_field_says_what_belongs_together_and_a_record_without_it_is_alone(tmp
     names = [record.get("problem", {}).get("name") for record in records]
     assert rows_of(store) == gathered(names)
     plain = plan([data], tmp_path / "plain.zarr", DataSpec(**EXPLICIT))
-    groups = question_groups(plain, "problem.name").tolist()
+    groups = SampleRecords(plain).questions("problem.name").tolist()
     is_same = [[one == other for other in groups] for one in groups]
     keys = [row if name is None else name for row, name in enumerate(names)]
     assert is_same == [[one == other for other in keys] for one in keys]

@@ -128,7 +128,7 @@ def test_what_is_written_is_read(tmp_path):
         "history_alignment": [None],
         "step_num_tokens": [2],
         "flags": ["no_value"],
-        "question": 0,
+        "question": 10,
     }
     np.testing.assert_array_equal(table.value, [0.5, np.nan])
     np.testing.assert_array_equal(table.flat("step_score"), [0.1, 0.9, np.nan])

@@ -188,7 +188,7 @@ def test_signals_that_are_not_there_or_not_clear_are_named(tmp_path, folder):
         score(pool, ScoreRequest(spec=LESS, signals="ck1"))
     with pytest.raises(SettingError, match="only methods less, icons, cadc use a target set"):
         score(pool, ScoreRequest(spec=ScoreSpec(), signals="ck1", targets=targets))
-    with pytest.raises(SettingError, match="custom_history replaces the history of method grace"):
+    with pytest.raises(SettingError, match="custom_history replaces the history of measure grace"):
         score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets, custom_history=np.zeros((1, 1))))
     bare = make_pool(tmp_path)
     with pytest.raises(UnknownName, match=r"no signal with one gradient per sample \(there are: none yet\)"):

@@ -104,7 +104,7 @@ def test_the_summary_describes_the_values(swept):
 
 def test_a_setting_says_which_command_scores_by_it(store, swept):
     commands = [row["command"] for row in swept.summary]
-    assert f"grace-store score {store.location} --signal early --alpha 0.25 --target answer --history window:2 " in (
+    assert f"grace-store score {store.location} --signal early --alpha 0.25 --history window:2 --target answer " in (
         commands[6] + " "
     )
     assert any("--signal early=1 --signal late=3" in command for command in commands)

@@ -17,7 +17,8 @@ from tests.scored_stores import known_store
 
 
 def row(overlap, num=400, **parts):
-    default = {"alpha": 0.7, "history": "uniform", "target": "answer", "aggregation": "mean", "signals": "base"}
+    default = {"measure": "grace", "alpha": 0.7, "history": "uniform", "target": "answer"}
+    default |= {"aggregation": "mean", "signals": "base"}
     shared, chosen = 2 * overlap / (1 + overlap), num / 5
     low, high = (share / (2 - share) for share in share_interval(shared * chosen, chosen))
     ends = {"overlap_with_default": overlap, "overlap_low": low, "overlap_high": high}

@@ -153,7 +153,7 @@ class ScoresNote(StoreNote):
     signals: dict[str, ScoredSignal]
     """Signals that were scored; none for measures that the plan knows."""
     custom_history: CustomHistory | None = None
-    scales: tuple[tuple[Number, Number], ...] | None = None
+    scales: tuple[tuple[Number, ...], ...] | None = None
     """Mean and standard deviation of each measure over the pool, if several measures were standardised."""
     learned: LearnedNote | None = None
     """How the value was learned, if it was."""

@@ -22,10 +22,10 @@ from grace_store.study import Study
 from grace_store.study.judge_conclusion import (
     FEWEST_PAIRS,
     JudgedItems,
-    advise,
     best_measure,
     conclude_judged,
     holds_fixed,
+    how_to_choose,
 )
 from grace_store.values.gram import is_step
 from grace_store.values.measures import MEASURES, step_numbers, trace_values
@@ -111,7 +111,7 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         conclusion=" ".join(conclude_judged(items) for items in judged),
         numbers=numbers | {"choose_by": None if best is None else str(best["of"])},
         tables=tables,
-        notes=(*left_out, advise(judged, pool.store.location, names)),
+        notes=(*left_out, how_to_choose(judged, pool.store.location, names)),
     )
 
 

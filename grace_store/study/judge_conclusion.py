@@ -69,7 +69,7 @@ def best_measure(judged: Sequence[JudgedItems]) -> tuple[Row | None, bool]:
     return None, False
 
 
-def advise(judged: Sequence[JudgedItems], store: str, signals: Sequence[str]) -> str:
+def how_to_choose(judged: Sequence[JudgedItems], store: str, signals: Sequence[str]) -> str:
     """Return the commands that choose by what was found, or that nothing was found."""
     best, is_within = best_measure(judged)
     if best is None:

@@ -325,7 +325,7 @@ class Spread(NamedTuple):
 
 
 def combine_measures(
-    values: Sequence[FloatArray], scales: Sequence[tuple[float, float]], spec: ScoreSpec
+    values: Sequence[FloatArray], scales: Sequence[Sequence[float]], spec: ScoreSpec
 ) -> FloatArray:
     """Return the weighted mean of standardised values; a sample without a value by one measure has none.
 
