@@ -1,7 +1,5 @@
 """Settings of two kinds: some change the numbers (frozen, with a digest), the others change only the speed."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

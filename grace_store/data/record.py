@@ -106,9 +106,6 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-# ---------------------------------------------------------------- fields by name
-
-
 def fields_in(record: Any, prefix: str = "", depth: int = 3) -> Iterator[tuple[str, object]]:
     """Yield the name and value of each field; names of nested fields have dots, and a list is one value."""
     for key, value in record.items() if isinstance(record, dict) else ():

@@ -26,8 +26,6 @@ _PARTS = {word: number for word, number in _ORDINALS.items() if number > 2} | {"
 NUMERALS = frozenset({*_SMALL, *_SCALES, *_ORDINALS, "half"})
 """Words that are numbers."""
 
-# ---------------------------------------------------------------- finding
-
 
 def _any(words: Iterable[str]) -> str:
     """Return a pattern for any of the words, as a tree of letters that reads each character once."""
@@ -95,8 +93,6 @@ def digits_pattern(letter: str) -> str:
     more = f"{_MAYBE_MORE}(?:{'|'.join(_AFTER_DIGITS)})(?!['’]?{letter})"
     return rf"{_MAYBE_FRACTION}(?<![\d/.,:])(?:{'|'.join(_FRACTIONS)})|{_PLAIN}(?:{more})?"
 
-
-# ---------------------------------------------------------------- reading
 
 _MAX_CHARS = 200
 """Limit for numbers in words, or with a word after the digits; a longer text stays as it is."""

@@ -1,7 +1,5 @@
 """Measures of coverage of a pool, and of distances between samples. Knows vectors and clusters, no samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -8,8 +8,6 @@ Knows neither stores nor indexes. The inner product of two descriptors is their 
     projected  answer and steps side by side, randomly projected to fewer numbers; a cosine is the mean of both cosines
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, Literal, get_args
 

@@ -127,9 +127,6 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     return f"{text}; planned {then.num_records} records, now {num_records}"
 
 
-# ---------------------------------------------------------------- where records lie
-
-
 def rows_at(store: Store, positions: PositionsLike) -> Iterator[SampleRows]:
     """Yield the columns of the plan for samples at some positions, a piece at a time."""
     names = [f"sample_{name}" for name in SampleRows.COLUMNS]
@@ -169,9 +166,6 @@ def _columns_at(store: Store, names: Sequence[str], positions: IntArray) -> list
 def _within_chunk(store: Store, name: str, positions: IntArray) -> Array:
     first, last = (int(positions.min()), int(positions.max())) if len(positions) else (0, -1)
     return store.column(name, first, last + 1)[positions - first]
-
-
-# ---------------------------------------------------------------- records as samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +232,6 @@ class UnitLoader:
             f"Row {record.row} ({name}) is not what it was when {self._store.location} was planned. "
             "Restore the file, or choose a new store and plan again."
         )
-
-
-# ---------------------------------------------------------------- fields of the records
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,9 +336,6 @@ def columns_of_rows(
     if len(wrong := np.flatnonzero(~is_there)):
         raise DataError(f"Row {int(row[wrong[0]])} of the dataset is not a sample of {store.location}.")
     return SampleRecords(store, data, places).fields(fields)
-
-
-# ---------------------------------------------------------------- digests of samples
 
 
 def question_digests(store: Store, positions: IntArray) -> BitArray:

@@ -1,7 +1,5 @@
 """Count the samples that a dataset's records become, and find settings that would keep more records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -150,9 +150,6 @@ def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield block
 
 
-# ---------------------------------------------------------------- gather the traces of each question
-
-
 _NUMBERS = struct.Struct("<qiqq16siH16sii")
 """Binary form of the fields of PlannedSample, in their order, without the id."""
 

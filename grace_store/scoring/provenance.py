@@ -113,9 +113,6 @@ def moved_labels(noted: LabelsFile | None, moved: str | Path | None, what: str) 
     return noted.model_copy(update={"path": str(moved)})
 
 
-# ---------------------------------------------------------------- the rows that a filter keeps, and their groups
-
-
 def filter_scores(
     table: ScoreTable,
     where: str | None,
@@ -172,9 +169,6 @@ def scored_columns(table: ScoreTable) -> KnownColumns:
         return values
 
     return {name: column(name) for name in ("id", "row", "num_steps", "num_tokens", "value", "flags")}
-
-
-# ---------------------------------------------------------------- where results may be written
 
 
 Source = tuple[Path, str]

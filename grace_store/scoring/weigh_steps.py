@@ -1,7 +1,5 @@
 """Weigh the steps of a store from Grams alone: write the table block by block, and summarise the weights."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -101,9 +99,6 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
     found.flags[~in_all] = Flag.MISSING_SIGNAL
     found.put(part, np.flatnonzero(in_all))
     return found
-
-
-# ---------------------------------------------------------------- the summary of weights
 
 
 MEANS = {

@@ -25,8 +25,6 @@ def check_zarr(installed: str) -> None:
         raise MissingExtra(f"zarr {installed} is too old for grace-store. Run `pip install 'zarr>={lowest}'`.")
 
 
-# ---------------------------------------------------------------- arrays
-
 SAMPLES_PER_CHUNK = 16384
 """Chunk length of the plan's arrays."""
 ROWS_PER_INNER_CHUNK = 128

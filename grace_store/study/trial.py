@@ -1,7 +1,5 @@
 """Run a trial: does a subset train better models than random subsets? Small trainings, and their result."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -136,9 +136,6 @@ def check_weight(weight: float) -> float:
     return weight
 
 
-# ---------------------------------------------------------------- settings of a diverse selection
-
-
 DiversityMethod = Literal["dedup", "clusters", "facility", "mmr"]
 METHODS: tuple[DiversityMethod, ...] = get_args(DiversityMethod)
 Traded = Literal["clusters", "facility", "mmr"]

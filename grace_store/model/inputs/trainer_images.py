@@ -48,9 +48,6 @@ def as_trainer(images_as: ImagesAs, processor: Any, min_pixels: Limit, max_pixel
     return TRAINERS[images_as](processor, min_pixels, max_pixels)
 
 
-# ---------------------------------------------------------------- ms-swift
-
-
 def _as_ms_swift(processor: Any, low: Limit, high: Limit) -> Prepared:
     if type(processor).__name__ not in _QWEN:
         return with_pixel_limits(processor, low, high), _plain_rgb
@@ -82,9 +79,6 @@ def _qwen_size(size: tuple[int, int], side: int, least: int, most: int) -> tuple
         scale = math.sqrt(least / (size[0] * size[1]))
         width, height = (math.ceil(length * scale / side) * side for length in size)
     return width, height
-
-
-# ---------------------------------------------------------------- LLaMA-Factory
 
 
 def _as_llama_factory(processor: Any, low: Limit, high: Limit) -> Prepared:

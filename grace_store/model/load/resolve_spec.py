@@ -1,7 +1,5 @@
 """Complete the given settings to an ExtractSpec, and load the model of a spec."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from grace_store.base.errors import ModelError, SettingError

@@ -215,9 +215,6 @@ def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
     return np.divide(total, weight, out=np.full_like(total, np.nan), where=weight > 0)
 
 
-# ---------------------------------------------------------------- values as sums of two parts
-
-
 ADDED_UP = ("mean", "last", "length_weighted")
 """Aggregations with weights of steps that do not depend on scores; those of min and quantiles do."""
 
@@ -253,9 +250,6 @@ def value_parts(
             sum_by_sample(num_steps, np.where(is_first, 0.0, weight * (1 - alpha) * history)),
         ]
     )
-
-
-# ---------------------------------------------------------------- several signals as one
 
 
 def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) -> FloatArray:

@@ -88,9 +88,6 @@ class InfluenceSpec(MethodSpec):
         return self
 
 
-# ---------------------------------------------------------------- the settings of GRACE
-
-
 class NamedHistory(NamedTuple):
     """A parsed history; parameter is W or B, 0 for uniform."""
 
@@ -333,9 +330,6 @@ class ScoreSpec(MethodSpec):
     @property
     def is_reconstruction(self) -> bool:
         return False
-
-
-# ---------------------------------------------------------------- methods
 
 
 def parse_spec(settings: dict[str, Any]) -> MethodSpec:
