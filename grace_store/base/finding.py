@@ -161,7 +161,6 @@ class Table(Frozen):
         ]
 
     def cell_text(self, row: Mapping[str, Cell], name: str) -> str:
-        """Return the text of one cell."""
         cell, column = row.get(name), self.columns[name]
         if isinstance(cell, Estimate):
             is_enough = cell.num >= column.fewest

@@ -142,8 +142,6 @@ _OTHER_MAGIC = {
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """One file of records."""
-
     path: Path
     """The absolute path."""
     kind: str

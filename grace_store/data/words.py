@@ -227,13 +227,11 @@ _FORMS = _Forms()
 
 
 def word_spans(plain: str) -> list[tuple[int, int]]:
-    """Return the span of each word of a plain text."""
     found = (_ASCII_WORD if plain.isascii() else _WORD).finditer(plain.lower())
     return [match.span(1) for match in found if match[1]]
 
 
 def is_number(word: str) -> bool:
-    """Return whether a word of a text is a number."""
     return word[0].isdigit() or word in _TIMES
 
 

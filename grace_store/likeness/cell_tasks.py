@@ -104,8 +104,6 @@ class Shelves:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of one task."""
-
     forest: Pairs
     num_pairs: int
     """Number of similar pairs before the reduction to a forest."""

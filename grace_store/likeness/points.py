@@ -57,7 +57,6 @@ def random_projection(num_inputs: int, num_outputs: int, seed: int = 0) -> Float
 
 
 def project(vectors: Float32Array, projection: FloatArray) -> Float32Array:
-    """Return projected vectors."""
     # Summed in float64, so that a row in float32 does not depend on the number of rows.
     return np.asarray(vectors.astype(np.float64) @ projection, dtype=np.float32)
 

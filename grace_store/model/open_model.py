@@ -64,12 +64,7 @@ _RESPONSES = ("It is a sum. It is known.", "It is not so. What is known is the s
 
 
 def open_extractor(
-    model: str,
-    spec: ExtractSpec,
-    options: RunOptions,
-    *,
-    adapter: str | None = None,
-    images: str | Path | None = None,
+    model: str, spec: ExtractSpec, options: RunOptions, *, adapter: str | None = None, images: str | Path | None = None
 ) -> ProxyExtractor | GradientExtractor:
     """Return an extractor for exactly this spec; raise if the spec describes another model. images is a folder."""
     described, loaded = load_planned(model, spec, options, adapter)

@@ -26,8 +26,6 @@ DECODED_ROWS = 4096
 
 
 class StepScored(Protocol):
-    """A table with scores of steps."""
-
     @property
     def row(self) -> IntArray: ...
 

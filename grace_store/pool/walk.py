@@ -300,7 +300,6 @@ class SignalReader:
         return SampleBlock(sample, rows, steps, np.zeros_like(steps), none, (), (), characters[kept])
 
     def ids(self, block: SampleBlock) -> Array:
-        """Return the ids of a block's samples."""
         start = self._start_of(block)
         ids = self.store.column("sample_id", start, self._stop(start))
         return ids if len(block) == len(ids) else ids[block.sample - start]

@@ -136,8 +136,6 @@ def filter_scores(
 def fields_of(
     table: ScoreTable, store: str | None, data: Sequence[str | Path] | None, labels: LabelColumns | None
 ) -> SampleFields:
-    """Return the fields of the samples of a table, with their labels."""
-
     def records() -> SampleRecords:
         from grace_store.pool.records import SampleRecords  # the dataset's modules, which few filters need
 

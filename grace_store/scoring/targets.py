@@ -48,8 +48,6 @@ class Subtasks:
 
 @dataclass(frozen=True, slots=True)
 class TargetSet:
-    """A target set that was read."""
-
     reader: SignalReader
     subtasks: Subtasks
     sizes: IntArray

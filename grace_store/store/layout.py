@@ -119,7 +119,6 @@ def are_possible(plan: Plan) -> bool:
 
 
 def plan_arrays(plan: Plan) -> list[ArraySpec]:
-    """Return the arrays that a plan has."""
     return sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
 
 

@@ -412,7 +412,6 @@ def is_commit_name(name: str) -> bool:
 
 
 def is_committed(view: SignalView, unit: int) -> bool:
-    """Return whether a unit is committed."""
     return view.store.backend.size(commit_key(view.name, unit)) is not None
 
 

@@ -133,7 +133,6 @@ class Progress:
 
 
 def progress_of(job: TrialJob) -> Progress:
-    """Return the progress of a trial."""
     plan, num_seeds = job.plan, job.plan.spec.num_seeds
     results: dict[tuple[int, str], TrialRun] = {}
     looks: list[str] = []

@@ -211,8 +211,6 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class TrialSamples:
-    """All samples of a trial."""
-
     store: Store
     subsets: tuple[TrialSubset, ...]
     arms: dict[str, Arm]

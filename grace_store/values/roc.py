@@ -32,7 +32,6 @@ class LabelledItems:
     """Place and length of the item, as one number."""
 
     def taken(self, chosen: BoolArray) -> "LabelledItems":
-        """Return some of the items."""
         return LabelledItems(self.is_right[chosen], self.question[chosen], self.cell[chosen])
 
 

@@ -84,11 +84,7 @@ def error_of_look(look: int, num_looks: int, num_subsets: int) -> float:
 
 
 def compare_with_draws(
-    subset: FloatArray,
-    draws: FloatArray,
-    item_weight: FloatArray,
-    error: float,
-    by_seed: FloatArray | None = None,
+    subset: FloatArray, draws: FloatArray, item_weight: FloatArray, error: float, by_seed: FloatArray | None = None
 ) -> Compared:
     """Compare a subset's mean over seeds for each item, shape (I,), with those of random draws, shape (D, I).
 

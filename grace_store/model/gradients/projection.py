@@ -203,7 +203,6 @@ class SparseProjector:
 
 
 def make_projector(spec: GradientSpec) -> RademacherProjector | SparseProjector:
-    """Return the projector of a spec."""
     return (RademacherProjector if spec.projection == "rademacher" else SparseProjector)(spec.dimension, spec.seed)
 
 

@@ -66,11 +66,7 @@ def _balance(first: FloatArray, answer: FloatArray, history: FloatArray, alpha: 
 
 
 def alignment_means(
-    num_steps: Numbers,
-    packed: Numbers,
-    num_tokens: Numbers,
-    histories: Sequence[History],
-    target: Target = "answer",
+    num_steps: Numbers, packed: Numbers, num_tokens: Numbers, histories: Sequence[History], target: Target = "answer"
 ) -> AlignmentMeans:
     """Return the mean alignments for these histories in one pass.
 
