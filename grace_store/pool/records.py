@@ -168,15 +168,6 @@ def _within_chunk(store: Store, name: str, positions: IntArray) -> Array:
     return store.column(name, first, last + 1)[positions - first]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedUnit:
-    """The samples of a unit, and the character spans of their segments, shape (rows, 2)."""
-
-    unit: int
-    samples: list[Sample]
-    spans: Int32Array
-
-
 class UnitLoader:
     """Reads and parses the records of one unit at a time. Threads may share it."""
 
@@ -187,11 +178,12 @@ class UnitLoader:
         self._names = name_files([Path(file.path) for file in store.plan.files])
         self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
 
-    def load(self, unit: int) -> LoadedUnit:
+    def load(self, unit: int) -> tuple[list[Sample], Int32Array]:
+        """Return the samples of a unit, and the character spans of their segments, shape (rows, 2)."""
         start, stop = self._store.plan.unit_range(unit)
         samples = self.read(start, stop)
         spans = [span for sample in samples for span in zip(sample.bounds, sample.bounds[1:], strict=False)]
-        return LoadedUnit(unit, samples, np.array(spans, dtype=np.int32).reshape(-1, 2))
+        return samples, np.array(spans, dtype=np.int32).reshape(-1, 2)
 
     def read(self, start: int, stop: int) -> list[Sample]:
         """Return samples start..stop, each checked against the digest and number of steps in the plan."""

@@ -110,7 +110,7 @@ def verify_against_model(
         loader = UnitLoader(view.store, dataset)
         for unit in chosen:
             with watch.over(f"unit {unit}"):
-                signals = extractor.compute(extractor.prepare(loader.load(unit).samples)).result()
+                signals = extractor.compute(extractor.prepare(loader.load(unit)[0])).result()
             if signals.images_sha256 != view.commit(unit).images_sha256:
                 text = "the images of the unit have changed since the unit was extracted"
             else:
