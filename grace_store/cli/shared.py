@@ -72,7 +72,6 @@ out_finding = option(
     "--out", OUT_JSON, "JSON file for the finding. `report --finding` can show the file. [default: not written]"
 )
 
-
 labels = option(
     "--labels",
     FILE,
@@ -196,7 +195,6 @@ def extract_job(store: str, wishes: dict[str, Any], **rest: Any) -> ExtractJob:
 
 
 grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True), "learn": As(is_flag=True)})
-
 
 _points = stacked(
     option("--signal", TEXT, "Signal whose vectors are compared. [default: the scored signal, or the only signal]"),

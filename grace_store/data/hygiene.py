@@ -289,7 +289,6 @@ _AROUND_RESULT = "thus therefore hence then the and are was were answer final va
 _NOT_DERIVED, _CONNECTING = frozenset(_VERDICTS.split()), frozenset(_AROUND_RESULT.split())
 """Words of answers that the steps need not contain, and words around a result."""
 
-
 # ---------------------------------------------------------------- text after the answer
 
 _TURN = re.compile(

@@ -17,7 +17,6 @@ ELEMENT = 2**32
 MAX_NESTING = 64
 """Limit of nested objects and arrays. No format reads deeper, and every walk over a record must end."""
 
-
 ID_KEYS = ("id", "sample_id", "uuid")
 """Fields that may hold the id of a record; the first with a string or an integer counts."""
 

@@ -83,17 +83,6 @@ NOT_IN_NUMBERS = r"[^\w\\.]*+(?:(?:\.(?!\d)|\\(?![dt]?frac))[^\w\\.]*+)*+"
 """The characters before a word or number, skipped in one pass."""
 
 
-def words_pattern(letter: str) -> str:
-    """Return a regular expression for a number in words at the start of a word; letter matches one letter."""
-    return f"{_MAYBE_IN_WORDS}(?:{'|'.join(_IN_WORDS)})(?!['’]?{letter})"
-
-
-def digits_pattern(letter: str) -> str:
-    """Return a regular expression for a number in digits with the words that belong to the number."""
-    more = f"{_MAYBE_MORE}(?:{'|'.join(_AFTER_DIGITS)})(?!['’]?{letter})"
-    return rf"{_MAYBE_FRACTION}(?<![\d/.,:])(?:{'|'.join(_FRACTIONS)})|{_PLAIN}(?:{more})?"
-
-
 _MAX_CHARS = 200
 """Limit for numbers in words, or with a word after the digits; a longer text stays as it is."""
 _SEPARATOR = re.compile(_THOUSANDS)
@@ -170,9 +159,13 @@ _LETTER = rf"[^\W\d_{_UNSPACED}]"
 def _pattern(letter: str, more: str = "") -> str:
     """Return a regular expression whose group is the next word, or empty if no word follows directly.
 
-    A search reads every character of any text once.
+    letter matches one letter. A search reads every character of any text once.
     """
-    words = rf"{words_pattern(letter)}|{letter}++(?:['’]{letter}++)*+|{digits_pattern(letter)}{more}"
+    ends = f"(?!['’]?{letter})"
+    in_words = f"{_MAYBE_IN_WORDS}(?:{'|'.join(_IN_WORDS)}){ends}"
+    after = f"{_MAYBE_MORE}(?:{'|'.join(_AFTER_DIGITS)}){ends}"
+    in_digits = rf"{_MAYBE_FRACTION}(?<![\d/.,:])(?:{'|'.join(_FRACTIONS)})|{_PLAIN}(?:{after})?"
+    words = rf"{in_words}|{letter}++(?:['’]{letter}++)*+|{in_digits}{more}"
     return rf"{NOT_IN_NUMBERS}(?:({words})|[\s\S]|\Z)"
 
 

@@ -65,7 +65,6 @@ _LOST = (
     "NPU function error",
 )
 
-
 _PROBE_SIZE = 64
 _MAX_WORDS = 200
 """Largest number of characters of an error in words."""

@@ -35,7 +35,6 @@ from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
 from grace_store.model.inputs.vision import images_apart
 from grace_store.model.load.resolve_spec import load_planned, resolve_spec
-from grace_store.model.load.weights import LoadedModel
 from grace_store.model.shared_pass import VisionTower
 from grace_store.model.unit_extractor import ProxyExtractor
 
@@ -79,30 +78,17 @@ def open_extractor(
             assert adapter is not None
             extractor = GradientExtractor(loaded, read_adapter(adapter), spec, options, images=images)
         sees_images = described.processor is not None and not spec.text_only
-        _probe_extractor(extractor, loaded, spec, options, images, sees_images=sees_images)
+        large = spec.model_copy(update={"batch_tokens": _MOST_TOKENS, "packing": False})
+        probing = partial(ProxyExtractor, loaded, options=options, head=extractor.head, images=images)
+        if sees_images:
+            check_sees_images(probing(large))
+        if spec.packing:
+            packed = probing(large.model_copy(update={"packing": True}))
+            check_packing(packed, probing(large), with_images=sees_images)
+        if spec.share_prompts and isinstance(extractor, ProxyExtractor):
+            longest = loaded.longest(spec.max_length)
+            extractor.share_as(probe_sharing(extractor, longest, loaded.device, with_images=sees_images))
     return extractor
-
-
-def _probe_extractor(
-    extractor: ProxyExtractor | GradientExtractor,
-    loaded: LoadedModel,
-    spec: ExtractSpec,
-    options: RunOptions,
-    images: str | Path | None,
-    *,
-    sees_images: bool,
-) -> None:
-    """Raise unless the model sees its images and separates packed samples; share prompts if the probe holds."""
-    large = spec.model_copy(update={"batch_tokens": _MOST_TOKENS, "packing": False})
-    probing = partial(ProxyExtractor, loaded, options=options, head=extractor.head, images=images)
-    if sees_images:
-        check_sees_images(probing(large))
-    if spec.packing:
-        packed = probing(large.model_copy(update={"packing": True}))
-        check_packing(packed, probing(large), with_images=sees_images)
-    if spec.share_prompts and isinstance(extractor, ProxyExtractor):
-        longest = loaded.longest(spec.max_length)
-        extractor.share_as(probe_sharing(extractor, longest, loaded.device, with_images=sees_images))
 
 
 # ---------------------------------------------------------------- probes of images and packing

@@ -142,11 +142,6 @@ def locators_at(store: Store, positions: PositionsLike) -> Iterator[tuple[int, i
         yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
-def order_of_records(store: Store, positions: IntArray) -> IntArray:
-    """Return the order of the records of samples at some positions in the dataset."""
-    return np.argsort(_columns_at(store, ["sample_row"], positions)[0] if store.plan.spec.gather else positions)
-
-
 def _pieces(store: Store, positions: PositionsLike) -> Iterator[IntArray]:
     # In a plan that gathers, any piece may need every chunk: with large pieces, each chunk is read only a few times.
     length = GATHERED_AT_ONCE if store.plan.spec.gather else SAMPLES_PER_CHUNK
@@ -192,7 +187,9 @@ class UnitLoader:
     def read_some(self, positions: PositionsLike) -> list[Sample]:
         """Return the samples at positions in any order, with the same checks."""
         positions = np.asarray(positions, dtype=np.int64)
-        order = order_of_records(self._store, positions)  # some files can only be read forwards
+        is_gathered = self._store.plan.spec.gather
+        # In the order of the dataset: some files can only be read forwards.
+        order = np.argsort(_columns_at(self._store, ["sample_row"], positions)[0] if is_gathered else positions)
         found = dict(zip(order.tolist(), self.each(positions[order]), strict=True))
         return [found[place] for place in range(len(positions))]
 

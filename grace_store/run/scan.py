@@ -43,7 +43,6 @@ BYTES_PER_BLOCK = 2**23
 BYTES_PER_PROCESS = 2**25
 """Bytes of data for which another process is worthwhile: a process takes about a second to start."""
 
-
 Understood = tuple[PlannedSample, int, bytes, str | None]
 """A sample, the number of its missing images, its group, and the options that read its record's other responses. The
 group is a digest that the traces of one question share. It is empty if samples are not gathered, or if the record has

@@ -108,16 +108,16 @@ def _scoring_of_all(
         whole[mine] = influence
         held.append((block, whole[mine], slope, flags))
     slopes = np.concatenate([np.zeros(0), *(slope for _, _, slope, _ in held)])
-    valued = method.values(note.spec, whole[:stop], slopes)
-    if valued.thresholds is not None:
-        note = note.model_copy(update={"thresholds": tuple(valued.thresholds.tolist())})
+    value, more, thresholds = method.values(note.spec, whole[:stop], slopes)
+    if thresholds is not None:
+        note = note.model_copy(update={"thresholds": tuple(thresholds.tolist())})
 
     def tables(_: Threads) -> Iterator[tuple[pa.Table, Array]]:
         start = 0
         for found in held:
             mine = slice(start, start := start + len(found[0]))
-            columns = {name: column[mine] for name, column in valued.columns.items()}
-            yield _rows(compared.reader, note, found, valued.value[mine], columns)
+            columns = {name: column[mine] for name, column in more.items()}
+            yield _rows(compared.reader, note, found, value[mine], columns)
 
     return Scoring(note, sources, tables)
 
@@ -168,8 +168,8 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
 
     def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
         for each in compared.blocks(threads, listener):
-            valued = method.values(spec, each[1], each[2])
-            yield _rows(reader, note, each, valued.value, valued.columns)
+            value, columns, _ = method.values(spec, each[1], each[2])
+            yield _rows(reader, note, each, value, columns)
 
     return Scoring(note, sources, tables)
 

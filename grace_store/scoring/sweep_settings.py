@@ -210,7 +210,6 @@ CLEAR = 0.1
 HARDLY = 0.9
 """Overlap from which on a setting hardly matters."""
 
-
 Changed = tuple[str, tuple[str, ...], Estimate]
 """A setting other than the default: its label, the parts that differ from the default, and the overlap with it."""
 

@@ -78,7 +78,6 @@ CODEBOOK: Float32Array = np.array(
 )  # fmt: skip
 """The 16 levels with the least mean squared error for a standard normal (Lloyd-Max)."""
 
-
 Constant = tuple[tuple[str, ...], Array, str]
 """The dimensions, the values and the description of an array that decodes vectors; it depends only on their size."""
 

@@ -22,7 +22,6 @@ from grace_store.values.ranking import Balance
 
 Greedy = Literal["facility", "mmr"]
 
-
 GreedyOrder = tuple[IntArray, FloatArray]
 """Places in greedy order, and the gain of each; gains never rise."""
 

@@ -32,7 +32,6 @@ _FACTORY_SIDE, _FACTORY_RATIO = 28, 180
 
 Limit = int | None
 
-
 Prepared = tuple[Any, ToRgb]
 """The processor for images, and the function that converts them to RGB first."""
 

@@ -120,7 +120,7 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
 
     read = read_adapter(adapter)
     check_base(read, described.identity)
-    place(read, weights.skeleton_of(described))
+    place(read, weights.skeleton_of(described.folder, described.config))
     return described.identity.model_copy(update={"adapter": read.digest})
 
 

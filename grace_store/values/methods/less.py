@@ -7,7 +7,7 @@ S[z, v]. ``directions`` computes the means; this module takes the maximum.
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.methods.method import InfluenceMethod, Valued
+from grace_store.values.methods.method import InfluenceMethod
 
 
 def strongest(influence: Numbers) -> FloatArray:
@@ -24,5 +24,5 @@ METHOD = InfluenceMethod(
     name="less",
     about="the most influence on the subtask of --targets that a sample helps most",
     columns={"influence": "list<float32>"},
-    values=lambda _, influence, slope: Valued(value=strongest(influence)),
+    values=lambda _, influence, slope: (strongest(influence), {}, None),
 )

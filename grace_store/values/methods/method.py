@@ -19,7 +19,6 @@ from grace_store.base.settings import Settings
 MEASURED = "measures"
 """Stands for the method of a score by measures."""
 
-
 ColumnType = Literal["int32", "float64", "list<float32>"]
 
 
@@ -352,15 +351,9 @@ _INSTEAD = {"grace": "grace", "random": "random", "longest": "tokens", "stepmax"
 """Names that baselines without a target set have in papers, and their measures."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Valued:
-    """Values and columns that a method computes from influences."""
-
-    value: FloatArray
-    columns: Mapping[str, Array] = field(default_factory=dict)
-    """Columns of the method besides the influences; entries of a sample without a value have no meaning."""
-    thresholds: FloatArray | None = None
-    """Threshold of each subtask, for methods that have thresholds."""
+Valued = tuple[FloatArray, Mapping[str, Array], FloatArray | None]
+"""What a method computes from influences: values; its columns besides the influences, in which the entry of a sample
+without a value has no meaning; and the threshold of each subtask, if the method has thresholds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
