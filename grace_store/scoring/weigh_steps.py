@@ -80,15 +80,14 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
     for place in block.places:
         if place is not None:
             in_all &= np.isin(np.arange(len(block)), place)
-    total = sum(weights.weights.values())
     signals = []
-    for signal, place, share in zip(block.signals, block.places, weights.weights.values(), strict=True):
+    for signal, place, share in zip(block.signals, block.places, weights.shares, strict=True):
         chosen = in_all if place is None else in_all[place]
         gram, tokens, num_segments = signal.gram, signal.num_tokens, signal.num_steps + 1
         if not chosen.all():
             gram = gram[np.repeat(chosen, num_packed(num_segments))]
             tokens = tokens[np.repeat(chosen, num_segments)]
-        signals.append(SignalGrams(gram, tokens, share / total))
+        signals.append(SignalGrams(gram, tokens, share))
     score = None
     if "scores" in WEIGHTINGS[spec.method].settings:
         score = measure_block(block, spec.scores, weights)[0].step_score[np.repeat(in_all, block.num_steps)]

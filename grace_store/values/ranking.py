@@ -195,21 +195,15 @@ def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArra
     return ranking[np.round(values[ranking] / step) >= round(threshold / step)]
 
 
-def top_mask(
-    values: FloatArray, count: int, order: OrderStatistics | None = None, row: Numbers | None = None
-) -> BoolArray:
+def top_mask(values: FloatArray, count: int, row: Numbers | None = None) -> BoolArray:
     """Return a mask of the first count indices of rank(values, row), without sorting all values.
-
-    order holds the order statistics of the finite values, if they are known already.
 
     >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
     array([ True, False,  True, False])
     """
-    usable = values
-    if order is None or len(order) < len(values):
-        finite = np.isfinite(values)
-        usable = values if finite.all() else np.where(finite, values, -np.inf)
-        order = OrderStatistics(values[finite]) if order is None else order
+    finite = np.isfinite(values)
+    usable = values if finite.all() else np.where(finite, values, -np.inf)
+    order = OrderStatistics(values[finite])
     if not 0 <= count <= len(order):
         raise SettingError(f"count {count} is not between 0 and {len(order)}, the number of samples with a value")
     if count == 0:
