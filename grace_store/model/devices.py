@@ -43,14 +43,8 @@ _OUT_OF_MEMORY = (
     "NPU out of memory",
 )
 _LOST = (
-    "CUDA error",
-    "HIP error",
-    "device-side assert",
-    "CUDNN_STATUS",
-    "NCCL",
-    "UR_RESULT_ERROR",
-    "NPU function error",
-)
+    "CUDA error", "HIP error", "device-side assert", "CUDNN_STATUS", "NCCL", "UR_RESULT_ERROR", "NPU function error",
+)  # fmt: skip
 
 _PROBE_SIZE = 64
 _MAX_WORDS = 200

@@ -219,6 +219,13 @@ class SignalReader:
     def is_partial(self) -> bool:
         return any(len(units) < self.store.plan.num_units for units in self.committed)
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The store, its plan and whether units are missing: fields of the notes of results."""
+        plan = self.store.plan
+        of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
+        return {"store": self.store.location, "partial": self.is_partial, **of_plan}
+
     def check_complete(self, *, partial: bool = False, may_be_partial: bool = True) -> None:
         """Raise Unfinished if units are missing, unless partial; with may_be_partial the message offers --partial."""
         num_units = self.store.plan.num_units

@@ -31,16 +31,9 @@ if TYPE_CHECKING:
     from grace_store.scoring.sweep_table import SweepNote
 
 
-def store_note(signals: SignalReader) -> dict[str, Any]:
-    """Return the fields of a StoreNote for a result from some signals of a store."""
-    place, plan = signals.store.location, signals.store.plan
-    of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
-    return {"store": place, "partial": signals.is_partial, **of_plan}
-
-
 def scores_note(signals: SignalReader, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
     """Return the note of a table of scores; more are fields of some methods."""
-    return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **store_note(signals), **more)
+    return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **signals.origin, **more)
 
 
 def noted_pool(

@@ -18,7 +18,7 @@ from grace_store.pool.pool import Pool, PoolLike, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, arrays_of
 from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import numpy_numbers, write_blocks
-from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals
+from grace_store.scoring.provenance import check_outputs, sources_of, weighted_signals
 from grace_store.scoring.score import measure_block
 from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
@@ -52,7 +52,7 @@ def weights(
     reader = SignalReader(pool.store, pool.weights.names, pool.wanted, arrays_of(ScoreSpec(), spec.scores))
     reader.check_complete(partial=pool.partial)
     signals = weighted_signals(reader, pool.weights)
-    note = WeightsNote(spec=spec, signals=signals, **store_note(reader), **pool.filter_notes)
+    note = WeightsNote(spec=spec, signals=signals, **reader.origin, **pool.filter_notes)
     summary = WeightSummary(number_parts(pool.questions_by_row(), pool.store.plan.num_records))
 
     def weigh(block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:

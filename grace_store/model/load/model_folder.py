@@ -205,14 +205,8 @@ def _numbers(node: Any) -> Iterator[tuple[str, int]]:
 
 
 _VOLATILE = (
-    "_name_or_path",
-    "name_or_path",
-    "transformers_version",
-    "torch_dtype",
-    "dtype",
-    "use_cache",
-    "_commit_hash",
-)
+    "_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "_commit_hash",
+)  # fmt: skip
 """Keys of config.json for a model's origin or storage, which do not change its output."""
 _NOT_THE_PROCESSORS_OWN = (
     "image_processor", "tokenizer", "video_processor", "chat_template", "processor_class", "image_processor_type",
