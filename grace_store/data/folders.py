@@ -157,11 +157,6 @@ class RecordFile:
         return self.kind in ("parquet", "arrow")
 
     @property
-    def is_read_forwards(self) -> bool:
-        """Whether a step back means to restart the file or a part of it."""
-        return bool(self.compression) or self.kind == "parquet"
-
-    @property
     def compression(self) -> Compression:
         return "gz" if self.kind.endswith(".gz") else "zst" if self.kind.endswith(".zst") else ""
 

@@ -52,8 +52,7 @@ def random_projection(num_inputs: int, num_outputs: int, seed: int = 0) -> Float
     text = _PROJECTION_SEED % (num_inputs, num_outputs, seed)
     stream = hashlib.shake_256(text).digest(-(-num_inputs * num_outputs // 8))
     bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8), count=num_inputs * num_outputs)
-    matrix: FloatArray = (1.0 - 2.0 * bits).reshape(num_inputs, num_outputs) / np.sqrt(num_outputs)
-    return matrix
+    return np.asarray((1.0 - 2.0 * bits).reshape(num_inputs, num_outputs) / np.sqrt(num_outputs))
 
 
 def project(vectors: Float32Array, projection: FloatArray) -> Float32Array:

@@ -100,11 +100,6 @@ class VectorStorage(ABC):
         """Number of columns of a row."""
         return self.size
 
-    @property
-    def bytes_per_vector(self) -> int:
-        """Size of a row before compression."""
-        return self.num_columns * np.dtype(self.dtype).itemsize
-
     def constants(self) -> Mapping[str, Constant]:
         """Return the arrays that are stored once for all vectors, by name."""
         return {}

@@ -170,8 +170,7 @@ def _answer_means(gram: GramColumns, answer: Cosines) -> tuple[FloatArray, Float
 
 
 def _history_mean(gram: GramColumns, past: Cosines) -> FloatArray:
-    mean: FloatArray = past.value.sum(axis=0) / gram.num_steps
-    return mean
+    return np.asarray(past.value.sum(axis=0) / gram.num_steps)
 
 
 def aggregate(

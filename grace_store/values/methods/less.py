@@ -16,8 +16,7 @@ def strongest(influence: Numbers) -> FloatArray:
     >>> strongest(np.array([[0.1, 0.3], [np.nan, 0.5]]))
     array([0.3, nan])
     """
-    largest: FloatArray = influence.max(axis=1).astype(np.float64)
-    return largest
+    return np.asarray(influence.max(axis=1).astype(np.float64))
 
 
 METHOD = InfluenceMethod(
