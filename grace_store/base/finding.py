@@ -170,9 +170,6 @@ class Table(Frozen):
         return ("no", "yes")[cell] if isinstance(cell, bool) else f"{cell:,}" if isinstance(cell, int) else cell
 
 
-# ---------------------------------------------------------------- the origin of a finding
-
-
 class SignalNote(Frozen):
     """The identity of a signal, and the number of its units that were read."""
 

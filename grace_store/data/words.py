@@ -82,7 +82,6 @@ _MAYBE_MORE = r"(?=[-\s\u2010nrst])"
 NOT_IN_NUMBERS = r"[^\w\\.]*+(?:(?:\.(?!\d)|\\(?![dt]?frac))[^\w\\.]*+)*+"
 """The characters before a word or number, skipped in one pass."""
 
-
 _MAX_CHARS = 200
 """Limit for numbers in words, or with a word after the digits; a longer text stays as it is."""
 _SEPARATOR = re.compile(_THOUSANDS)

@@ -22,7 +22,6 @@ ANY_ACCELERATOR = "accelerator"
 ONE_DEVICE = "GRACE_STORE_ONE_DEVICE"
 """Environment variable of a process that must see only one device."""
 
-
 # Facts about kinds of devices that torch's generic interface does not give.
 _VISIBLE = {"xpu": "ZE_AFFINITY_MASK", "npu": "ASCEND_RT_VISIBLE_DEVICES"}
 """The environment variable for the devices that a process sees; by default NAME_VISIBLE_DEVICES."""

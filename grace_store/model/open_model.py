@@ -91,9 +91,6 @@ def open_extractor(
     return extractor
 
 
-# ---------------------------------------------------------------- probes of images and packing
-
-
 def probe(*pictures: Picture, text: str = "What is known?", response: str = "It is a sum. It is known.") -> Sample:
     """Return a sample with images between its words; the first segment of the response has 13 characters."""
     parts: list[str | ImageRef] = []
@@ -152,9 +149,6 @@ def _hidden(extractor: ProxyExtractor, probes: list[Sample]) -> Tensor:
     for batch in prepared.batches:
         found.update(extractor.states_by_member(batch, prepared))
     return torch.cat([found[member] for member in sorted(found)])
-
-
-# ---------------------------------------------------------------- probes of shared prompts and images
 
 
 Probed = tuple[float | None, str | None]

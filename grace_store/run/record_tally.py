@@ -202,9 +202,6 @@ def tally_records(
     return tally
 
 
-# ---------------------------------------------------------------- settings that would keep more records
-
-
 @dataclass(frozen=True, slots=True)
 class Advice:
     """Settings that would keep more records than the given settings do."""

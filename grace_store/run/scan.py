@@ -250,9 +250,6 @@ def gathered_order(group: npt.NDArray[np.uint64]) -> IntArray:
     return np.argsort(first, kind="stable")
 
 
-# ---------------------------------------------------------------- ids that were seen before
-
-
 _DIGEST_BYTES = 16
 _NUM_PARTS = 64
 """Digests are divided into parts by their first byte. A part is copied when it grows, one part at a time."""

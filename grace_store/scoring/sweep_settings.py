@@ -198,9 +198,6 @@ class SettingValues:
         return out
 
 
-# ---------------------------------------------------------------- the conclusion of a sweep
-
-
 AXES = ("measure", "alpha", "history", "target", "aggregation", "signals")
 WITH_DEFAULT = "overlap_with_default"
 VAGUE = 0.2

@@ -108,9 +108,6 @@ def _say_beforehand(job: TrialJob, listener: Listener) -> None:
     listener(Note(say_held_out(job.plan)))
 
 
-# ---------------------------------------------------------------- the rounds
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The progress of a trial: finished trainings, and trainings left."""

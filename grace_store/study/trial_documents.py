@@ -192,9 +192,6 @@ class TrialRun(Document):
         return sum(each.loss * each.num_tokens for each in self.items) / total
 
 
-# ---------------------------------------------------------------- the samples of trainings, in memory
-
-
 @dataclass(frozen=True, slots=True)
 class Arm:
     """The samples of one training."""

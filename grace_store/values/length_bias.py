@@ -289,9 +289,6 @@ def kept_by_chance(length: FloatArray, kept: BoolArray, question: IntArray | Non
     )
 
 
-# ---------------------------------------------------------------- length in words
-
-
 LENGTH_WORDS: dict[Length, str] = {
     "step_length": "the length of steps",
     "response_length": "the length of responses",

@@ -211,9 +211,6 @@ def _common_prefix(left: str, right: str) -> int:
     return next(i for i, (a, b) in enumerate(zip(left, right + "\0", strict=False)) if a != b)
 
 
-# ---------------------------------------------------------------- from text to tokens
-
-
 @dataclass(frozen=True, slots=True)
 class TokenizedSample:
     """A sample's tokens. Token 0 is never in a segment, because no token predicts it."""

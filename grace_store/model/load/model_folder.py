@@ -201,9 +201,6 @@ def _numbers(node: Any) -> Iterator[tuple[str, int]]:
             yield str(key), value
 
 
-# ---------------------------------------------------------------- the identity of a model
-
-
 _VOLATILE = (
     "_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "_commit_hash",
 )  # fmt: skip

@@ -350,7 +350,6 @@ def parse_spec(settings: dict[str, Any]) -> MethodSpec:
 _INSTEAD = {"grace": "grace", "random": "random", "longest": "tokens", "stepmax": "steps", "loss": "loss:highest"}
 """Names that baselines without a target set have in papers, and their measures."""
 
-
 Valued = tuple[FloatArray, Mapping[str, Array], FloatArray | None]
 """What a method computes from influences: values; its columns besides the influences, in which the entry of a sample
 without a value has no meaning; and the threshold of each subtask, if the method has thresholds."""
