@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from grace_store.scoring.signal_pairs import differences
 from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import SignalView, Store
 
-BenchmarkLike = str | Path | Store
+BenchmarkLike: TypeAlias = str | Path | Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
         num_pool=samples.num_pool,
         num_held_out_samples=samples.num_held_out_samples,
         subsets=samples.subsets,
-        held_out=samples.held_out_refs,
+        held_out=samples.held_out_store.refs(samples.held_out),
         held_out_sha256=samples.held_out_store.plan.samples_sha256,
         origin=origin,
     )

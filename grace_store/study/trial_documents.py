@@ -211,7 +211,6 @@ class TrialSamples:
     store: Store
     subsets: tuple[TrialSubset, ...]
     arms: dict[str, Arm]
-    """Arms by key."""
     num_questions: dict[str, int]
     """Numbers of questions by the key of the arm, including held-out questions."""
     held_out_store: Store
@@ -220,12 +219,6 @@ class TrialSamples:
     """Positions of the held-out items in the plan of that store, ascending, one for each question."""
     num_pool: int
     num_held_out_samples: int
-
-    @property
-    def held_out_refs(self) -> tuple[SampleRef, ...]:
-        """Ids and rows of the held-out items."""
-        ids, rows = (self.held_out_store.column(name) for name in ("sample_id", "sample_row"))
-        return tuple(SampleRef(sample_id=str(ids[i]), row=int(rows[i])) for i in self.held_out.tolist())
 
     def arms_of(self, subset: int) -> list[Arm]:
         """Return the arm of a subset, numbered from 0, and then the arms of its random subsets."""

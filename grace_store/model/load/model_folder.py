@@ -36,7 +36,6 @@ class ModelFolder:
     """A model on disk that is safe to open."""
 
     path: Path
-    """The model's folder."""
     gguf_file: str | None
     """Name of the GGUF file in the folder; None for safetensors."""
     weight_files: tuple[Path, ...]
