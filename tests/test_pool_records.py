@@ -30,7 +30,7 @@ def test_samples_come_back_as_they_were(tmp_path: Path) -> None:
     store = planned(tmp_path)
     with open_dataset(store) as dataset:
         loader = UnitLoader(store, dataset)
-        samples = [sample for unit in range(NUM_UNITS) for sample in loader.load(unit).samples]
+        samples = [sample for unit in range(NUM_UNITS) for sample in loader.load(unit)[0]]
     assert [sample.sample_id for sample in samples] == [f"case-{i}" for i in range(NUM_USABLE)]
     assert samples[3].response == "\n".join([*record(3)["steps"], record(3)["answer"]])
 
@@ -44,7 +44,7 @@ def test_several_files_with_the_same_name_keep_their_records_apart(tmp_path: Pat
     store = plan(paths, tmp_path / "store.zarr", REQUEST)
     assert store.plan.num_samples == 2
     with open_dataset(store) as dataset:
-        assert len(UnitLoader(store, dataset).load(0).samples) == 2
+        assert len(UnitLoader(store, dataset).load(0)[0]) == 2
 
 
 def test_moved_data_is_found_with_its_new_path(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_moved_data_is_found_with_its_new_path(tmp_path: Path) -> None:
     with pytest.raises(DatasetChanged, match="no longer there"):
         open_dataset(store)
     with open_dataset(store, [moved]) as dataset:
-        assert UnitLoader(store, dataset).load(0).samples[0].sample_id == "case-0"
+        assert UnitLoader(store, dataset).load(0)[0][0].sample_id == "case-0"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_without_reading_all_of_it_only_sizes_are_compared_and_records_when_they
     data.write_text(data.read_text().replace("case 23", "case XX"))
     with open_dataset(store, by_content=False) as dataset:
         loader = UnitLoader(store, dataset)
-        assert loader.load(0).samples[0].sample_id == "case-0"
+        assert loader.load(0)[0][0].sample_id == "case-0"
         with pytest.raises(DatasetChanged, match="Row 26"):
             loader.load(NUM_UNITS - 1)
     data.write_text(data.read_text() + "\n")
@@ -128,7 +128,7 @@ def test_compressed_files_plan_to_the_same_samples(tmp_path: Path) -> None:
     other = plan([packed], tmp_path / "packed.zarr", REQUEST, samples_per_unit=4)
     assert (other.column("sample_digest") == store.column("sample_digest")).all()
     with open_dataset(other) as dataset:
-        assert UnitLoader(other, dataset).load(2).samples[0].sample_id == "case-8"
+        assert UnitLoader(other, dataset).load(2)[0][0].sample_id == "case-8"
 
 
 # ---------------------------------------------------------------- fields

@@ -33,9 +33,7 @@ def test_the_next_units_are_prepared_while_one_is_on_the_device(queue_units: int
         assert unit == signals
         return Commit(unit=unit, signal_sha256="", num_samples=1, num_done=1, num_tokens=1, chunks={})
 
-    loader: Any = SimpleNamespace(
-        load=lambda unit: SimpleNamespace(unit=unit, samples=[unit], spans=np.zeros((0, 2), dtype=np.int32))
-    )
+    loader: Any = SimpleNamespace(load=lambda unit: ([unit], np.zeros((0, 2), dtype=np.int32)))
     writer: Any = SimpleNamespace(write=write, confirm=lambda: None)
     extractor: Any = SimpleNamespace(prepare=prepare, compute=compute)
     told: list[object] = []

@@ -96,6 +96,6 @@ def unit_sizes(view: SignalView, model: str) -> list[int]:
     extractor = open_extractor(model, view.signal.spec, OPTIONS)
     with open_dataset(view.store) as dataset:
         loader = UnitLoader(view.store, dataset)
-        prepared = [extractor.prepare(loader.load(unit).samples) for unit in view.committed_units()]
+        prepared = [extractor.prepare(loader.load(unit)[0]) for unit in view.committed_units()]
     assert all(len(unit.batches) == 1 for unit in prepared)
     return [unit.batches[0].num_padded_tokens for unit in prepared]

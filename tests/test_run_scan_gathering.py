@@ -152,7 +152,7 @@ def test_files_that_are_read_forwards_are_warned_of_and_read_all_the_same(tmp_pa
     assert said[0].startswith("traces.jsonl.gz: files of this kind can only be read from the beginning.")
     with open_dataset(store) as dataset:
         loader = UnitLoader(store, dataset)
-        found = [sample.sample_id for unit in store.plan.units for sample in loader.load(unit).samples]
+        found = [sample.sample_id for unit in store.plan.units for sample in loader.load(unit)[0]]
     assert found == store.column("sample_id").tolist()
 
 

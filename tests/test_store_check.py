@@ -45,8 +45,8 @@ from grace_store.store.unit_writer import (
     complete_signal,
     create_signal,
     digest_of,
-    rewrite_signal_metadata,
     withdraw_units,
+    write_metadata,
 )
 from tests.stores import (
     NUM_UNITS,
@@ -298,7 +298,7 @@ def test_damaged_metadata_of_an_array_condemns_no_unit(tmp_path: Path, name: str
     problems = found(view.store)
     assert {(p.signal, p.unit, p.remedy) for p in problems} == {(SIGNAL, None, "repair")}
     assert key in [p.where for p in problems]
-    rewrite_signal_metadata(view)
+    write_metadata(view.store, view.signal)
     assert view.store.backend.read(key) == sound
     assert found(view.store) == []
 
@@ -316,7 +316,7 @@ def test_a_damaged_missing_or_foreign_rotation(tmp_path: Path, name: str) -> Non
         assert [(p.signal, p.unit, p.where, p.remedy) for p in problems] == [
             (SIGNAL, None, f"{view.key}/{name}", "repair")
         ]
-        rewrite_signal_metadata(view)
+        write_metadata(view.store, view.signal)
         assert view.store.backend.read(key) == sound
 
 

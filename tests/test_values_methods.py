@@ -65,10 +65,10 @@ def test_its_own_columns_have_types_that_tables_know_and_names_of_their_own(name
 def test_an_influence_method_fills_the_columns_it_names(name):
     method = METHODS[name]
     influence = np.array([[0.5, 0.25], [np.nan, np.nan], [0.0, 0.75]], dtype=np.float32)
-    found = method.values(InfluenceSpec(method=name), influence, np.zeros(3))
-    assert set(found.columns) == set(method.columns) - {"influence"}
-    assert np.isnan(found.value).tolist() == [False, True, False]
-    assert all(len(column) == 3 for column in found.columns.values())
+    value, columns, _ = method.values(InfluenceSpec(method=name), influence, np.zeros(3))
+    assert set(columns) == set(method.columns) - {"influence"}
+    assert np.isnan(value).tolist() == [False, True, False]
+    assert all(len(column) == 3 for column in columns.values())
 
 
 @pytest.mark.parametrize(

@@ -67,5 +67,4 @@ def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
         raise ValueError(f"{len(num_parts)} samples have {offsets[-1]} parts, not {part.shape}")
     if not len(num_parts):
         return np.zeros(0)
-    sums: FloatArray = np.add.reduceat(part.astype(np.float64), offsets[:-1])
-    return sums
+    return np.asarray(np.add.reduceat(part.astype(np.float64), offsets[:-1]))

@@ -201,9 +201,6 @@ def read_plain(path: str | Path, part: slice = slice(None)) -> bytes:
         return stream.read(stop - start)
 
 
-# ---------------------------------------------------------------- a lock that ends with the process that holds it
-
-
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
     """Try to lock a file, which is created if needed; yield whether this process got the lock."""
@@ -220,9 +217,6 @@ def try_lock(path: Path) -> Iterator[bool]:
                 "work. Choose an --out on another disk."
             ) from error
         yield True
-
-
-# ---------------------------------------------------------------- digests of files, cached between runs
 
 
 _SETTLED_NS = 2_000_000_000
@@ -279,9 +273,6 @@ def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:
     if not isinstance(known, dict) or any(known.get(key) != value for key, value in stamp.items()):
         return None
     return digest if re.fullmatch("[0-9a-f]{64}", digest := str(known.get("sha256"))) else None
-
-
-# ---------------------------------------------------------------- formats by file name
 
 
 PARQUET, JSON, JSON_LINES, HTML, TEXT, FOLDER = "Parquet", "JSON", "JSON lines", "HTML", "plain text", "a folder"

@@ -161,7 +161,6 @@ class Table(Frozen):
         ]
 
     def cell_text(self, row: Mapping[str, Cell], name: str) -> str:
-        """Return the text of one cell."""
         cell, column = row.get(name), self.columns[name]
         if isinstance(cell, Estimate):
             is_enough = cell.num >= column.fewest
@@ -169,9 +168,6 @@ class Table(Frozen):
         if isinstance(cell, float) or cell is None:
             return number_text(cell, column.digits, is_share=column.is_share)
         return ("no", "yes")[cell] if isinstance(cell, bool) else f"{cell:,}" if isinstance(cell, int) else cell
-
-
-# ---------------------------------------------------------------- the origin of a finding
 
 
 class SignalNote(Frozen):

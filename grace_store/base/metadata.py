@@ -67,7 +67,6 @@ class Plan(Frozen):
         return range(self.num_units)
 
     def unit_of(self, sample: int) -> int:
-        """Return the unit that a sample is in."""
         return sample // self.samples_per_unit
 
     def unit_range(self, unit: int) -> tuple[int, int]:

@@ -1,13 +1,11 @@
 """Settings of two kinds: some change the numbers (frozen, with a digest), the others change only the speed."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, field_validator
 
@@ -358,6 +356,9 @@ class ExtractSpec(Spec):
 
 MAX_DEFAULT_THREADS = 8
 
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
 
 def default_threads() -> int:
     """Return OMP_NUM_THREADS if it is set, else the cores that this process may use, at most MAX_DEFAULT_THREADS."""
@@ -366,6 +367,17 @@ def default_threads() -> int:
         return int(named)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MAX_DEFAULT_THREADS, allowed)
+
+
+@runtime_checkable
+class Mapper(Protocol):
+    """The tasks of a cluster, which work instead of threads."""
+
+    def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
+        """Yield work(item) in the order of the items; work and items are sent to the tasks."""
+
+    def share(self, value: ItemT) -> Callable[[], ItemT]:
+        """Return a function that returns the value in a task; the value is sent to each machine once."""
 
 
 class RunOptions(Frozen):

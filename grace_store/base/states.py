@@ -1,7 +1,5 @@
 """States of records and samples (planned, done, set aside with a reason), results of units, and flags."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
@@ -84,9 +82,6 @@ class Unusable(Exception):
     ) -> None:
         self.why, self.reason, self.detail = SetAside(reason, detail, num_steps, keys), reason, detail
         super().__init__(str(self.why))
-
-
-# ---------------------------------------------------------------- the result of a unit, in memory
 
 
 @dataclass(slots=True, kw_only=True)

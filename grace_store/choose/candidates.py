@@ -4,8 +4,6 @@ The two responses of a pair are never the same text. If the worst trace of a que
 worst of the other traces takes its place.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Callable, Sequence

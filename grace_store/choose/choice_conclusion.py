@@ -12,15 +12,7 @@ from grace_store.base.text import about, counted, one_line, percent, percent_mor
 from grace_store.choose.selection import Selection
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.intervals import compare_groups
-from grace_store.values.length_bias import (
-    MORE,
-    VAGUE,
-    WIDE,
-    beyond_chance,
-    chance_text,
-    kept_by_chance,
-    kept_over_all,
-)
+from grace_store.values.length_bias import MORE, VAGUE, WIDE, beyond_chance, chance_text, kept_by_chance, kept_over_all
 from grace_store.values.ranking import Length
 
 

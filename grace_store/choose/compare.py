@@ -269,8 +269,6 @@ def _both_by_chance(first: _Side, second: _Side, num_common: int) -> tuple[float
     return mean, math.sqrt(max(variance, 0.0))
 
 
-# ---------------------------------------------------------------- the conclusion
-
 CLEAR = 2.0
 """A difference of more standard deviations from the mean of random subsets does not count as chance."""
 MUCH_LONGER = 1.25

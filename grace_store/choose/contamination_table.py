@@ -1,7 +1,5 @@
 """The table of benchmark items in samples: Parquet, one row for each match, with a note in the metadata."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,9 +111,6 @@ def read_against(path: str | Path) -> AgainstTable:
             "Compare with the benchmarks again."
         )
     return found
-
-
-# ---------------------------------------------------------------- the conclusion
 
 
 def _found(note: AgainstNote) -> str:

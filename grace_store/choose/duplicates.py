@@ -253,8 +253,6 @@ def _checked(keep: Keep | None, values: object | None) -> Keep:
     return keep
 
 
-# ---------------------------------------------------------------- diverse orders
-
 DiverseOrder = tuple[IntArray, dict[str, Any], int | None]
 """Places in a ranking in a diverse order, the resolved fields of the selection, and for dedup the number of samples
 without near-duplicates."""

@@ -346,9 +346,6 @@ def select(
     return rank_samples(scores, wanted, store=store, data=data, threads=threads, listener=listener).take()
 
 
-# ---------------------------------------------------------------- read subsets, and choose them again by their rules
-
-
 def read_subset(path: Path, ratio: Ratio | None = None) -> Subset:
     """Read a subset that ``select`` wrote, or choose the best samples of a table of scores."""
     sidecar = sidecar_of(path)

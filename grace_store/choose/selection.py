@@ -212,9 +212,6 @@ class SubsetNote(Document):
         return self
 
 
-# ---------------------------------------------------------------- subsets
-
-
 @dataclass(frozen=True, slots=True)
 class GroupCount:
     """The numbers of candidates and of chosen samples of one group."""

@@ -40,11 +40,7 @@ WORST_SHOWN = 3
     "Smallest share of the word n-grams of the question, or of the solution, of an item that counts as a match. "
     f"[default: {DEFAULT_SHARE}]",
 )
-@option(
-    "--threshold",
-    float,
-    f"Smallest cosine with an item that counts as a match. [default: {DEFAULT_THRESHOLD}]",
-)
+@option("--threshold", float, f"Smallest cosine with an item that counts as a match. [default: {DEFAULT_THRESHOLD}]")
 @option(
     "--format", click.Choice(list(FORMATS)), "Format of the benchmark's records. [default: recognised from the records]"
 )

@@ -78,9 +78,6 @@ OUT_JSON = LocalPath(files.JSON)
 OUT_HTML = LocalPath(files.HTML)
 
 
-# ---------------------------------------------------------------- commands and options
-
-
 def command(*examples: str, about: str = "") -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command, with examples below its help and --json as its last option."""
     title = "Examples" if len(examples) > 1 else "Example"
@@ -131,9 +128,6 @@ def stacked(*options: Decorator) -> Decorator:
 def choice(literal: Any) -> click.Choice[str]:
     """Return a choice of the values of a Literal type."""
     return click.Choice(get_args(literal))
-
-
-# ---------------------------------------------------------------- options from models
 
 
 class As(NamedTuple):
@@ -224,9 +218,6 @@ def _type(fields: list[FieldInfo]) -> Any:
     return click.IntRange(next((int(str(each)) for each in bounds), None)) if kind is int else kind
 
 
-# ---------------------------------------------------------------- given values
-
-
 def as_table(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str] | None:
     """Return the pairs NAME=VALUE of an option as a table; None without any pair."""
     table: dict[str, str] = {}
@@ -269,9 +260,6 @@ def only_given(settings: dict[str, Any]) -> dict[str, Any]:
 def pick(values: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """Return the given values of a command's parameters that are fields of a model."""
     return {name: value for name in _settings_of(model) if (value := values.get(name)) not in (None, ())}
-
-
-# ---------------------------------------------------------------- options in a --config file
 
 
 def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:

@@ -210,7 +210,6 @@ def _print(run: gs.ScoreRun, conclusion: str) -> None:
 
 
 def _print_influence(note: gs.ScoresNote) -> None:
-    """Print the weights of checkpoints, and the subtasks of an influence method."""
     assert note.targets is not None
     total = sum(each.weight for each in note.signals.values())
     shares = ", ".join(f"{name} {note.signals[name].weight / total:.3g}" for name in note.checkpoints or ())

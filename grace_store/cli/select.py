@@ -246,7 +246,6 @@ def _print(results: list[dict[str, Any]], subsets: list[gs.Subset]) -> None:
 
 
 def _print_groups(subset: gs.Subset) -> None:
-    """Print how many samples of each group were chosen."""
     rows = [[subset.spec.by or "group", "pool", "chosen", "share", "by value"]]
     for each in subset.groups[:GROUPS_SHOWN]:
         share = UNKNOWN if not each.pool else f"{100 * each.share:.1f} %"

@@ -50,8 +50,6 @@ from grace_store.run.engines.engine import EngineOptions, ExtractJob
 from grace_store.study import STUDIES
 from grace_store.values.methods.method import ScoreSpec
 
-# ---------------------------------------------------------------- stores, data, models, results
-
 store = click.argument("store", type=STORE)
 optional_store = click.argument("store", type=STORE, required=False)
 
@@ -73,7 +71,6 @@ threads = option("--threads", COUNT, f"Number of threads that read STORE. [defau
 out_finding = option(
     "--out", OUT_JSON, "JSON file for the finding. `report --finding` can show the file. [default: not written]"
 )
-
 
 labels = option(
     "--labels",
@@ -120,8 +117,6 @@ def scores(help: str) -> Decorator:
     """Return --scores, which takes one table and refuses a second one."""
     return option("--scores", SCORES, help, many=True, callback=given_once)
 
-
-# ---------------------------------------------------------------- how a store is written
 
 data_spec = stacked(
     options_of(
@@ -199,12 +194,7 @@ def extract_job(store: str, wishes: dict[str, Any], **rest: Any) -> ExtractJob:
     return ExtractJob(store, **places, data_request=data, request=request, options=options, **rest)
 
 
-# ---------------------------------------------------------------- how Grams become values
-
 grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True), "learn": As(is_flag=True)})
-
-
-# ---------------------------------------------------------------- descriptors, clusters and the pool
 
 _points = stacked(
     option("--signal", TEXT, "Signal whose vectors are compared. [default: the scored signal, or the only signal]"),
@@ -235,8 +225,6 @@ def take_pool(store: str, settings: dict[str, Any], threads: Threads) -> Pool:
     named = only_given({name: settings.pop(name, None) for name in ("where", "labels", "data", "partial")})
     return Pool.of(store, signals=settings.pop("signal"), threads=threads, **named)
 
-
-# ---------------------------------------------------------------- engines
 
 LOCAL = "local"
 """Name for the one of LOCAL_ENGINES that suits the machine's devices."""
@@ -271,9 +259,6 @@ def open_workers(settings: dict[str, Any], listener: Listener) -> Iterator[Threa
         return
     with ENGINES[engine].tasks(EngineOptions(engine, address=address), threads, listener) as tasks:
         yield tasks
-
-
-# ---------------------------------------------------------------- commands of studies
 
 
 def study_command(name: str) -> click.Command:

@@ -28,12 +28,7 @@ METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, e
 )
 @shared.store
 @option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
-@option(
-    "--signal",
-    "NAME[=WEIGHT]",
-    "Signal to use, and its weight. [default: the only signal]",
-    many=True,
-)
+@option("--signal", "NAME[=WEIGHT]", "Signal to use, and its weight. [default: the only signal]", many=True)
 @option("--method", click.Choice(list(WEIGHTINGS)), "Method of weighting steps; see the list below.", default="fit")
 @options_of(WeightsSpec, only=["drop_share", "answer_weight"])
 @options_of(ScoreSpec, only=SCORE_SETTINGS)

@@ -4,8 +4,6 @@ Unlike a sample, an item needs no steps and no response. The format of the recor
 format is unknown, --map or the usual field names (question, problem, prompt; solution, answer; options) decide.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress

@@ -108,8 +108,6 @@ def _unzstd(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
         raise DataError(f"{name}: the zstd data ends too early, so the file was cut short. Copy the file again.")
 
 
-# ---------------------------------------------------------------- random access to files that can only be read forwards
-
 NUM_CURSORS = 4
 """Number of readers that can go through one file in ascending order at the same time without a restart."""
 

@@ -142,8 +142,6 @@ _OTHER_MAGIC = {
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """One file of records."""
-
     path: Path
     """The absolute path."""
     kind: str
@@ -157,11 +155,6 @@ class RecordFile:
     @property
     def is_table(self) -> bool:
         return self.kind in ("parquet", "arrow")
-
-    @property
-    def is_read_forwards(self) -> bool:
-        """Whether a step back means to restart the file or a part of it."""
-        return bool(self.compression) or self.kind == "parquet"
 
     @property
     def compression(self) -> Compression:

@@ -64,8 +64,6 @@ def text_flags(sample: Sample) -> int:
     return mask
 
 
-# ---------------------------------------------------------------- repeated steps
-
 _OPENING = re.compile(r"\s*(?:[*#>-]+\s*)?(?:Step\s+\d+\**\s*[:.]|\(?\d{1,2}[.)]\s)?[\s*]*", re.IGNORECASE)
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|</?[a-zA-Z]+>")
 _FULL_STOP = re.compile(r"[。！？]")
@@ -123,8 +121,6 @@ def _outside_code(steps: Sequence[str]) -> Iterator[str]:
             yield step
         is_code ^= num_fences % 2 == 1
 
-
-# ---------------------------------------------------------------- endings that are cut off
 
 _TERMINAL = ".!?:;。！？：；…\"'”’)]}）】》$`>|%"
 _DANGLING_SIGNS = tuple(",，、(=+×÷·^&\\<（")
@@ -186,8 +182,6 @@ def _lacks_stop(text: _Text) -> bool:
     has_mark = boxed_span(answer) is not None or any(mark.search(answer) for mark in MARKED_ANSWERS)
     return not has_mark and all(step.rstrip()[-1:] in _TERMINAL for step in text.steps)
 
-
-# ---------------------------------------------------------------- answers that no step supports
 
 _OPTION = re.compile(
     r"(?i:.*\b(?:option|choice|answer|ans)\b(?:\s+is\b)?[\s:.]*)?[(\[]?([A-J]|(?<=[(\[])[a-j](?=[)\]]))[)\].:]?(?:\s.*)?"
@@ -289,9 +283,6 @@ _AROUND_RESULT = "thus therefore hence then the and are was were answer final va
 _NOT_DERIVED, _CONNECTING = frozenset(_VERDICTS.split()), frozenset(_AROUND_RESULT.split())
 """Words of answers that the steps need not contain, and words around a result."""
 
-
-# ---------------------------------------------------------------- text after the answer
-
 _TURN = re.compile(
     r"^\s*(?:[*#]+\s*)?(?:Human|User|Assistant|Question|Problem|Instruction|Q)\s*\d*\**\s*:|<\|(?!end_of_solution)\w+\|>|\[/?INST\]",
     re.MULTILINE,
@@ -322,8 +313,6 @@ def _num_words(text: str) -> int:
     return len(_WORDS.findall(_ENVIRONMENT.sub("", text)))
 
 
-# ---------------------------------------------------------------- think blocks
-
 _THINK = re.compile(r"<(/?)(think(?:ing)?)>", re.IGNORECASE)
 
 
@@ -342,8 +331,6 @@ def _mixes_think_blocks(text: _Text) -> bool:
         return True
     return not text.response[tags[0].end() : tags[1].start()].strip()
 
-
-# ---------------------------------------------------------------- steps that restate the question
 
 _QUESTION_WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]")
 
@@ -383,8 +370,6 @@ def _is_restated(words: Sequence[str], shingles: set[tuple[str, ...]]) -> bool:
 def _shingles(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return zip(*(words[i:] for i in range(SHINGLE)), strict=False)
 
-
-# ---------------------------------------------------------------- all rules
 
 _RULES: dict[str, Callable[[_Text], bool]] = {
     "repeated_steps": _repeats_steps,

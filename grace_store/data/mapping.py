@@ -32,9 +32,6 @@ _USUAL_NAMES = {
 """The names that datasets use for the parts, the most usual first."""
 
 
-# ---------------------------------------------------------------- the setting
-
-
 def names_trace(mapping: Mapping[str, str]) -> bool:
     """Return whether a mapping names parts of the trace, so that the record has the format `mapped`."""
     return any(part in mapping for part in TRACE_PARTS)
@@ -92,9 +89,6 @@ def _paths(record: Fields) -> Iterator[str]:
     for name, value in record.items():
         if isinstance(value, dict):
             yield from (f"{name}.{inside}" for inside in value)
-
-
-# ---------------------------------------------------------------- a record
 
 
 def mapped_record(record: dict[str, Any], spec: DataSpec) -> dict[str, Any]:

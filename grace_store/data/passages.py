@@ -4,8 +4,6 @@ The index holds the passages as 64-bit hashes of their runs of words. Texts come
 `TextRuns` compares the words of each candidate, so that a hash collision never makes a match.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -36,9 +34,6 @@ _SLOTS_PER_RUN = 32
 def runs_of(words: Words, length: int) -> list[Run]:
     """Return the runs of length words, in order."""
     return list(zip(*(words[start:] for start in range(length)), strict=False))
-
-
-# ---------------------------------------------------------------- finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +147,6 @@ def _starts(start: IntArray, length: int) -> IntArray:
     size = max(0, int(start[-1]) - length + 1)
     ends = np.repeat(start[1:], np.diff(start))[:size]
     return np.flatnonzero(np.arange(size) + length <= ends)
-
-
-# ---------------------------------------------------------------- comparing words
 
 
 @dataclass(frozen=True, slots=True)

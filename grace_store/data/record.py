@@ -17,7 +17,6 @@ ELEMENT = 2**32
 MAX_NESTING = 64
 """Limit of nested objects and arrays. No format reads deeper, and every walk over a record must end."""
 
-
 ID_KEYS = ("id", "sample_id", "uuid")
 """Fields that may hold the id of a record; the first with a string or an integer counts."""
 
@@ -104,9 +103,6 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
-# ---------------------------------------------------------------- fields by name
 
 
 def fields_in(record: Any, prefix: str = "", depth: int = 3) -> Iterator[tuple[str, object]]:

@@ -1,7 +1,5 @@
 """Find benchmark items in the texts of samples: copies, parts, or the same words with other numbers. Knows no files."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property

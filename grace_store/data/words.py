@@ -26,8 +26,6 @@ _PARTS = {word: number for word, number in _ORDINALS.items() if number > 2} | {"
 NUMERALS = frozenset({*_SMALL, *_SCALES, *_ORDINALS, "half"})
 """Words that are numbers."""
 
-# ---------------------------------------------------------------- finding
-
 
 def _any(words: Iterable[str]) -> str:
     """Return a pattern for any of the words, as a tree of letters that reads each character once."""
@@ -83,20 +81,6 @@ _MAYBE_FRACTION = rf"(?=\d{{0,4}}+(?:{_SPACE}+\d{{1,4}}+)?+\s{{0,3}}+[/÷⁄\\])
 _MAYBE_MORE = r"(?=[-\s\u2010nrst])"
 NOT_IN_NUMBERS = r"[^\w\\.]*+(?:(?:\.(?!\d)|\\(?![dt]?frac))[^\w\\.]*+)*+"
 """The characters before a word or number, skipped in one pass."""
-
-
-def words_pattern(letter: str) -> str:
-    """Return a regular expression for a number in words at the start of a word; letter matches one letter."""
-    return f"{_MAYBE_IN_WORDS}(?:{'|'.join(_IN_WORDS)})(?!['’]?{letter})"
-
-
-def digits_pattern(letter: str) -> str:
-    """Return a regular expression for a number in digits with the words that belong to the number."""
-    more = f"{_MAYBE_MORE}(?:{'|'.join(_AFTER_DIGITS)})(?!['’]?{letter})"
-    return rf"{_MAYBE_FRACTION}(?<![\d/.,:])(?:{'|'.join(_FRACTIONS)})|{_PLAIN}(?:{more})?"
-
-
-# ---------------------------------------------------------------- reading
 
 _MAX_CHARS = 200
 """Limit for numbers in words, or with a word after the digits; a longer text stays as it is."""
@@ -174,9 +158,13 @@ _LETTER = rf"[^\W\d_{_UNSPACED}]"
 def _pattern(letter: str, more: str = "") -> str:
     """Return a regular expression whose group is the next word, or empty if no word follows directly.
 
-    A search reads every character of any text once.
+    letter matches one letter. A search reads every character of any text once.
     """
-    words = rf"{words_pattern(letter)}|{letter}++(?:['’]{letter}++)*+|{digits_pattern(letter)}{more}"
+    ends = f"(?!['’]?{letter})"
+    in_words = f"{_MAYBE_IN_WORDS}(?:{'|'.join(_IN_WORDS)}){ends}"
+    after = f"{_MAYBE_MORE}(?:{'|'.join(_AFTER_DIGITS)}){ends}"
+    in_digits = rf"{_MAYBE_FRACTION}(?<![\d/.,:])(?:{'|'.join(_FRACTIONS)})|{_PLAIN}(?:{after})?"
+    words = rf"{in_words}|{letter}++(?:['’]{letter}++)*+|{in_digits}{more}"
     return rf"{NOT_IN_NUMBERS}(?:({words})|[\s\S]|\Z)"
 
 
@@ -231,13 +219,11 @@ _FORMS = _Forms()
 
 
 def word_spans(plain: str) -> list[tuple[int, int]]:
-    """Return the span of each word of a plain text."""
     found = (_ASCII_WORD if plain.isascii() else _WORD).finditer(plain.lower())
     return [match.span(1) for match in found if match[1]]
 
 
 def is_number(word: str) -> bool:
-    """Return whether a word of a text is a number."""
     return word[0].isdigit() or word in _TIMES
 
 

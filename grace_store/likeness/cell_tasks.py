@@ -5,8 +5,6 @@ product of matrices, and the result of a task, has the same bits on every machin
 threads. NumPy alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -106,8 +104,6 @@ class Shelves:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of one task."""
-
     forest: Pairs
     num_pairs: int
     """Number of similar pairs before the reduction to a forest."""

@@ -1,7 +1,5 @@
 """Measures of coverage of a pool, and of distances between samples. Knows vectors and clusters, no samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -96,8 +94,7 @@ def nearest_cosines(vectors: Float32Array, rng: np.random.Generator) -> Float32A
     asked = drawn(len(vectors), MAX_QUERIES, rng)
     cosine, found = faiss.knn(vectors[asked], vectors, 2, metric=faiss.METRIC_INNER_PRODUCT)
     # Among equal vectors, a sample may come second, or not at all; then the first is another sample at distance 0.
-    nearest: Float32Array = np.where(found[:, 0] == asked, cosine[:, 1], cosine[:, 0]).clip(-1.0, 1.0)
-    return nearest
+    return np.asarray(np.where(found[:, 0] == asked, cosine[:, 1], cosine[:, 0]).clip(-1.0, 1.0))
 
 
 def mean_distance(cosines: Float32Array) -> float:

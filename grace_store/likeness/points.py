@@ -8,8 +8,6 @@ Knows neither stores nor indexes. The inner product of two descriptors is their 
     projected  answer and steps side by side, randomly projected to fewer numbers; a cosine is the mean of both cosines
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, Literal, get_args
 
@@ -54,12 +52,10 @@ def random_projection(num_inputs: int, num_outputs: int, seed: int = 0) -> Float
     text = _PROJECTION_SEED % (num_inputs, num_outputs, seed)
     stream = hashlib.shake_256(text).digest(-(-num_inputs * num_outputs // 8))
     bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8), count=num_inputs * num_outputs)
-    matrix: FloatArray = (1.0 - 2.0 * bits).reshape(num_inputs, num_outputs) / np.sqrt(num_outputs)
-    return matrix
+    return np.asarray((1.0 - 2.0 * bits).reshape(num_inputs, num_outputs) / np.sqrt(num_outputs))
 
 
 def project(vectors: Float32Array, projection: FloatArray) -> Float32Array:
-    """Return projected vectors."""
     # Summed in float64, so that a row in float32 does not depend on the number of rows.
     return np.asarray(vectors.astype(np.float64) @ projection, dtype=np.float32)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
 
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.events import Listener, Warned, ignore
-from grace_store.base.settings import default_threads
+from grace_store.base.settings import Mapper, default_threads
 from grace_store.likeness.cell_tasks import (
     CellTask,
     Range,
@@ -72,7 +72,7 @@ def similar_pairs(
     *,
     plan: IndexPlan | None = None,
     threads: int | None = None,
-    workers: Workers | None = None,
+    workers: Mapper | None = None,
     seed: int = 0,
     listener: Listener = ignore,
 ) -> Found:
@@ -102,23 +102,12 @@ def similar_pairs(
 
 
 ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
-
-
-class Workers(Protocol):
-    """Machines of a cluster that run tasks, in place of threads."""
-
-    def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
-        """Yield work(item) in the order of the items; work and items are sent to the machines."""
-
-    def share(self, value: ItemT) -> Callable[[], ItemT]:
-        """Return a function that returns the value in any task; the value is sent to each machine once, when needed."""
 
 
 class CellSearch(Searching):
     """A search by cells: rounded vectors in memory, in the order of cells, and tasks that search ranges of them."""
 
-    def __init__(self, *given: Any, workers: Workers | None, threads: int) -> None:
+    def __init__(self, *given: Any, workers: Mapper | None, threads: int) -> None:
         super().__init__(*given)
         self._workers, self._threads = workers, threads
         self._cell: list[IntArray] = []

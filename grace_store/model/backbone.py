@@ -79,9 +79,6 @@ def backbones(model: Any) -> list[nn.Module]:
     return list(unique.values())
 
 
-# ---------------------------------------------------------------- lengths that may share a batch
-
-
 def forget_lengths(model: nn.Module) -> None:
     """Make every length-dependent rotary module start each call in the state that it was loaded in."""
     for module in model.modules():

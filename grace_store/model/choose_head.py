@@ -120,9 +120,6 @@ def _agree(left: OutputHead, right: OutputHead, hidden: Tensor, tokens: Response
     return bool((vectors & numbers).all())
 
 
-# ---------------------------------------------------------------- the model's own head
-
-
 class OwnForward:
     """The model's own head as a function of hidden states, always in float32."""
 

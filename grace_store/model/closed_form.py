@@ -218,13 +218,9 @@ def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens
     # Weights stay relative to the whole segment.
     stretches = ResponseTokens(tokens.target, segment, tokens.weight, stretch)
     made = head.segment_means(hidden, stretches, block_tokens)
-    return SegmentMeans(_summed(made.vector, long, parts, stop), made.numbers)
-
-
-def _summed(rows: Tensor, long: IntArray, parts: IntArray, stop: IntArray) -> Tensor:
-    """Return one row per segment: the segment's own row, or the sum of the rows of its stretches."""
-    kept = torch.cat([rows[first : first + 1] for first in (stop - parts).tolist()])
-    wide = devices.wide_dtype(rows.device)
+    rows, wide = made.vector, devices.wide_dtype(made.vector.device)
+    # One row per segment: its own row, or the sum of the rows of its stretches.
+    summed = torch.cat([rows[first : first + 1] for first in (stop - parts).tolist()])
     for number in long.tolist():
-        kept[number] = rows[stop[number] - parts[number] : stop[number]].sum(dim=0, dtype=wide).to(rows.dtype)
-    return kept
+        summed[number] = rows[stop[number] - parts[number] : stop[number]].sum(dim=0, dtype=wide).to(rows.dtype)
+    return SegmentMeans(summed, made.numbers)

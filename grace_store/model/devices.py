@@ -1,7 +1,7 @@
 """Everything that differs between a CPU and an accelerator, or between kinds of accelerators.
 
 Written against torch's generic interface (torch.accelerator, torch.Event, a device's own module), so that CUDA, ROCm,
-Intel XPU, Ascend NPU and MPS share one code path. A kind that is not in the table below is treated like CUDA.
+Intel XPU, Ascend NPU and MPS share one code path. A kind that is not named below is treated like CUDA.
 """
 
 import json
@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -23,27 +22,14 @@ ANY_ACCELERATOR = "accelerator"
 ONE_DEVICE = "GRACE_STORE_ONE_DEVICE"
 """Environment variable of a process that must see only one device."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """Facts about a kind of device that torch's generic interface does not give."""
-
-    visible: str = ""
-    """The environment variable for the devices that a process sees; by default NAME_VISIBLE_DEVICES."""
-    copies_behind: bool = True
-    """Whether the device copies pinned memory while the host continues."""
-    has_float64: bool = True
-    has_grouped_products: bool = False
-    """Whether the device has a grouped product for a mixture's experts, in half precision."""
-
-
-_KINDS = {
-    "cpu": _Kind(copies_behind=False),
-    "cuda": _Kind(has_grouped_products=True),
-    "xpu": _Kind(visible="ZE_AFFINITY_MASK"),
-    "npu": _Kind(visible="ASCEND_RT_VISIBLE_DEVICES"),
-    "mps": _Kind(copies_behind=False, has_float64=False),
-}
+# Facts about kinds of devices that torch's generic interface does not give.
+_VISIBLE = {"xpu": "ZE_AFFINITY_MASK", "npu": "ASCEND_RT_VISIBLE_DEVICES"}
+"""The environment variable for the devices that a process sees; by default NAME_VISIBLE_DEVICES."""
+_COPY_AT_ONCE = ("cpu", "mps")
+"""Kinds that do not copy pinned memory while the host continues."""
+_WITHOUT_FLOAT64 = ("mps",)
+_WITH_GROUPED_PRODUCTS = ("cuda",)
+"""Kinds that have a grouped product for a mixture's experts, in half precision."""
 CPU = torch.device("cpu")
 
 _OUT_OF_MEMORY = (
@@ -56,15 +42,8 @@ _OUT_OF_MEMORY = (
     "NPU out of memory",
 )
 _LOST = (
-    "CUDA error",
-    "HIP error",
-    "device-side assert",
-    "CUDNN_STATUS",
-    "NCCL",
-    "UR_RESULT_ERROR",
-    "NPU function error",
-)
-
+    "CUDA error", "HIP error", "device-side assert", "CUDNN_STATUS", "NCCL", "UR_RESULT_ERROR", "NPU function error",
+)  # fmt: skip
 
 _PROBE_SIZE = 64
 _MAX_WORDS = 200
@@ -136,7 +115,7 @@ def visible_variable() -> str:
     kind = accelerator() or "cuda"
     if kind == "cuda" and torch.version.hip and "HIP_VISIBLE_DEVICES" in os.environ:
         return "HIP_VISIBLE_DEVICES"
-    return _KINDS.get(kind, _Kind()).visible or f"{kind.upper()}_VISIBLE_DEVICES"
+    return _VISIBLE.get(kind, f"{kind.upper()}_VISIBLE_DEVICES")
 
 
 def visible_devices(environment: Mapping[str, str]) -> list[str]:
@@ -162,12 +141,12 @@ def default_dtype(name: str) -> Literal["bfloat16", "float32"]:
 
 def wide_dtype(device: torch.device) -> torch.dtype:
     """Return the widest floating-point format that a device can sum in."""
-    return torch.float64 if _KINDS.get(device.type, _Kind()).has_float64 else torch.float32
+    return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
 
 
 def has_grouped_products(device: torch.device, dtype: str) -> bool:
     """Tell whether a mixture's experts are faster as one grouped product, without a loss of accuracy."""
-    return _KINDS.get(device.type, _Kind()).has_grouped_products and dtype != "float32"
+    return device.type in _WITH_GROUPED_PRODUCTS and dtype != "float32"
 
 
 def has_mixed_product(weight: Tensor) -> bool:
@@ -225,17 +204,17 @@ def make_current(device: torch.device) -> None:
 
 def pin(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a host tensor in pinned memory, if the device can copy such memory while the host continues."""
-    return tensor.pin_memory() if _KINDS.get(device.type, _Kind()).copies_behind else tensor
+    return tensor if device.type in _COPY_AT_ONCE else tensor.pin_memory()
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on a device; do not wait for a copy from pinned memory."""
-    return tensor.to(device, non_blocking=_KINDS.get(device.type, _Kind()).copies_behind)
+    return tensor.to(device, non_blocking=device.type not in _COPY_AT_ONCE)
 
 
 def to_host(tensor: Tensor) -> Tensor:
     """Return a tensor in host memory. Its values are complete after the wait for a later mark of the device."""
-    if not _KINDS.get(tensor.device.type, _Kind()).copies_behind:
+    if tensor.device.type in _COPY_AT_ONCE:
         return tensor.cpu()
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
@@ -246,7 +225,7 @@ class Mark:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._event: Any = None
-        if _KINDS.get(device.type, _Kind()).copies_behind:
+        if device.type not in _COPY_AT_ONCE:
             self._event = torch.Event(device)
             self._event.record(torch.accelerator.current_stream(device))
 

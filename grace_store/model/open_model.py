@@ -35,7 +35,6 @@ from grace_store.model.inputs.encode_samples import PreparedUnit
 from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
 from grace_store.model.inputs.vision import images_apart
 from grace_store.model.load.resolve_spec import load_planned, resolve_spec
-from grace_store.model.load.weights import LoadedModel
 from grace_store.model.shared_pass import VisionTower
 from grace_store.model.unit_extractor import ProxyExtractor
 
@@ -64,12 +63,7 @@ _RESPONSES = ("It is a sum. It is known.", "It is not so. What is known is the s
 
 
 def open_extractor(
-    model: str,
-    spec: ExtractSpec,
-    options: RunOptions,
-    *,
-    adapter: str | None = None,
-    images: str | Path | None = None,
+    model: str, spec: ExtractSpec, options: RunOptions, *, adapter: str | None = None, images: str | Path | None = None
 ) -> ProxyExtractor | GradientExtractor:
     """Return an extractor for exactly this spec; raise if the spec describes another model. images is a folder."""
     described, loaded = load_planned(model, spec, options, adapter)
@@ -84,33 +78,17 @@ def open_extractor(
             assert adapter is not None
             extractor = GradientExtractor(loaded, read_adapter(adapter), spec, options, images=images)
         sees_images = described.processor is not None and not spec.text_only
-        _probe_extractor(extractor, loaded, spec, options, images, sees_images=sees_images)
+        large = spec.model_copy(update={"batch_tokens": _MOST_TOKENS, "packing": False})
+        probing = partial(ProxyExtractor, loaded, options=options, head=extractor.head, images=images)
+        if sees_images:
+            check_sees_images(probing(large))
+        if spec.packing:
+            packed = probing(large.model_copy(update={"packing": True}))
+            check_packing(packed, probing(large), with_images=sees_images)
+        if spec.share_prompts and isinstance(extractor, ProxyExtractor):
+            longest = loaded.longest(spec.max_length)
+            extractor.share_as(probe_sharing(extractor, longest, loaded.device, with_images=sees_images))
     return extractor
-
-
-def _probe_extractor(
-    extractor: ProxyExtractor | GradientExtractor,
-    loaded: LoadedModel,
-    spec: ExtractSpec,
-    options: RunOptions,
-    images: str | Path | None,
-    *,
-    sees_images: bool,
-) -> None:
-    """Raise unless the model sees its images and separates packed samples; share prompts if the probe holds."""
-    large = spec.model_copy(update={"batch_tokens": _MOST_TOKENS, "packing": False})
-    probing = partial(ProxyExtractor, loaded, options=options, head=extractor.head, images=images)
-    if sees_images:
-        check_sees_images(probing(large))
-    if spec.packing:
-        packed = probing(large.model_copy(update={"packing": True}))
-        check_packing(packed, probing(large), with_images=sees_images)
-    if spec.share_prompts and isinstance(extractor, ProxyExtractor):
-        longest = loaded.longest(spec.max_length)
-        extractor.share_as(probe_sharing(extractor, longest, loaded.device, with_images=sees_images))
-
-
-# ---------------------------------------------------------------- probes of images and packing
 
 
 def probe(*pictures: Picture, text: str = "What is known?", response: str = "It is a sum. It is known.") -> Sample:
@@ -171,9 +149,6 @@ def _hidden(extractor: ProxyExtractor, probes: list[Sample]) -> Tensor:
     for batch in prepared.batches:
         found.update(extractor.states_by_member(batch, prepared))
     return torch.cat([found[member] for member in sorted(found)])
-
-
-# ---------------------------------------------------------------- probes of shared prompts and images
 
 
 Probed = tuple[float | None, str | None]

@@ -112,9 +112,6 @@ def places_after(model: nn.Module, prompts: Mapping[str, Tensor], lengths: Tenso
     return positions.masked_fill(~mask, -1).amax(dim=(0, 2)) + 1
 
 
-# ---------------------------------------------------------------- positions of packed samples and of images
-
-
 def packed_positions(model: nn.Module, inputs: Mapping[str, Tensor], lengths: Sequence[int]) -> Tensor:
     """Return position_ids (1, tokens), or (4, 1, tokens) if the model family has positions in images.
 
@@ -144,9 +141,6 @@ def image_positions(model: nn.Module, rows: Mapping[str, Tensor], grid: Tensor, 
     given = {name: rows[name] for name in ("input_ids", "mm_token_type_ids")}
     positions: Tensor = backbone_of(model).get_rope_index(**given, image_grid_thw=grid, attention_mask=mask.long())[0]
     return positions
-
-
-# ---------------------------------------------------------------- features of images
 
 
 class VisionTower:

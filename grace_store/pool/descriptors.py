@@ -26,8 +26,6 @@ DECODED_ROWS = 4096
 
 
 class StepScored(Protocol):
-    """A table with scores of steps."""
-
     @property
     def row(self) -> IntArray: ...
 
@@ -130,16 +128,9 @@ class DescriptionReader:
         chosen = _resolved(view, descriptor, dimension, scores)
         wanted = _wanted(pool, samples)
         vectors = SignalReader(pool.store, (view.name,), reads=("vectors",))
-        units, plan = _units(vectors, wanted, partial=pool.partial), pool.store.plan
-        num_units = len(vectors.committed[0])
-        made_by: dict[str, Any] = {  # fields of a PointsNote
-            "store": pool.store.location,
-            "plan_sha256": plan.digest(),
-            "num_units": plan.num_units,
-            "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
-            "partial": num_units < plan.num_units,
-            "descriptor": chosen or "sample",
-        }
+        units, num_units = _units(vectors, wanted, partial=pool.partial), len(vectors.committed[0])
+        signal = {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units}
+        made_by = vectors.origin | {"signal": signal, "descriptor": chosen or "sample"}  # fields of a PointsNote
         projection = None
         if chosen == "projected":
             projection = points.projection_for(view.vector_size, dimension, seed)

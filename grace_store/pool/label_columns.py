@@ -112,6 +112,5 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 
 def _first(texts: pa.ChunkedArray | pa.Array, chosen: pa.ChunkedArray | pa.Array) -> str | None:
-    """Return the first of the chosen texts."""
     found = texts.filter(chosen)
     return None if not len(found) else "null" if found[0].as_py() is None else found[0].as_py()

@@ -44,6 +44,12 @@ class SignalWeights:
     def names(self) -> tuple[str, ...]:
         return tuple(self.weights)
 
+    @property
+    def shares(self) -> list[float]:
+        """The weights divided by their sum."""
+        total = sum(self.weights.values())
+        return [weight / total for weight in self.weights.values()]
+
     def __str__(self) -> str:
         equal = len(set(self.weights.values())) == 1
         return ",".join(name if equal else f"{name}={weight:g}" for name, weight in self.weights.items())

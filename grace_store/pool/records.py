@@ -127,9 +127,6 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     return f"{text}; planned {then.num_records} records, now {num_records}"
 
 
-# ---------------------------------------------------------------- where records lie
-
-
 def rows_at(store: Store, positions: PositionsLike) -> Iterator[SampleRows]:
     """Yield the columns of the plan for samples at some positions, a piece at a time."""
     names = [f"sample_{name}" for name in SampleRows.COLUMNS]
@@ -143,11 +140,6 @@ def locators_at(store: Store, positions: PositionsLike) -> Iterator[tuple[int, i
     for piece in _pieces(store, positions):
         columns = _columns_at(store, ["sample_file", "sample_offset", "sample_length"], piece)
         yield from zip(*(column.tolist() for column in columns), strict=True)
-
-
-def order_of_records(store: Store, positions: IntArray) -> IntArray:
-    """Return the order of the records of samples at some positions in the dataset."""
-    return np.argsort(_columns_at(store, ["sample_row"], positions)[0] if store.plan.spec.gather else positions)
 
 
 def _pieces(store: Store, positions: PositionsLike) -> Iterator[IntArray]:
@@ -171,18 +163,6 @@ def _within_chunk(store: Store, name: str, positions: IntArray) -> Array:
     return store.column(name, first, last + 1)[positions - first]
 
 
-# ---------------------------------------------------------------- records as samples
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedUnit:
-    """The samples of a unit, and the character spans of their segments, shape (rows, 2)."""
-
-    unit: int
-    samples: list[Sample]
-    spans: Int32Array
-
-
 class UnitLoader:
     """Reads and parses the records of one unit at a time. Threads may share it."""
 
@@ -193,11 +173,12 @@ class UnitLoader:
         self._names = name_files([Path(file.path) for file in store.plan.files])
         self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
 
-    def load(self, unit: int) -> LoadedUnit:
+    def load(self, unit: int) -> tuple[list[Sample], Int32Array]:
+        """Return the samples of a unit, and the character spans of their segments, shape (rows, 2)."""
         start, stop = self._store.plan.unit_range(unit)
         samples = self.read(start, stop)
         spans = [span for sample in samples for span in zip(sample.bounds, sample.bounds[1:], strict=False)]
-        return LoadedUnit(unit, samples, np.array(spans, dtype=np.int32).reshape(-1, 2))
+        return samples, np.array(spans, dtype=np.int32).reshape(-1, 2)
 
     def read(self, start: int, stop: int) -> list[Sample]:
         """Return samples start..stop, each checked against the digest and number of steps in the plan."""
@@ -206,7 +187,9 @@ class UnitLoader:
     def read_some(self, positions: PositionsLike) -> list[Sample]:
         """Return the samples at positions in any order, with the same checks."""
         positions = np.asarray(positions, dtype=np.int64)
-        order = order_of_records(self._store, positions)  # some files can only be read forwards
+        is_gathered = self._store.plan.spec.gather
+        # In the order of the dataset: some files can only be read forwards.
+        order = np.argsort(_columns_at(self._store, ["sample_row"], positions)[0] if is_gathered else positions)
         found = dict(zip(order.tolist(), self.each(positions[order]), strict=True))
         return [found[place] for place in range(len(positions))]
 
@@ -238,9 +221,6 @@ class UnitLoader:
             f"Row {record.row} ({name}) is not what it was when {self._store.location} was planned. "
             "Restore the file, or choose a new store and plan again."
         )
-
-
-# ---------------------------------------------------------------- fields of the records
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,9 +325,6 @@ def columns_of_rows(
     if len(wrong := np.flatnonzero(~is_there)):
         raise DataError(f"Row {int(row[wrong[0]])} of the dataset is not a sample of {store.location}.")
     return SampleRecords(store, data, places).fields(fields)
-
-
-# ---------------------------------------------------------------- digests of samples
 
 
 def question_digests(store: Store, positions: IntArray) -> BitArray:

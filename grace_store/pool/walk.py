@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from grace_store.base.arrays import Array, BoolArray, Float32Array, Int32Array, IntArray, Places, Positions, Rows
 from grace_store.base.errors import SettingError, Unfinished
 from grace_store.base.events import Listener, Progressed, ignore
+from grace_store.base.settings import Mapper as Mapper
 from grace_store.base.settings import default_threads
 from grace_store.base.states import STATE_DONE
 from grace_store.base.states import STATISTICS as STATISTICS
@@ -43,17 +44,6 @@ def arrays_of(*specs: ScoreSpec) -> tuple[Reads, ...]:
     """Return the arrays of a signal that the measures of some scores read."""
     found = dict.fromkeys(each for spec in specs for name in spec.names for each in MEASURES[name].reads)
     return cast(tuple[Reads, ...], tuple(each for each in found if each != "plan"))
-
-
-@runtime_checkable
-class Mapper(Protocol):
-    """The tasks of a cluster, which work instead of threads."""
-
-    def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
-        """Yield work(item) in the order of the items; work and items are sent to the tasks."""
-
-    def share(self, value: ItemT) -> Callable[[], ItemT]:
-        """Return a function that returns the value in a task; the value is sent to each machine once."""
 
 
 Threads = int | Mapper | None
@@ -219,6 +209,13 @@ class SignalReader:
     def is_partial(self) -> bool:
         return any(len(units) < self.store.plan.num_units for units in self.committed)
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The store, its plan and whether units are missing: fields of the notes of results."""
+        plan = self.store.plan
+        of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
+        return {"store": self.store.location, "partial": self.is_partial, **of_plan}
+
     def check_complete(self, *, partial: bool = False, may_be_partial: bool = True) -> None:
         """Raise Unfinished if units are missing, unless partial; with may_be_partial the message offers --partial."""
         num_units = self.store.plan.num_units
@@ -300,7 +297,6 @@ class SignalReader:
         return SampleBlock(sample, rows, steps, np.zeros_like(steps), none, (), (), characters[kept])
 
     def ids(self, block: SampleBlock) -> Array:
-        """Return the ids of a block's samples."""
         start = self._start_of(block)
         ids = self.store.column("sample_id", start, self._stop(start))
         return ids if len(block) == len(ids) else ids[block.sample - start]

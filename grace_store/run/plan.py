@@ -151,7 +151,8 @@ class _Planning:
         if tally.num_questions is not None:
             samples, questions = counted(tally.num_planned, "sample"), counted(tally.num_questions, "question")
             self.listener(Note(f"Gathered {samples} of {questions}."))
-            if names := ", ".join(file.name for file in self.dataset.files if file.is_read_forwards):
+            forwards = [file.name for file in self.dataset.files if file.compression or file.kind == "parquet"]
+            if names := ", ".join(forwards):
                 text = (
                     f"{names}: files of this kind can only be read from the beginning. The records of one gathered "
                     "question lie far apart, so every later command reads the files many times. If the files are "

@@ -1,7 +1,5 @@
 """Show how a dataset would be planned, before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Count the samples that a dataset's records become, and find settings that would keep more records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,9 +200,6 @@ def tally_records(
                     writer.add_set_aside(record.row, outcome.reason, outcome.detail)
     tally.num_questions = order.num_questions
     return tally
-
-
-# ---------------------------------------------------------------- settings that would keep more records
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ BYTES_PER_BLOCK = 2**23
 BYTES_PER_PROCESS = 2**25
 """Bytes of data for which another process is worthwhile: a process takes about a second to start."""
 
-
 Understood = tuple[PlannedSample, int, bytes, str | None]
 """A sample, the number of its missing images, its group, and the options that read its record's other responses. The
 group is a digest that the traces of one question share. It is empty if samples are not gathered, or if the record has
@@ -150,9 +149,6 @@ def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield block
 
 
-# ---------------------------------------------------------------- gather the traces of each question
-
-
 _NUMBERS = struct.Struct("<qiqq16siH16sii")
 """Binary form of the fields of PlannedSample, in their order, without the id."""
 
@@ -252,9 +248,6 @@ def gathered_order(group: npt.NDArray[np.uint64]) -> IntArray:
     first = np.empty(len(group), dtype=np.int64)
     first[by_group] = np.repeat(by_group[opens], np.diff(np.flatnonzero(np.append(opens, True))))
     return np.argsort(first, kind="stable")
-
-
-# ---------------------------------------------------------------- ids that were seen before
 
 
 _DIGEST_BYTES = 16

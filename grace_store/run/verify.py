@@ -28,7 +28,7 @@ from grace_store.store.metadata_backup import find_plan_copy, restore_documents
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.plan_writer import plan_documents
 from grace_store.store.storages import stored_form
-from grace_store.store.unit_writer import drop_damaged_sharing, rewrite_signal_metadata, withdraw_units
+from grace_store.store.unit_writer import drop_damaged_sharing, withdraw_units, write_metadata
 
 UNITS_AGAIN = 2
 REEXTRACTION_TOLERANCE = 1e-3
@@ -110,7 +110,7 @@ def verify_against_model(
         loader = UnitLoader(view.store, dataset)
         for unit in chosen:
             with watch.over(f"unit {unit}"):
-                signals = extractor.compute(extractor.prepare(loader.load(unit).samples)).result()
+                signals = extractor.compute(extractor.prepare(loader.load(unit)[0])).result()
             if signals.images_sha256 != view.commit(unit).images_sha256:
                 text = "the images of the unit have changed since the unit was extracted"
             else:
@@ -231,6 +231,6 @@ def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int
         check_same(view, model, ExtractSpec(), job.options, model_door(job.door), adapter)
         open_dataset(store, job.data or None).close()
     with hold(store.backend, name):
-        rewrite_signal_metadata(view)
+        write_metadata(view.store, view.signal)
         drop_damaged_sharing(view)
         withdraw_units(view, units)

@@ -3,8 +3,6 @@
 Samples are scored twice: once for their values, then for the rows. Memory holds a few numbers for each sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain

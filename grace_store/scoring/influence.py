@@ -24,7 +24,7 @@ from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.provenance import Source, scores_note, sources_of
 from grace_store.scoring.score_table import ScoreRows
 from grace_store.scoring.signal_pairs import pair_signals
-from grace_store.scoring.targets import Targets, TargetSet, find_subtasks, read_targets
+from grace_store.scoring.targets import Targets, TargetSet, read_targets
 from grace_store.values.directions import products
 from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
 from grace_store.values.methods.grace import combine_signals
@@ -108,16 +108,16 @@ def _scoring_of_all(
         whole[mine] = influence
         held.append((block, whole[mine], slope, flags))
     slopes = np.concatenate([np.zeros(0), *(slope for _, _, slope, _ in held)])
-    valued = method.values(note.spec, whole[:stop], slopes)
-    if valued.thresholds is not None:
-        note = note.model_copy(update={"thresholds": tuple(valued.thresholds.tolist())})
+    value, more, thresholds = method.values(note.spec, whole[:stop], slopes)
+    if thresholds is not None:
+        note = note.model_copy(update={"thresholds": tuple(thresholds.tolist())})
 
     def tables(_: Threads) -> Iterator[tuple[pa.Table, Array]]:
         start = 0
         for found in held:
             mine = slice(start, start := start + len(found[0]))
-            columns = {name: column[mine] for name, column in valued.columns.items()}
-            yield _rows(compared.reader, note, found, valued.value[mine], columns)
+            columns = {name: column[mine] for name, column in more.items()}
+            yield _rows(compared.reader, note, found, value[mine], columns)
 
     return Scoring(note, sources, tables)
 
@@ -131,24 +131,26 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
             "--targets"
         )
     store = targets.open()
-    pairs = pair_signals(pool.store, store, method, pool.signals, targets.signals)
-    reader = SignalReader(pool.store, pairs.weights.names, pool.wanted, reads=("vectors",))
+    weights, weights_from, target_names, remarks = pair_signals(
+        pool.store, store, method, pool.signals, targets.signals
+    )
+    reader = SignalReader(pool.store, weights.names, pool.wanted, reads=("vectors",))
     reader.check_complete(partial=pool.partial)
-    found = read_targets(store, pairs.targets, find_subtasks(targets, store), restore_length=method.restores_length)
-    directions, joined = found.means, {"influence_of": found.subtasks.names}
+    found = read_targets(targets, store, target_names, restore_length=method.restores_length)
+    directions, joined = found.means, {"influence_of": found.subtasks}
     if method.joins_subtasks:
-        directions, joined = _capabilities(found, spec, pairs.shares)
-    notes = [*pairs.notes, *_about_targets(found)]
+        directions, joined = _capabilities(found, spec, weights.shares)
+    notes = [*remarks, *_about_targets(found, targets)]
     if store.plan.digest() == pool.store.plan.digest():
         notes.append("the target set has the pool's own plan: samples that are in both favour themselves")
     note = scores_note(
         reader,
         spec,
-        pairs.weights,
+        weights,
         # A list keeps the order of training: keys of a JSON object are sorted.
-        checkpoints=pairs.weights.names,
-        weights_from=pairs.weights_from,
-        targets=found.describe(pairs.weights.names, targets.data),
+        checkpoints=weights.names,
+        weights_from=weights_from,
+        targets=found.describe(weights.names, targets),
         notes=tuple(notes),
         label="reconstruction" if method.is_reconstruction else None,
         **pool.filter_notes,
@@ -156,9 +158,9 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
     )
     for text in notes:
         listener(Warned(text))
-    work = f"{counted(int(found.sizes.sum()), 'target sample')} in {counted(len(found.subtasks.names), 'subtask')}"
-    listener(Note(f"Comparing with {work} at {', '.join(pairs.weights.names)}."))
-    compared = PoolProducts(reader, method.restores_length, pairs.shares, directions)
+    work = f"{counted(int(found.sizes.sum()), 'target sample')} in {counted(len(found.subtasks), 'subtask')}"
+    listener(Note(f"Comparing with {work} at {', '.join(weights.names)}."))
+    compared = PoolProducts(reader, method.restores_length, weights.shares, directions)
     others = [(path, what.replace("the store", "the target store")) for path, what in sources_of(store)]
     sources = [*sources_of(pool.store, pool.labels), *others]
     if method.needs_whole_pool:
@@ -166,8 +168,8 @@ def prepare_influence(pool: Pool, spec: InfluenceSpec, targets: Targets | None, 
 
     def tables(threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
         for each in compared.blocks(threads, listener):
-            valued = method.values(spec, each[1], each[2])
-            yield _rows(reader, note, each, valued.value, valued.columns)
+            value, columns, _ = method.values(spec, each[1], each[2])
+            yield _rows(reader, note, each, value, columns)
 
     return Scoring(note, sources, tables)
 
@@ -176,7 +178,7 @@ def _capabilities(found: TargetSet, spec: InfluenceSpec, shares: Sequence[float]
     """Join the subtasks to capabilities; return the directions of capabilities, and fields for the note."""
     paths = trajectories(found.means, shares)
     cosine = paths @ paths.T
-    names = found.subtasks.names
+    names = found.subtasks
     capability = find_communities(len(names), joined_pairs(cosine, spec.join_cosine), spec.seed)
     members = [tuple(names[s] for s in np.flatnonzero(capability == c)) for c in range(int(capability.max()) + 1)]
     return capability_directions(found.means, capability), {
@@ -186,7 +188,7 @@ def _capabilities(found: TargetSet, spec: InfluenceSpec, shares: Sequence[float]
     }
 
 
-def _about_targets(found: TargetSet) -> list[str]:
+def _about_targets(found: TargetSet, targets: Targets) -> list[str]:
     notes = []
     if found.num_set_aside:
         verb = "is set aside and does" if found.num_set_aside == 1 else "are set aside and do"
@@ -195,6 +197,6 @@ def _about_targets(found: TargetSet) -> list[str]:
         verb, what = ("is", "it") if found.num_zero == 1 else ("are", "them")
         gradients = counted(found.num_zero, "gradient")
         notes.append(f"{gradients} of the target set {verb} zero; cosines with {what} count as 0")
-    if found.subtasks.by is not None and len(found.subtasks.names) == len(found.subtasks.of_sample) > 1:
-        notes.append(f"every target sample is a subtask of its own, by {found.subtasks.by!r}: name a field they share")
+    if targets.subtasks is not None and len(found.subtasks) == found.reader.store.plan.num_samples > 1:
+        notes.append(f"every target sample is a subtask of its own, by {targets.subtasks!r}: name a field they share")
     return notes

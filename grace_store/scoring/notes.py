@@ -55,9 +55,6 @@ class StoreNote(Document):
     """The file of labels, if there was one."""
 
 
-# ---------------------------------------------------------------- scores
-
-
 class Subtask(Frozen):
     """One subtask of a target set."""
 
@@ -205,9 +202,6 @@ class WeightsNote(StoreNote):
     signals: dict[str, ScoredSignal] = Field(min_length=1)
 
 
-# ---------------------------------------------------------------- duplicates, diversity
-
-
 class PointsNote(StoreNote):
     """The note of descriptors, by which samples are compared."""
 
@@ -265,9 +259,6 @@ class DuplicatesNote(PointsNote):
     subset: str | None = None
 
 
-# ---------------------------------------------------------------- against benchmarks
-
-
 class AgainstSpec(Frozen):
     """Thresholds for contamination."""
 
@@ -322,9 +313,6 @@ class AgainstNote(StoreNote):
     descriptor: str | None = None
     dimension: int | None = None
     seed: int | None = None
-
-
-# ---------------------------------------------------------------- the check of a note's plan
 
 
 def check_plan_of(note: StoreNote | TargetsNote | PoolNote, store: "Store", what: str | None = None) -> None:

@@ -31,16 +31,9 @@ if TYPE_CHECKING:
     from grace_store.scoring.sweep_table import SweepNote
 
 
-def store_note(signals: SignalReader) -> dict[str, Any]:
-    """Return the fields of a StoreNote for a result from some signals of a store."""
-    place, plan = signals.store.location, signals.store.plan
-    of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
-    return {"store": place, "partial": signals.is_partial, **of_plan}
-
-
 def scores_note(signals: SignalReader, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
     """Return the note of a table of scores; more are fields of some methods."""
-    return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **store_note(signals), **more)
+    return ScoresNote(spec=spec, signals=weighted_signals(signals, weights), **signals.origin, **more)
 
 
 def noted_pool(
@@ -113,9 +106,6 @@ def moved_labels(noted: LabelsFile | None, moved: str | Path | None, what: str) 
     return noted.model_copy(update={"path": str(moved)})
 
 
-# ---------------------------------------------------------------- the rows that a filter keeps, and their groups
-
-
 def filter_scores(
     table: ScoreTable,
     where: str | None,
@@ -139,8 +129,6 @@ def filter_scores(
 def fields_of(
     table: ScoreTable, store: str | None, data: Sequence[str | Path] | None, labels: LabelColumns | None
 ) -> SampleFields:
-    """Return the fields of the samples of a table, with their labels."""
-
     def records() -> SampleRecords:
         from grace_store.pool.records import SampleRecords  # the dataset's modules, which few filters need
 
@@ -172,9 +160,6 @@ def scored_columns(table: ScoreTable) -> KnownColumns:
         return values
 
     return {name: column(name) for name in ("id", "row", "num_steps", "num_tokens", "value", "flags")}
-
-
-# ---------------------------------------------------------------- where results may be written
 
 
 Source = tuple[Path, str]

@@ -252,9 +252,6 @@ class ScoreTable(NotedTable[ScoresNote]):
         return frame.assign(**more)
 
 
-# ---------------------------------------------------------------- writing
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRows:
     """Some rows of a table as arrays."""
@@ -342,9 +339,6 @@ def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
 def write_scores(path: Path, note: ScoresNote) -> AbstractContextManager[pq.ParquetWriter]:
     """Open a table for writing block by block."""
     return write_blocks(path, _columns_of(note), note)
-
-
-# ---------------------------------------------------------------- reading
 
 
 def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> ScoreTable:

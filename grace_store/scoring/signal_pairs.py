@@ -5,7 +5,6 @@ made both. An error lists all differences at once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from grace_store.base.errors import SettingError, TargetMismatch, UnknownName
 from grace_store.base.settings import ExtractSpec, ModelIdentity, short
@@ -23,29 +22,12 @@ CONDITIONS = (*READING, "dtype", "attention")
 """Settings that may differ between pool and targets; a difference is noted."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignalPairs:
-    """Checkpoints: each has a signal of the pool, a signal of the targets, and a weight."""
-
-    weights: SignalWeights
-    weights_from: WeightsFrom
-    targets: tuple[str, ...]
-    """Names of signals in the target store, in the order of the weights."""
-    notes: tuple[str, ...]
-    """Notes for the user."""
-
-    @property
-    def shares(self) -> list[float]:
-        """The weights divided by their sum."""
-        total = sum(self.weights.weights.values())
-        return [weight / total for weight in self.weights.weights.values()]
-
-
 def pair_signals(
     pool: Store, targets: Store, method: InfluenceMethod, signals: Signals = None, target_signals: Sequence[str] = ()
-) -> SignalPairs:
-    """Return the pairs of signals; raise TargetMismatch, with all reasons, if they cannot be compared.
+) -> tuple[SignalWeights, WeightsFrom, tuple[str, ...], list[str]]:
+    """Return the pool's signals with their weights, the weights' origin, the target signals, and notes for the user.
 
+    Raise TargetMismatch, with all reasons, if the signals cannot be compared. Each pair of signals is a checkpoint.
     Without names, the pool must have exactly one signal with one gradient per sample. Unless it is named, the target
     signal has the same name, or else is the only signal that fits. Weights are the given ones, else the learning rates
     that the signals recorded, else equal.
@@ -75,7 +57,7 @@ def pair_signals(
     if weights_from == "equal" and len(pairs) > 1:
         silent = ", ".join(ours.name for ours, _ in pairs if _learning_rate(ours.signal.spec) is None)
         notes.append(f"signal {silent}: no learning rate is recorded, so all checkpoints count alike")
-    return SignalPairs(weights, weights_from, wanted, tuple(notes))
+    return weights, weights_from, wanted, notes
 
 
 def _named(pool: Store, signals: Signals) -> tuple[list[str], list[float | None]]:

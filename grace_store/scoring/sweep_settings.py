@@ -198,9 +198,6 @@ class SettingValues:
         return out
 
 
-# ---------------------------------------------------------------- the conclusion of a sweep
-
-
 AXES = ("measure", "alpha", "history", "target", "aggregation", "signals")
 WITH_DEFAULT = "overlap_with_default"
 VAGUE = 0.2
@@ -209,7 +206,6 @@ CLEAR = 0.1
 """Half-width at which an overlap is certain enough."""
 HARDLY = 0.9
 """Overlap from which on a setting hardly matters."""
-
 
 Changed = tuple[str, tuple[str, ...], Estimate]
 """A setting other than the default: its label, the parts that differ from the default, and the overlap with it."""

@@ -195,7 +195,6 @@ SweepTables = HeldTables | FolderTables
 
 
 def read_sweep_table(folder: Path, name: str, schema: pa.Schema) -> pa.Table:
-    """Read one of a sweep's tables."""
     return read_columns(folder / name, dict(zip(schema.names, schema.types, strict=True)), SweepNote.maker)
 
 

@@ -36,22 +36,10 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
-class Subtasks:
-    """The subtask of every sample of the target plan."""
-
-    by: str | None
-    """Field of the records, or None for the files."""
-    names: tuple[str, ...]
-    of_sample: IntArray
-    """Number of the subtask of each sample."""
-
-
-@dataclass(frozen=True, slots=True)
 class TargetSet:
-    """A target set that was read."""
-
     reader: SignalReader
-    subtasks: Subtasks
+    subtasks: tuple[str, ...]
+    """Names of the subtasks."""
     sizes: IntArray
     """Number of samples of each subtask that every signal has; only these samples count."""
     num_set_aside: int
@@ -61,7 +49,7 @@ class TargetSet:
     means: FloatArray
     """(checkpoints, subtasks, D): mean directions, or mean gradients."""
 
-    def describe(self, names: Sequence[str], data: Sequence[str]) -> TargetsNote:
+    def describe(self, names: Sequence[str], targets: Targets) -> TargetsNote:
         """Return the note of the target set; names are the signals of the pool."""
         store = self.reader.store
         return TargetsNote(
@@ -71,19 +59,22 @@ class TargetSet:
                 name: NamedSignal(name=view.name, sha256=view.signal.identity(), num_units=len(units))
                 for name, view, units in zip(names, self.reader.views, self.reader.committed, strict=True)
             },
-            subtasks_by=self.subtasks.by,
+            subtasks_by=targets.subtasks,
             subtasks=tuple(
                 Subtask(name=name, num_samples=size)
-                for name, size in zip(self.subtasks.names, self.sizes.tolist(), strict=True)
+                for name, size in zip(self.subtasks, self.sizes.tolist(), strict=True)
             ),
             num_set_aside=self.num_set_aside,
             num_zero=self.num_zero,
-            data=tuple(data),
+            data=tuple(targets.data),
         )
 
 
-def find_subtasks(targets: Targets, store: Store) -> Subtasks:
-    """Return the subtasks of a target store: by a field of its records, or one for each file of its plan."""
+def find_subtasks(targets: Targets, store: Store) -> tuple[tuple[str, ...], IntArray]:
+    """Return the names of the subtasks of a target store, and the number of the subtask of each planned sample.
+
+    A field of the records names the subtasks, or each file of the plan is a subtask.
+    """
     if targets.subtasks is None:
         if targets.data:
             raise SettingError("only --subtasks needs --target-data: give --subtasks, or leave --target-data out")
@@ -91,7 +82,7 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
         stems = [Path(name.removesuffix(".gz").removesuffix(".zst")).stem for name in names]
         # If two files share a stem, the names hold as much of their paths as tells files apart.
         labels = stems if len(set(stems)) == len(stems) else names
-        return Subtasks(None, tuple(labels), store.column("sample_file").astype(np.int64))
+        return tuple(labels), store.column("sample_file").astype(np.int64)
     from grace_store.pool.records import SampleRecords  # the dataset's modules, which only a field needs
 
     values = list(SampleRecords(store, targets.data or None).each(targets.subtasks))
@@ -107,22 +98,23 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
     # Values are compared as text: 1 and "1" are the same subtask.
     numbers: dict[str, int] = {}
     of_sample = np.array([numbers.setdefault(str(value), len(numbers)) for value in values], dtype=np.int64)
-    return Subtasks(targets.subtasks, tuple(numbers), of_sample)
+    return tuple(numbers), of_sample
 
 
-def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, restore_length: bool) -> TargetSet:
+def read_targets(targets: Targets, store: Store, signals: Sequence[str], *, restore_length: bool) -> TargetSet:
     """Return the mean gradient of every subtask for every signal. Each signal must be finished.
 
     Memory holds one unit at a time. Gradients are added in the order of the plan, so the result is always the same.
     """
+    names, subtask = find_subtasks(targets, store)
     reader = SignalReader(store, tuple(signals), reads=("vectors",))
     reader.check_complete(may_be_partial=False)
     signals_of = range(len(reader.names))
     # A sample counts if it is done in all signals.
     counted = [np.logical_and.reduce([reader.done(n, unit) for n in signals_of]) for unit in store.plan.units]
-    sizes = np.bincount(subtasks.of_sample[np.concatenate(counted)], minlength=len(subtasks.names))
+    sizes = np.bincount(subtask[np.concatenate(counted)], minlength=len(names))
     if not sizes.all():
-        lost = [one_line(name) for name, size in zip(subtasks.names, sizes.tolist(), strict=True) if not size]
+        lost = [one_line(name) for name, size in zip(names, sizes.tolist(), strict=True) if not size]
         named = first_few(lost, NAMED_IN_A_SENTENCE)
         raise SettingError(
             f"every target record of subtask {named} was set aside (`grace-store status {store.location}` "
@@ -130,13 +122,13 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
         )
     means, num_zero = [], 0
     for number in signals_of:
-        sums = SubtaskMeans(len(subtasks.names), reader.views[0].vector_size)
+        sums = SubtaskMeans(len(names), reader.views[0].vector_size)
         for unit, mine in enumerate(counted):
-            of_sample = np.where(mine, subtasks.of_sample[slice(*store.plan.unit_range(unit))], -1)
+            of_sample = np.where(mine, subtask[slice(*store.plan.unit_range(unit))], -1)
             num_zero += _add_unit(reader, number, unit, of_sample, sums, restore_length=restore_length)
         means.append(sums.means())
     num_set_aside = store.plan.num_records - int(sizes.sum())
-    return TargetSet(reader, subtasks, sizes, num_set_aside, num_zero, np.stack(means))
+    return TargetSet(reader, names, sizes, num_set_aside, num_zero, np.stack(means))
 
 
 def _add_unit(

@@ -1,7 +1,5 @@
 """Weigh the steps of a store from Grams alone: write the table block by block, and summarise the weights."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +18,7 @@ from grace_store.pool.pool import Pool, PoolLike, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, arrays_of
 from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import numpy_numbers, write_blocks
-from grace_store.scoring.provenance import check_outputs, sources_of, store_note, weighted_signals
+from grace_store.scoring.provenance import check_outputs, sources_of, weighted_signals
 from grace_store.scoring.score import measure_block
 from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
@@ -54,7 +52,7 @@ def weights(
     reader = SignalReader(pool.store, pool.weights.names, pool.wanted, arrays_of(ScoreSpec(), spec.scores))
     reader.check_complete(partial=pool.partial)
     signals = weighted_signals(reader, pool.weights)
-    note = WeightsNote(spec=spec, signals=signals, **store_note(reader), **pool.filter_notes)
+    note = WeightsNote(spec=spec, signals=signals, **reader.origin, **pool.filter_notes)
     summary = WeightSummary(number_parts(pool.questions_by_row(), pool.store.plan.num_records))
 
     def weigh(block: SampleBlock) -> tuple[pa.Table, RaggedWeights]:
@@ -82,15 +80,14 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
     for place in block.places:
         if place is not None:
             in_all &= np.isin(np.arange(len(block)), place)
-    total = sum(weights.weights.values())
     signals = []
-    for signal, place, share in zip(block.signals, block.places, weights.weights.values(), strict=True):
+    for signal, place, share in zip(block.signals, block.places, weights.shares, strict=True):
         chosen = in_all if place is None else in_all[place]
         gram, tokens, num_segments = signal.gram, signal.num_tokens, signal.num_steps + 1
         if not chosen.all():
             gram = gram[np.repeat(chosen, num_packed(num_segments))]
             tokens = tokens[np.repeat(chosen, num_segments)]
-        signals.append(SignalGrams(gram, tokens, share / total))
+        signals.append(SignalGrams(gram, tokens, share))
     score = None
     if "scores" in WEIGHTINGS[spec.method].settings:
         score = measure_block(block, spec.scores, weights)[0].step_score[np.repeat(in_all, block.num_steps)]
@@ -101,9 +98,6 @@ def weigh_block(block: SampleBlock, spec: WeightsSpec, weights: SignalWeights) -
     found.flags[~in_all] = Flag.MISSING_SIGNAL
     found.put(part, np.flatnonzero(in_all))
     return found
-
-
-# ---------------------------------------------------------------- the summary of weights
 
 
 MEANS = {

@@ -73,7 +73,6 @@ class WeightTable(NotedTable[WeightsNote]):
 
 
 def weight_rows(block: SampleBlock, sample_id: Array, found: RaggedWeights) -> pa.Table:
-    """Return the rows of a block's samples."""
     has_none = np.isnan(found.cosine)
     step_tokens = block.segment_tokens[is_step(block.num_steps)]
     columns = {

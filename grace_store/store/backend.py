@@ -18,8 +18,6 @@ from typing import BinaryIO, Protocol, TextIO
 from grace_store.base.errors import SettingError, StorageError
 from grace_store.base.files import BUCKET_SCHEMES, read_plain, sync_folder
 
-# ---------------------------------------------------------------- keys of groups, chunks and documents
-
 SAMPLES_GROUP = "samples"
 SIGNALS_GROUP = "signals"
 LEDGER_GROUP = "ledger"
@@ -68,8 +66,6 @@ def chunk_key(array: str, num_dims: int, unit: int) -> str:
     """Return the key, relative to the group, of a unit's chunk of an array."""
     return "/".join([array, "c", str(unit), *["0"] * (num_dims - 1)])
 
-
-# ---------------------------------------------------------------- backends
 
 _ATTEMPTS = 4
 _LINKED = re.compile(rf"{LEDGER_GROUP}(/[^/]+){{0,2}}|.+/c(/[0-9]+)*")

@@ -25,8 +25,6 @@ def check_zarr(installed: str) -> None:
         raise MissingExtra(f"zarr {installed} is too old for grace-store. Run `pip install 'zarr>={lowest}'`.")
 
 
-# ---------------------------------------------------------------- arrays
-
 SAMPLES_PER_CHUNK = 16384
 """Chunk length of the plan's arrays."""
 ROWS_PER_INNER_CHUNK = 128
@@ -121,7 +119,6 @@ def are_possible(plan: Plan) -> bool:
 
 
 def plan_arrays(plan: Plan) -> list[ArraySpec]:
-    """Return the arrays that a plan has."""
     return sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
 
 

@@ -55,7 +55,6 @@ class Lease:
     """Documents without which nothing can be written."""
 
     def of_signal(self, name: str) -> "Lease":
-        """Return the lease for writing a signal."""
         return replace(self, places=("zarr.json", f"{signal_key(name)}/zarr.json"))
 
     @property

@@ -22,6 +22,7 @@ from grace_store.base.arrays import (
     Positions,
     find_rows,
 )
+from grace_store.base.documents import SampleRef
 from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinished, UnknownName
 from grace_store.base.metadata import Commit, Completion, Plan, Sharing, SharingDocument, Signal
 from grace_store.base.states import STATE_CODES, TEXT_SHIFT
@@ -164,6 +165,11 @@ class Store:
     def positions_of(self, row: IntArray) -> Positions:
         """Return the positions in the plan of the samples with these dataset rows."""
         return Positions(find_rows(self.column("sample_row"), row)[0])
+
+    def refs(self, positions: IntArray) -> tuple[SampleRef, ...]:
+        """Return the ids and dataset rows of the samples at some positions, for documents."""
+        ids, rows = self.column("sample_id"), self.column("sample_row")
+        return tuple(SampleRef(sample_id=str(ids[i]), row=int(rows[i])) for i in positions.tolist())
 
     def find(self, sample: str) -> int:
         """Return the position of a sample from its id, or from ``#row`` for its row in the dataset."""
@@ -412,7 +418,6 @@ def is_commit_name(name: str) -> bool:
 
 
 def is_committed(view: SignalView, unit: int) -> bool:
-    """Return whether a unit is committed."""
     return view.store.backend.size(commit_key(view.name, unit)) is not None
 
 

@@ -197,9 +197,6 @@ def _in_whole_chunks(num_rows: int, inner: int) -> int:
     return num_rows if num_rows <= inner else -(-num_rows // inner) * inner
 
 
-# ---------------------------------------------------------------- a plan that replaces another
-
-
 def is_begun(store: Store) -> bool:
     """Return whether a store has a signal, intact or damaged, so that its plan must not change."""
     return bool(store.signal_names or store.backend.names(COMMITS))

@@ -78,7 +78,6 @@ CODEBOOK: Float32Array = np.array(
 )  # fmt: skip
 """The 16 levels with the least mean squared error for a standard normal (Lloyd-Max)."""
 
-
 Constant = tuple[tuple[str, ...], Array, str]
 """The dimensions, the values and the description of an array that decodes vectors; it depends only on their size."""
 
@@ -100,11 +99,6 @@ class VectorStorage(ABC):
     def num_columns(self) -> int:
         """Number of columns of a row."""
         return self.size
-
-    @property
-    def bytes_per_vector(self) -> int:
-        """Size of a row before compression."""
-        return self.num_columns * np.dtype(self.dtype).itemsize
 
     def constants(self) -> Mapping[str, Constant]:
         """Return the arrays that are stored once for all vectors, by name."""

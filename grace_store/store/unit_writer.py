@@ -32,9 +32,7 @@ def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal, and last the metadata that makes the signal exist."""
     check_signal_name(signal.name)
     write_copy(store.backend, signal)
-    _write_metadata(store, signal)
-    store.backend.write(f"{signal_key(signal.name)}/zarr.json", group_bytes(signal))
-    store.backend.flush()
+    write_metadata(store, signal)
     return store.signal(signal.name)
 
 
@@ -67,19 +65,16 @@ def drop_damaged_sharing(view: SignalView) -> None:
         view.store.backend.delete(sharing_key(view.name))
 
 
-def rewrite_signal_metadata(view: SignalView) -> None:
-    """Write again the metadata of a signal's group and arrays, and the arrays that decode vectors."""
-    _write_metadata(view.store, view.signal)
-    view.store.backend.write(f"{view.key}/zarr.json", group_bytes(view.signal))
-    view.store.backend.flush()
-
-
-def _write_metadata(store: Store, signal: Signal) -> None:
+def write_metadata(store: Store, signal: Signal) -> None:
+    """Write the metadata of a signal's arrays, the arrays that decode vectors, and last the metadata of its group."""
     arrays = layout.signal_arrays(store.plan, signal.spec)
     constants = {name: (0, values) for name, (_, values, _) in storage_of(signal.spec).constants().items()}
     encoder = ArrayEncoder(arrays)
     documents = encoder.metadata | encoder.encode(constants)
-    store.backend.write_all({f"{signal_key(signal.name)}/{name}": value for name, value in documents.items()})
+    key = signal_key(signal.name)
+    store.backend.write_all({f"{key}/{name}": value for name, value in documents.items()})
+    store.backend.flush()
+    store.backend.write(f"{key}/zarr.json", group_bytes(signal))
     store.backend.flush()
 
 

@@ -1,14 +1,12 @@
 """Compare a pool with benchmarks: find the samples that contain an item, by text or by vectors."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +30,7 @@ from grace_store.scoring.signal_pairs import differences
 from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import SignalView, Store
 
-BenchmarkLike = str | Path | Store
+BenchmarkLike: TypeAlias = str | Path | Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +202,6 @@ def _check_used(
         raise SettingError(f"{of_files} is only for files, but every benchmark is a store. Leave {of_files} out.")
 
 
-# ---------------------------------------------------------------- texts
-
-
 def _text_rows(
     pool: Pool, benchmarks: Sequence[ReadBenchmark], matcher: TextMatcher, listener: Listener
 ) -> Iterator[Row]:
@@ -229,9 +224,6 @@ def _text_rows(
                 left = (time.monotonic() - began) * (len(row) - start) / start
                 listener(Note(f"The comparison of texts takes about {duration(left)}."))
             listener(Progressed(f"Searching: {start} of {len(row)} samples compared.", start, len(row)))
-
-
-# ---------------------------------------------------------------- vectors
 
 
 def _readers(
@@ -297,9 +289,6 @@ def _nearest(vector: Array, items: Array) -> tuple[Float32Array, Places]:
         nearest = np.where(larger > cosine, start + best, nearest)
         cosine = np.maximum(cosine, larger)
     return cosine, Places(nearest)
-
-
-# ---------------------------------------------------------------- the note
 
 
 def _described(

@@ -1,7 +1,5 @@
 """Compare the diversity of subsets and random subsets: clusters covered, Vendi score, distance to the nearest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -199,8 +197,6 @@ def _among(chosen: Chosen, rows: IntArray) -> Chosen:
         raise SettingError(f"--where keeps no sample of {name}, so there is nothing to measure")
     return name, scores, mine, what
 
-
-# ---------------------------------------------------------------- the conclusion
 
 MOST_TOLD = 3
 """Most subsets with a sentence in the conclusion."""

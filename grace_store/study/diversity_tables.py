@@ -1,7 +1,5 @@
 """Measure the diversity of subsets, of random subsets and of clusters, and its cost in value; return tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -96,8 +94,6 @@ class DiversityMeasure:
         return [f"Vendi scores of more than {most} samples are over {most} of them, drawn at random."]
 
 
-# ---------------------------------------------------------------- tables
-
 MEASURES = make_columns(
     share_touched="touched", entropy="evenness", vendi=Column(heading="Vendi", digits=1), nearest_distance="nearest"
 )
@@ -179,8 +175,6 @@ def represented_table(
     columns |= make_columns(num_samples="samples", mean_value="value", example="like")
     return Table(title="Clusters that subsets have too much or too little of", columns=columns, rows=tuple(rows))
 
-
-# ---------------------------------------------------------------- the cost of diversity
 
 NUM_CURVE_RANDOM = 200
 """Random subsets in the mean entropy."""

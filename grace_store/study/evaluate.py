@@ -212,8 +212,7 @@ def _draws_of_average(subset: Results, full: Results, known: dict[str, int | Non
     for name, count in known.items():
         ours, theirs = (_draws(run.entries[name], count, name, generator) for run in (subset, full))
         total += 100 * ours / theirs
-    average: FloatArray = total / len(known)
-    return average
+    return np.asarray(total / len(known))
 
 
 def _draws(entry: Entry, count: int | None, name: str, generator: np.random.Generator) -> FloatArray:

@@ -175,9 +175,6 @@ def _unit_values(
     return row, np.stack(values)
 
 
-# ---------------------------------------------------------------- the conclusion
-
-
 def conclude_stability(
     tried: Mapping[str, Estimate], by_storage: Mapping[str, Estimate], num_samples: int, num_chosen: int
 ) -> str:

@@ -1,7 +1,5 @@
 """Run a trial: does a subset train better models than random subsets? Small trainings, and their result."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -22,17 +20,9 @@ from grace_store.base.text import counted, duration
 from grace_store.base.watch import die_with_parent
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.scoring.provenance import check_outputs, sources_of
+from grace_store.study import trial_plan
 from grace_store.study.trial_conclusion import conclude_trial, say_held_out, standing
 from grace_store.study.trial_documents import FOUND, PLAN, PlannedRun, TrialJob, TrialPlan, TrialRequest, TrialRun
-from grace_store.study.trial_plan import (
-    check_same_trial,
-    open_held_out,
-    open_subsets_store,
-    read_notes,
-    resolve_trial,
-    subset_files,
-    unused_weights,
-)
 from grace_store.study.trial_runs import TrialRunner, all_seconds, say_cost
 from grace_store.study.trial_samples import gather_samples
 from grace_store.values.subset_trial import difference_text, is_clear
@@ -48,7 +38,7 @@ def trial(
     """
     job = prepare_trial(Path(out), request or TrialRequest())
     if not job.is_begun and not claim_document(job.out / PLAN, job.plan):
-        check_same_trial(read_document(job.out / PLAN, TrialPlan), job.plan, job.out)
+        trial_plan.check_same_trial(read_document(job.out / PLAN, TrialPlan), job.plan, job.out)
     stop = stop or Event()
     if job.request.devices and progress_of(job).waiting:
         run_workers(job.out, job.request, listener, stop, lambda: not progress_of(job).waiting)
@@ -85,14 +75,14 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     """Return a trial as it would run now; raise ResumeMismatch if another trial was begun in its folder."""
     require_peft()
     begun = read_document(out / PLAN, TrialPlan) if (out / PLAN).is_file() else None
-    files = subset_files(out, request, begun)
-    notes = read_notes(files)
-    store, view = open_subsets_store(files[0][0], notes, request, begun)
+    files = trial_plan.subset_files(out, request, begun)
+    notes = trial_plan.read_notes(files)
+    store, view = trial_plan.open_subsets_store(files[0][0], notes, request, begun)
     given = [(path, "a subset") for path, _ in files]
     given += [(weights, "a table of weights") for _, weights in files if weights is not None]
     check_outputs([out], [*sources_of(store), *given])
-    spec, origin = resolve_trial(store, view, request, begun)
-    other, remarks = open_held_out(out, request, store, origin, begun)
+    spec, origin = trial_plan.resolve_trial(store, view, request, begun)
+    other, remarks = trial_plan.open_held_out(out, request, store, origin, begun)
     samples = gather_samples(store, files, spec, other, request.data, request.labels)
     plan = TrialPlan(
         spec=spec,
@@ -100,14 +90,15 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
         num_pool=samples.num_pool,
         num_held_out_samples=samples.num_held_out_samples,
         subsets=samples.subsets,
-        held_out=samples.held_out_refs,
+        held_out=samples.held_out_store.refs(samples.held_out),
         held_out_sha256=samples.held_out_store.plan.samples_sha256,
         origin=origin,
     )
     if begun is not None:
-        check_same_trial(begun, plan, out)
+        trial_plan.check_same_trial(begun, plan, out)
         plan = begun.model_copy(update={"origin": origin})
-    return TrialJob(out, plan, samples, request, begun is not None, (*unused_weights(files, notes), *remarks))
+    remarks = [*trial_plan.unused_weights(files, notes), *remarks]
+    return TrialJob(out, plan, samples, request, begun is not None, tuple(remarks))
 
 
 def _say_beforehand(job: TrialJob, listener: Listener) -> None:
@@ -115,9 +106,6 @@ def _say_beforehand(job: TrialJob, listener: Listener) -> None:
     for remark in job.remarks:
         listener(Warned(remark))
     listener(Note(say_held_out(job.plan)))
-
-
-# ---------------------------------------------------------------- the rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +123,6 @@ class Progress:
 
 
 def progress_of(job: TrialJob) -> Progress:
-    """Return the progress of a trial."""
     plan, num_seeds = job.plan, job.plan.spec.num_seeds
     results: dict[tuple[int, str], TrialRun] = {}
     looks: list[str] = []

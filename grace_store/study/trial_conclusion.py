@@ -191,8 +191,6 @@ def num_rounds_of(results: Results, subset: int) -> int:
     return max(round for round, key in results if key == f"subset-{subset + 1}")
 
 
-# ---------------------------------------------------------------- tables
-
 DIFFERENCE = Column(heading="difference, 95 %", digits=4, chance=0.0)
 
 
@@ -222,9 +220,6 @@ def _arms_table(arms: Sequence[Row]) -> Table:
     if any("share_right" in arm for arm in arms):
         columns["share_right"] = Column(heading="right answers")
     return Table(title="Every subset and its random ones", columns=columns, rows=tuple(arms), is_shown=False)
-
-
-# ---------------------------------------------------------------- the conclusion
 
 
 def say_held_out(plan: TrialPlan) -> str:

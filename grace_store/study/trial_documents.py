@@ -192,9 +192,6 @@ class TrialRun(Document):
         return sum(each.loss * each.num_tokens for each in self.items) / total
 
 
-# ---------------------------------------------------------------- the samples of trainings, in memory
-
-
 @dataclass(frozen=True, slots=True)
 class Arm:
     """The samples of one training."""
@@ -211,12 +208,9 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class TrialSamples:
-    """All samples of a trial."""
-
     store: Store
     subsets: tuple[TrialSubset, ...]
     arms: dict[str, Arm]
-    """Arms by key."""
     num_questions: dict[str, int]
     """Numbers of questions by the key of the arm, including held-out questions."""
     held_out_store: Store
@@ -225,12 +219,6 @@ class TrialSamples:
     """Positions of the held-out items in the plan of that store, ascending, one for each question."""
     num_pool: int
     num_held_out_samples: int
-
-    @property
-    def held_out_refs(self) -> tuple[SampleRef, ...]:
-        """Ids and rows of the held-out items."""
-        ids, rows = (self.held_out_store.column(name) for name in ("sample_id", "sample_row"))
-        return tuple(SampleRef(sample_id=str(ids[i]), row=int(rows[i])) for i in self.held_out.tolist())
 
     def arms_of(self, subset: int) -> list[Arm]:
         """Return the arm of a subset, numbered from 0, and then the arms of its random subsets."""

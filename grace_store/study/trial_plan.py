@@ -1,7 +1,5 @@
 """The inputs of a trial: subsets, store, settings and held-out traces, by the request or by the trial begun in OUT."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation

@@ -170,10 +170,7 @@ class TrialRunner:
         rights = self._answer(training) if spec.generate else [None] * len(self._items)
         items = [
             TrialItem(
-                sample_id=sample.sample_id,
-                num_tokens=len(item.learnt),
-                loss=total / len(item.learnt),
-                is_right=right,
+                sample_id=sample.sample_id, num_tokens=len(item.learnt), loss=total / len(item.learnt), is_right=right
             )
             for sample, item, total, right in zip(self._item_samples, self._items, sums.tolist(), rights, strict=True)
         ]

@@ -139,9 +139,6 @@ def _digest(store: Store, arms: Sequence[Arm]) -> str:
     return found.hexdigest()
 
 
-# ---------------------------------------------------------------- random subsets
-
-
 @dataclass(frozen=True, slots=True)
 class DrawSource:
     """A subset, and the rules and candidates from which random subsets like it are drawn."""
@@ -228,9 +225,6 @@ def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: s
     is_drawn = np.zeros(len(group), dtype=np.bool_)
     is_drawn[together[np.arange(len(order)) - first_of_group[group[together]] < counts[group[together]]]] = True
     return is_drawn
-
-
-# ---------------------------------------------------------------- held-out items
 
 
 def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -> tuple[IntArray, Digests]:

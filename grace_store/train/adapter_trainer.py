@@ -242,9 +242,6 @@ def _block_loss(logits: Tensor, target: Tensor, weight: Tensor | None = None) ->
     return (_cross_entropies(logits, target) * weight).sum()
 
 
-# ---------------------------------------------------------------- the model's answers
-
-
 def _greedy_answers(
     model: Any, tokenizer: Any, samples: Sequence[TrainingSample], max_new_tokens: int, device: torch.device
 ) -> list[str | None]:

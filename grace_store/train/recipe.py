@@ -163,13 +163,8 @@ def choose_samples(store: Store, spec: WarmupSpec) -> ChosenSamples:
     count = budget(spec.ratio, len(row))
     chosen = (order[:count], order[count : count + spec.num_heldout])
     samples, heldout = (some[np.argsort(row[some])] for some in chosen)
-    ids = store.column("sample_id")
-
-    def refs(positions: IntArray) -> tuple[SampleRef, ...]:
-        return tuple(SampleRef(sample_id=str(ids[i]), row=int(row[i])) for i in positions.tolist())
-
     settings = {"num_planned": len(row), "ratio": spec.ratio, "seed": spec.seed}
-    return WarmupSubset(**settings, samples=refs(samples), heldout=refs(heldout)), (samples, heldout)
+    return WarmupSubset(**settings, samples=store.refs(samples), heldout=store.refs(heldout)), (samples, heldout)
 
 
 def order_steps(rows: Sequence[int], seed: int, batch_size: int, num_epochs: int) -> list[list[int]]:

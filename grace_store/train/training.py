@@ -46,9 +46,6 @@ __all__ = [
 SpecT = TypeVar("SpecT", bound=TrainingSpec)
 
 
-# ---------------------------------------------------------------- the complete settings
-
-
 def resolve_training(model: str, request: SpecT, options: WarmupOptions) -> SpecT:
     """Return the complete spec of a training or warm-up. Choose all settings that were not given.
 
@@ -74,9 +71,6 @@ def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescri
     if wish and not has_end:
         raise SettingError("--train-eos has no effect: no end-of-turn token follows a response. Leave --train-eos out.")
     return has_end
-
-
-# ---------------------------------------------------------------- a model that can be trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +161,6 @@ class Training:
             if self._trainer is None:
                 self._trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
             yield self._trainer
-
-
-# ---------------------------------------------------------------- the loop over steps
 
 
 @dataclass

@@ -204,8 +204,7 @@ def _decayed_weights(decay: float, num: int) -> FloatArray:
 
 @lru_cache(maxsize=1024)
 def _powers(decay: float, num: int) -> FloatArray:
-    powers: FloatArray = np.power(decay, np.arange(num)[::-1])[:, None]
-    return powers
+    return np.asarray(np.power(decay, np.arange(num)[::-1])[:, None])
 
 
 def _weighted_references(gram: GramColumns, history: History) -> _Reference:

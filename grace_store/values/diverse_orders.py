@@ -10,7 +10,6 @@ samples is the greedy orders of the cells merged by gain (merge_cells).
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -23,13 +22,8 @@ from grace_store.values.ranking import Balance
 
 Greedy = Literal["facility", "mmr"]
 
-
-@dataclass(frozen=True, slots=True)
-class GreedyOrder:
-    """Places in greedy order, and the gain of each; gains never rise."""
-
-    order: IntArray
-    gain: FloatArray
+GreedyOrder = tuple[IntArray, FloatArray]
+"""Places in greedy order, and the gain of each; gains never rise."""
 
 
 def rank_utility(num_samples: int) -> FloatArray:
@@ -93,7 +87,7 @@ def facility_order(similarity: FloatArray, utility: FloatArray, weight: float) -
         minus_gain, sample = heapq.heappop(queue)
         order[taken], gain[taken] = sample, -minus_gain
         np.maximum(covered, similarity[sample], out=covered)
-    return GreedyOrder(order, gain)
+    return order, gain
 
 
 def mmr_order(similarity: FloatArray, utility: FloatArray, weight: float) -> GreedyOrder:
@@ -111,7 +105,7 @@ def mmr_order(similarity: FloatArray, utility: FloatArray, weight: float) -> Gre
         order[taken], gain[taken] = sample, score[sample]
         np.maximum(redundancy, similarity[sample], out=redundancy)
         relevance[sample] = -np.inf
-    return GreedyOrder(order, gain)
+    return order, gain
 
 
 GREEDY = {"facility": facility_order, "mmr": mmr_order}
@@ -124,8 +118,8 @@ def merge_cells(cells: Sequence[IntArray], greedy: Sequence[GreedyOrder]) -> Int
     remaining gain is always at the head of some cell. Sorting by gain, and by value for equal gains, gives exactly the
     greedy order over all samples.
     """
-    place = np.concatenate([cell[each.order] for cell, each in zip(cells, greedy, strict=True)])
-    gain = np.concatenate([each.gain for each in greedy])
+    place = np.concatenate([cell[order] for cell, (order, _) in zip(cells, greedy, strict=True)])
+    gain = np.concatenate([gain for _, gain in greedy])
     return place[np.lexsort((place, -gain))]
 
 
@@ -134,9 +128,6 @@ def check_weight(weight: float) -> float:
     if not 0 <= weight <= 1:
         raise SettingError(f"weight {weight:g} is not between 0 (value alone) and 1 (diversity alone)")
     return weight
-
-
-# ---------------------------------------------------------------- settings of a diverse selection
 
 
 DiversityMethod = Literal["dedup", "clusters", "facility", "mmr"]

@@ -150,9 +150,6 @@ def ratio_over_questions(
     return estimate(value, parts[total > 0] if scale == "share" else parts, num, scale=scale, chance=chance)
 
 
-# ---------------------------------------------------------------- shares
-
-
 def share_interval(count: float, total: float, z: float | None = None) -> Interval:
     """Return Wilson's interval for a share of independent items; 0 to 1 if total is 0.
 

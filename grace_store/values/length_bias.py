@@ -104,13 +104,11 @@ def _r_squared(sums: FloatArray) -> FloatArray:
     centred = product[:, 1:, 1:] - product[:, 1:, :1] * product[:, :1, 1:] / product[:, :1, :1]
     target = centred[:, :-1, -1]
     weights = np.linalg.pinv(centred[:, :-1, :-1], rcond=1e-10, hermitian=True)
-    found: FloatArray = np.einsum("ni,nij,nj->n", target, weights, target) / centred[:, -1, -1]
-    return found
+    return np.asarray(np.einsum("ni,nij,nj->n", target, weights, target) / centred[:, -1, -1])
 
 
 def _fisher(r_squared: FloatArray | float) -> FloatArray:
-    transformed: FloatArray = np.arctanh(np.sqrt(np.clip(r_squared, 0.0, 1 - 1e-12)))
-    return transformed
+    return np.asarray(np.arctanh(np.sqrt(np.clip(r_squared, 0.0, 1 - 1e-12))))
 
 
 def length_measures(
@@ -190,8 +188,7 @@ def step_measures(step_score: FloatArray, step_tokens: Numbers, num_steps: Numbe
 def _centred(values: FloatArray, sample: Numbers, num_samples: int) -> FloatArray:
     count = np.maximum(np.bincount(sample, minlength=num_samples), 1)
     means = np.bincount(sample, values, num_samples) / count
-    centred: FloatArray = values - means[sample]
-    return centred
+    return np.asarray(values - means[sample])
 
 
 def correlation(x: FloatArray, y: FloatArray) -> float:
@@ -244,13 +241,11 @@ def _without(values: FloatArray, columns: Sequence[FloatArray]) -> FloatArray:
     target = values - values.mean()
     # Lengths are nearly dependent (response = K times step): small singular values are ignored.
     weights = np.linalg.lstsq(design.T @ design, design.T @ target, rcond=1e-10)[0]
-    left: FloatArray = target - design @ weights
-    return left
+    return np.asarray(target - design @ weights)
 
 
 def _log(length: FloatArray) -> FloatArray:
-    log: FloatArray = np.log(np.maximum(length, 0.5))
-    return log
+    return np.asarray(np.log(np.maximum(length, 0.5)))
 
 
 def _largest(values: FloatArray, ratio: float) -> BoolArray:
@@ -292,9 +287,6 @@ def kept_by_chance(length: FloatArray, kept: BoolArray, question: IntArray | Non
     return (
         float(by_chance * length.std() / length.mean() * math.sqrt((1 - share) / share)) if by_chance > 0 else math.nan
     )
-
-
-# ---------------------------------------------------------------- length in words
 
 
 LENGTH_WORDS: dict[Length, str] = {

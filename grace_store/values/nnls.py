@@ -111,8 +111,7 @@ class _Problems:
         for each in range(len(variable)):
             slope += self.matrix[each] * variable[each]
         allowed = -TOLERANCE * (1.0 + np.abs(variable).max(axis=0))
-        is_wrong: BoolArray = np.where(self.is_free, variable, slope) < allowed
-        return is_wrong
+        return np.asarray(np.where(self.is_free, variable, slope) < allowed)
 
     def _exchange(self, is_wrong: BoolArray) -> None:
         """Exchange all variables that are wrong, or only the last of them after rounds without progress."""

@@ -32,7 +32,6 @@ class LabelledItems:
     """Place and length of the item, as one number."""
 
     def taken(self, chosen: BoolArray) -> "LabelledItems":
-        """Return some of the items."""
         return LabelledItems(self.is_right[chosen], self.question[chosen], self.cell[chosen])
 
 
@@ -209,5 +208,4 @@ def _best_threshold(least: FloatArray, most: FloatArray, is_wrong: BoolArray) ->
 def _harmonic(one: FloatArray, other: FloatArray) -> FloatArray:
     total = one + other
     # The mean of two zeros is 0; NaN stays NaN.
-    mean: FloatArray = np.divide(2 * one * other, total, out=np.where(total == 0, 0.0, np.nan), where=total > 0)
-    return mean
+    return np.asarray(np.divide(2 * one * other, total, out=np.where(total == 0, 0.0, np.nan), where=total > 0))

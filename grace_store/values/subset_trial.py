@@ -40,7 +40,6 @@ MIN_DRAWS = 2
 FEWEST_ITEMS = 8
 """Least number of held-out items."""
 
-
 Compared = tuple[Estimate, float]
 """The difference of a subset from random draws or from another subset, with its interval and number of items; and the
 detectable difference, which 80 % of such trials find."""
@@ -84,11 +83,7 @@ def error_of_look(look: int, num_looks: int, num_subsets: int) -> float:
 
 
 def compare_with_draws(
-    subset: FloatArray,
-    draws: FloatArray,
-    item_weight: FloatArray,
-    error: float,
-    by_seed: FloatArray | None = None,
+    subset: FloatArray, draws: FloatArray, item_weight: FloatArray, error: float, by_seed: FloatArray | None = None
 ) -> Compared:
     """Compare a subset's mean over seeds for each item, shape (I,), with those of random draws, shape (D, I).
 
@@ -154,7 +149,7 @@ def _difference(
     )
     items = max(0.0, _item_variance(deviation, item_weight, 1) - of_draws)
     parts = (*between, (seeds, min(freedom for _, freedom in between)), (items / num_items, num_items - 1))
-    half_width = _half_width(parts, error)
+    half_width = math.sqrt(sum(t_quantile(error, freedom) ** 2 * variance for variance, freedom in parts))
     found = Estimate(value=difference, low=difference - half_width, high=difference + half_width, num=num_items)
     return found, _detectable(parts, error)
 
@@ -179,11 +174,6 @@ def _simulated(freedoms: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
     freedom = np.array(freedoms)[:, None]
     squares = generator.chisquare(freedom, (2, len(freedoms), NUM_SIMULATED)) / freedom
     return generator.standard_normal(NUM_SIMULATED), squares
-
-
-def _half_width(parts: Sequence[tuple[float, int]], error: float) -> float:
-    """Return the half-width of an interval from the parts of its variance, each with its degrees of freedom."""
-    return math.sqrt(sum(t_quantile(error, freedom) ** 2 * variance for variance, freedom in parts))
 
 
 def _item_variance(deviation: FloatArray, item_weight: FloatArray, num_free: int) -> float:

@@ -145,9 +145,6 @@ class WeightsSpec(Settings):
         return self
 
 
-# ---------------------------------------------------------------- methods
-
-
 def _fit(_: WeightsSpec, steps: Steps) -> FloatArray:
     """Return weights by non-negative least squares, sample by sample."""
     pulls = steps.pulls

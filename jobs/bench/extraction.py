@@ -68,7 +68,7 @@ class Extraction:
     def prepare_all(self) -> list[PreparedUnit]:
         """Read and tokenise every unit, and form its batches."""
         units = range(self.store.plan.num_units)
-        return [self.extractor.prepare(self._loader.load(unit).samples) for unit in units]
+        return [self.extractor.prepare(self._loader.load(unit)[0]) for unit in units]
 
     @property
     def num_samples(self) -> int:

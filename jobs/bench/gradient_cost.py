@@ -60,8 +60,8 @@ def measure(kind: str, location: str, arguments: argparse.Namespace) -> dict[str
         extractor.compute(extractor.prepare(loader.read(0, 1))).result()
         wall, cpu = time.perf_counter(), time.process_time()
         for unit in range(store.plan.num_units):
-            loaded = loader.load(unit)
-            writer.write(unit, extractor.compute(extractor.prepare(loaded.samples)).result(), loaded.spans)
+            samples, spans = loader.load(unit)
+            writer.write(unit, extractor.compute(extractor.prepare(samples)).result(), spans)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     complete_signal(view)
     counts = status(store, "cost").signals["cost"]

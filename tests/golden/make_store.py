@@ -21,7 +21,7 @@ from grace_store.run.extract import extract
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.store.metadata_backup import write_copy
 from grace_store.store.opened import Store
-from grace_store.store.unit_writer import rewrite_signal_metadata
+from grace_store.store.unit_writer import write_metadata
 from tests.fake_model import make_fake_model
 from tests.stores import STORAGES, make_records
 
@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
         # Where the model lay is nobody's business any more.
         view.signal = view.signal.model_copy(update={"origin": {"model": "model"}})
         write_copy(store.backend, view.signal)
-        rewrite_signal_metadata(view)
+        write_metadata(view.store, view.signal)
     found = {
         name: {
             "identity": store.signal(name).signal.identity(),

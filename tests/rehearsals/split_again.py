@@ -6,13 +6,12 @@ Run as ``python -m tests.rehearsals.split_again STORE`` in a process that has th
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from grace_store.base.settings import RunOptions
 from grace_store.model.open_model import open_extractor
-from grace_store.pool.records import LoadedUnit, UnitLoader, image_folder, open_dataset
+from grace_store.pool.records import UnitLoader, image_folder, open_dataset
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, withdraw_units
@@ -36,17 +35,18 @@ def regrouped(extractor: Any, prepared: Any, sizes: tuple[int, ...]) -> None:
     prepared.batches = batches
 
 
-def units_again(view: SignalView, loaded: Iterator[LoadedUnit], extractor: Any, writer: UnitWriter) -> None:
-    for unit in loaded:
-        split = view.commit(unit.unit).split
+def units_again(view: SignalView, units: list[int], loader: UnitLoader, extractor: Any, writer: UnitWriter) -> None:
+    for unit in units:
+        samples, spans = loader.load(unit)
+        split = view.commit(unit).split
         assert split is not None
-        prepared = extractor.prepare(unit.samples)
+        prepared = extractor.prepare(samples)
         regrouped(extractor, prepared, split)
         signals = extractor.compute(prepared).result()
         assert signals.split is None, "there is enough memory now"
         signals.split = split
-        withdraw_units(view, [unit.unit])
-        writer.write(unit.unit, signals, unit.spans)
+        withdraw_units(view, [unit])
+        writer.write(unit, signals, spans)
 
 
 def main(path: Path) -> None:
@@ -60,7 +60,7 @@ def main(path: Path) -> None:
         places = {"adapter": origin.get("adapter"), "images": image_folder(None, view, dataset)}
         extractor = open_extractor(origin["model"], view.signal.spec, RunOptions(), **places)
         loader = UnitLoader(store, dataset)
-        units_again(view, (loader.load(unit) for unit in units), extractor, UnitWriter(view, lease))
+        units_again(view, units, loader, extractor, UnitWriter(view, lease))
     after = content(path)
     different = sorted(key for key in before if key not in completion and before[key] != after.get(key))
     sys.stdout.write(f"{len(units)} units computed again by their splits; {len(different)} files differ\n")

@@ -9,21 +9,9 @@ from grace_store.base.registry import Registry
 if TYPE_CHECKING:
     from grace_store.choose.exports.export_kind import Export
 
-EXPORTS: Registry[Export] = Registry(
-    __name__,
-    "EXPORT",
-    (
-        "source",
-        "ms-swift",
-        "llama-factory",
-        "trl",
-        "axolotl",
-        "datasets",
-        "steps",
-        "ids",
-        "ms-swift-pairs",
-        "llama-factory-pairs",
-        "trl-pairs",
-    ),
-)
+_NAMES = (
+    "source", "ms-swift", "llama-factory", "trl", "axolotl", "datasets", "steps", "ids", "ms-swift-pairs",
+    "llama-factory-pairs", "trl-pairs",
+)  # fmt: skip
+EXPORTS: Registry[Export] = Registry(__name__, "EXPORT", _NAMES)
 """All kinds of export, in the order in which help shows them."""

@@ -78,7 +78,6 @@ def _data_url_bytes(url: str) -> bytes:
 
 
 def plain_conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
-    """Yield the chosen samples as conversations."""
     return (conversation(sample, image_name) for _, sample in chosen.samples())
 
 

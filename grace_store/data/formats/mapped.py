@@ -18,9 +18,6 @@ _LABELLED = re.compile(r"\s*[(\[]?([A-Z])[).:\]]")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-# ---------------------------------------------------------------- options of a multiple choice
-
-
 class Choice(NamedTuple):
     """One option: its label, its text without the label, and the line that shows both."""
 
@@ -81,9 +78,6 @@ def _text(value: Any) -> str:
 def _unknown(value: Any) -> Unusable:
     wanted = "a list of texts, or an object from labels to texts, is wanted"
     return Unusable(Reason.UNKNOWN_RECORD, f"the options hold a {type(value).__name__}; {wanted}")
-
-
-# ---------------------------------------------------------------- records
 
 
 def _read(record: Fields) -> Trace:

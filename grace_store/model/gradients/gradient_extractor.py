@@ -73,7 +73,7 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
         super().__init__(loaded, spec, options, images=images)
         self._gradient = spec.gradient
         coordinates = coordinates_of(adapter)
-        places = {each.name: each.name.rpartition(".") for each in coordinates}
+        places = {name: name.rpartition(".") for name in coordinates}
         parameters: dict[str, nn.Parameter] = {
             name: getattr(layers[module], part)[ADAPTER].weight for name, (module, _, part) in places.items()
         }

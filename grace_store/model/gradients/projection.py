@@ -5,7 +5,6 @@ for every checkpoint, dataset, machine and device. Knows nothing of models.
 """
 
 import hashlib
-import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,25 +21,18 @@ from grace_store.model.load.adapter_folder import MOMENTS, OPTIMIZER
 from grace_store.model.load.adapters import Adapter, tensor_names
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinates:
-    """The place of one parameter in the flat gradient."""
+def coordinates_of(adapter: Adapter) -> dict[str, torch.Size]:
+    """Return the shapes of an adapter's LoRA parameters, in the order in which they follow in the flat gradient.
 
-    name: str
-    shape: tuple[int, ...]
-    start: int
-
-
-def coordinates_of(adapter: Adapter) -> list[Coordinates]:
-    """Return the places of an adapter's LoRA parameters; fully trained modules (modules_to_save) have none."""
+    Fully trained modules (modules_to_save) are left out.
+    """
     shapes = {f"{module}.{part}": each.shape for module, parts in adapter.lora.items() for part, each in parts.items()}
-    starts = itertools.accumulate((shapes[name].numel() for name in sorted(shapes)), initial=0)
-    return [Coordinates(name, tuple(shapes[name]), start) for name, start in zip(sorted(shapes), starts, strict=False)]
+    return dict(sorted(shapes.items()))
 
 
-def coordinates_sha256(coordinates: list[Coordinates]) -> str:
+def coordinates_sha256(coordinates: dict[str, torch.Size]) -> str:
     """Return the digest of the names and shapes, in order."""
-    return hashlib.sha256(canonical_json([[each.name, list(each.shape)] for each in coordinates])).hexdigest()
+    return hashlib.sha256(canonical_json([[name, list(shape)] for name, shape in coordinates.items()])).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +57,7 @@ class Moments:
         return hashlib.sha256(canonical_json({"tensors": tensors, **settings})).hexdigest()
 
 
-def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
+def read_moments(adapter: Adapter, coordinates: dict[str, torch.Size]) -> Moments:
     """Read the moments beside a checkpoint as float32; raise if they are missing or do not fit the adapter."""
     path = adapter.folder.path / OPTIMIZER
     if not path.is_file():
@@ -93,12 +85,11 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
         prefix = f"{moment}."
         own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
         found = {name: own[key] for key, name in tensor_names(own).items()}
-        wrong = [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]
-        if wrong:
+        if wrong := [name for name, shape in coordinates.items() if name not in found or found[name].shape != shape]:
             raise ModelError(
                 f"{path} has no {moment} of the right shape for {wrong[0]}. The file belongs to another adapter."
             )
-        moments.append({each.name: found[each.name] for each in coordinates})
+        moments.append({name: found[name] for name in coordinates})
     return Moments(moments[0], moments[1], float(beta1), float(beta2), float(epsilon), int(step))
 
 
@@ -203,7 +194,6 @@ class SparseProjector:
 
 
 def make_projector(spec: GradientSpec) -> RademacherProjector | SparseProjector:
-    """Return the projector of a spec."""
     return (RademacherProjector if spec.projection == "rademacher" else SparseProjector)(spec.dimension, spec.seed)
 
 
@@ -212,7 +202,7 @@ class ProjectedRows:
 
     def __init__(
         self,
-        coordinates: list[Coordinates],
+        coordinates: dict[str, torch.Size],
         projector: RademacherProjector | SparseProjector,
         precondition: Callable[[str, Tensor], Tensor] | None = None,
         *,
@@ -221,7 +211,7 @@ class ProjectedRows:
         self._coordinates = coordinates
         self._projector = projector
         self._precondition = precondition
-        num_elements = sum(torch.Size(each.shape).numel() for each in coordinates)
+        num_elements = sum(shape.numel() for shape in coordinates.values())
         self._max_rows = max(1, buffer_bytes // (4 * num_elements))
         self._waiting: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
         """The arguments of the calls of add, in order."""
@@ -238,11 +228,13 @@ class ProjectedRows:
             return
         sizes = [len(rows) for _, rows, _ in waiting]
         made = waiting[0][0].new_zeros((sum(sizes), waiting[0][0].shape[1]))
-        for each in self._coordinates:
-            piece = torch.cat([gradients[each.name] for _, _, gradients in waiting])
+        start = 0
+        for name, shape in self._coordinates.items():
+            piece = torch.cat([gradients[name] for _, _, gradients in waiting])
             if self._precondition is not None:
-                piece = self._precondition(each.name, piece)
-            self._projector.add(made, piece, each.start)
+                piece = self._precondition(name, piece)
+            self._projector.add(made, piece, start)
+            start += shape.numel()
         for (out, rows, _), values in zip(waiting, torch.split(made, sizes), strict=True):
             out.index_copy_(0, rows, values)
         self._waiting = []

@@ -34,7 +34,6 @@ GradientRows = tuple[IntArray, dict[str, Tensor]]
 """Indices of samples or segments in a batch, in host memory, and for each parameter their gradients summed over their
 tokens: (rows, elements) float32 on the device."""
 
-
 GradientSource = Callable[[Batch, dict[str, Tensor], Per], tuple[Tensor, Iterator[GradientRows]]]
 """A function that returns each token's numbers and the gradients of the rows of a batch. The caller must
 take the gradients before the next batch runs."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +37,6 @@ LORA = "lora"
 GRADIENT_BYTES = 1 << 32
 """Memory for the gradients of all segments. If they need more, parameters are processed in groups."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
-
-
-@dataclass(frozen=True, slots=True)
-class _LoraFactors:
-    """The LoRA factors of one weight W + s B A."""
-
-    a: Tensor
-    b: Tensor
-    scale: float
-    transposed: bool
-    """Whether the weight has the shape (inputs, outputs)."""
 
 
 def open_gradients(
@@ -155,10 +143,10 @@ class TrueGradients:
             if self._labels[name]:
                 grams[self._labels[name]] += product
             if name in self._lora:
-                lora = self._lora[name]
-                whole = [(gradient.T if lora.transposed else gradient).float() for gradient in gradients]
-                over_b = _products([lora.scale * gradient @ lora.a.T for gradient in whole])
-                grams[LORA] += _products([lora.scale * lora.b.T @ gradient for gradient in whole]) + over_b
+                a, b, scale, transposed = self._lora[name]
+                whole = [(gradient.T if transposed else gradient).float() for gradient in gradients]
+                over_b = _products([scale * gradient @ a.T for gradient in whole])
+                grams[LORA] += _products([scale * b.T @ gradient for gradient in whole]) + over_b
 
 
 def _products(gradients: Sequence[Tensor]) -> Gram:
@@ -166,7 +154,8 @@ def _products(gradients: Sequence[Tensor]) -> Gram:
     return (flat @ flat.T).double().cpu().numpy()
 
 
-def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[str, _LoraFactors]:
+def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[str, tuple[Tensor, Tensor, float, bool]]:
+    """Return A, B and s of each weight W + s B A, and whether the weight has the shape (inputs, outputs)."""
     if adapter.folder.config.get("use_dora"):
         raise ModelError(
             f"{adapter.folder.path} is DoRA. Gradients of DoRA's parameters are not supported here. Leave the "
@@ -180,7 +169,7 @@ def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[s
             "here. Leave the adapter's own parameters out with --no-lora."
         )
     return {
-        f"{module}.weight": _LoraFactors(
+        f"{module}.weight": (
             adapter.lora[name]["lora_A"].to(device, torch.float32),
             adapter.lora[name]["lora_B"].to(device, torch.float32),
             lora_scale(adapter, name),

@@ -84,9 +84,6 @@ def _fits(rule: LengthRule, lengths: Sequence[int], batches: list[list[int]], po
     return bool(batches) and not rule.alone and rule.kind_of(lengths[batches[-1][0]]) == rule.kind_of(lengths[position])
 
 
-# ---------------------------------------------------------------- samples that share a prompt
-
-
 class PromptLengths(NamedTuple):
     """The lengths of samples, by their positions in the unit."""
 

@@ -33,7 +33,6 @@ _OF_LIMITS = (-signal.SIGXCPU, -signal.SIGABRT, MEMORY_CODE, OUTPUT_CODE)
 """Exit codes of a child that reached a limit; the tokenizers library aborts without memory."""
 _MAIN = "from grace_store.model.inputs.bounded_child import serve; serve()"
 
-
 _Program = tuple[bytes, bytes]
 """The key and the pickled form of a template's source, of a tokenizer, or of the name of a model folder."""
 

@@ -61,7 +61,6 @@ class Batch:
     weight: Tensor
     host_segment: IntArray
     num_segments: tuple[int, ...]
-    """Number of segments of each sample."""
     packed_lengths: tuple[int, ...] = ()
     """Number of tokens of each sample in a packed batch."""
     shared: SharedPrompts | None = None

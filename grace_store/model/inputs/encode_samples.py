@@ -221,9 +221,6 @@ class ImageQueue:
         return {name: devices.pin(tensor, self._device) for name, tensor in joined.items()}
 
 
-# ---------------------------------------------------------------- parts of a response that keep its tokens
-
-
 class TokenCuts:
     """A function that cuts responses before the first token of each segment.
 

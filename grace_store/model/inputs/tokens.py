@@ -16,13 +16,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.settings import Rendering
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef, Sample
-from grace_store.model.inputs.bounded_process import (
-    BoundedTokenizer,
-    LimitReached,
-    TemplateFailed,
-    render,
-    text_of,
-)
+from grace_store.model.inputs.bounded_process import BoundedTokenizer, LimitReached, TemplateFailed, render, text_of
 
 NO_SEGMENT = -1
 MAX_CHARACTERS = 2**16 - 1
@@ -220,9 +214,6 @@ def _common_prefix(left: str, right: str) -> int:
     if right.startswith(left):
         return len(left)
     return next(i for i, (a, b) in enumerate(zip(left, right + "\0", strict=False)) if a != b)
-
-
-# ---------------------------------------------------------------- from text to tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ _FACTORY_SIDE, _FACTORY_RATIO = 28, 180
 
 Limit = int | None
 
-
 Prepared = tuple[Any, ToRgb]
 """The processor for images, and the function that converts them to RGB first."""
 
@@ -46,9 +45,6 @@ def as_trainer(images_as: ImagesAs, processor: Any, min_pixels: Limit, max_pixel
             f"prepares images for {kind}. Leave --images-as out."
         )
     return TRAINERS[images_as](processor, min_pixels, max_pixels)
-
-
-# ---------------------------------------------------------------- ms-swift
 
 
 def _as_ms_swift(processor: Any, low: Limit, high: Limit) -> Prepared:
@@ -82,9 +78,6 @@ def _qwen_size(size: tuple[int, int], side: int, least: int, most: int) -> tuple
         scale = math.sqrt(least / (size[0] * size[1]))
         width, height = (math.ceil(length * scale / side) * side for length in size)
     return width, height
-
-
-# ---------------------------------------------------------------- LLaMA-Factory
 
 
 def _as_llama_factory(processor: Any, low: Limit, high: Limit) -> Prepared:

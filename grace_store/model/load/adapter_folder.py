@@ -164,7 +164,12 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
         raise ModelError(f"{folder} is an adapter of type {kind}; only LORA is supported. {MERGING}.")
     if config.get("bias", "none") != "none":
         raise ModelError(f"{folder} also trained biases (bias={config['bias']}). Biases are not supported. {MERGING}.")
-    _refuse_changed_base(folder, config.get("init_lora_weights", True))
+    # Its initialisation must be known to leave the base model's weights unchanged.
+    if folder.name == INITIAL and _checkpoints(folder.absolute().parent):
+        raise changed_base(folder, f"{folder} is the beginning of the training beside it.")
+    initialisation = config.get("init_lora_weights", True)
+    if initialisation not in (True, False, None) and str(initialisation).lower() not in INITIALISATIONS:
+        raise changed_base(folder, f"{folder / CONFIG} has init_lora_weights={initialisation}.")
     known = {*UNDERSTOOD, *IMMATERIAL, *CHECKED}
     # A group of settings counts as set even if it is empty, and so leaves them all at their defaults.
     asked = {key for key, value in config.items() if value or (value == {} and key.endswith(("_config", "_bdlora")))}
@@ -173,14 +178,6 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
             f"{folder / CONFIG} uses {', '.join(strange)}. Such an adapter cannot be merged exactly. {MERGING}."
         )
     _check_types(folder, config)
-
-
-def _refuse_changed_base(folder: Path, initialisation: Any) -> None:
-    """Raise unless the adapter's initialisation is known to leave the base model's weights unchanged."""
-    if folder.name == INITIAL and _checkpoints(folder.absolute().parent):
-        raise changed_base(folder, f"{folder} is the beginning of the training beside it.")
-    if initialisation not in (True, False, None) and str(initialisation).lower() not in INITIALISATIONS:
-        raise changed_base(folder, f"{folder / CONFIG} has init_lora_weights={initialisation}.")
 
 
 def changed_base(folder: Path, why: str) -> ModelError:

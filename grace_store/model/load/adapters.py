@@ -159,7 +159,6 @@ def tensor_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _put_on(adapter: Adapter, model: nn.Module) -> Any:
-    """Attach an adapter to a model with peft and return the PeftModel."""
     names = place(adapter, model)
     modules = dict(model.named_modules())
     rename = _renaming(adapter, modules)

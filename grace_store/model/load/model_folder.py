@@ -36,7 +36,6 @@ class ModelFolder:
     """A model on disk that is safe to open."""
 
     path: Path
-    """The model's folder."""
     gguf_file: str | None
     """Name of the GGUF file in the folder; None for safetensors."""
     weight_files: tuple[Path, ...]
@@ -201,18 +200,9 @@ def _numbers(node: Any) -> Iterator[tuple[str, int]]:
             yield str(key), value
 
 
-# ---------------------------------------------------------------- the identity of a model
-
-
 _VOLATILE = (
-    "_name_or_path",
-    "name_or_path",
-    "transformers_version",
-    "torch_dtype",
-    "dtype",
-    "use_cache",
-    "_commit_hash",
-)
+    "_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "_commit_hash",
+)  # fmt: skip
 """Keys of config.json for a model's origin or storage, which do not change its output."""
 _NOT_THE_PROCESSORS_OWN = (
     "image_processor", "tokenizer", "video_processor", "chat_template", "processor_class", "image_processor_type",

@@ -1,7 +1,5 @@
 """Complete the given settings to an ExtractSpec, and load the model of a spec."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from grace_store.base.errors import ModelError, SettingError
@@ -122,7 +120,7 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
 
     read = read_adapter(adapter)
     check_base(read, described.identity)
-    place(read, weights.skeleton_of(described))
+    place(read, weights.skeleton_of(described.folder, described.config))
     return described.identity.model_copy(update={"adapter": read.digest})
 
 

@@ -94,7 +94,7 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
             named = ((read_object(folder.path / name) or {}).get("processor_class") for name in files)
             processor = read_processor(folder.path, named, config, tokenizer)
         check_plausible(folder, config.to_dict() if folder.gguf_file else folder.config, read_shapes(folder))
-        skeleton = _skeleton(folder, config)
+        skeleton = skeleton_of(folder, config)
     with telling(f"The model in {folder.path} cannot be described"):
         output = skeleton.get_output_embeddings()
         text_config = config.get_text_config()
@@ -231,17 +231,10 @@ def _read_tokenizer(folder: ModelFolder) -> Any:
     return tokenizer
 
 
-def _skeleton(folder: ModelFolder, config: Any) -> Any:
+def skeleton_of(folder: ModelFolder, config: Any) -> Any:
     """Return the model on the meta device: its modules and shapes without weights."""
-    with telling(f"The model in {folder.path} cannot be built"), torch.device("meta"):
+    with _quiet(), telling(f"The model in {folder.path} cannot be built"), torch.device("meta"):
         return _models(config).from_config(config, trust_remote_code=False)
-
-
-def skeleton_of(described: ModelDescription) -> nn.Module:
-    """Return a described model on the meta device: its modules and shapes without weights."""
-    with _quiet():
-        skeleton: nn.Module = _skeleton(described.folder, described.config)
-    return skeleton
 
 
 def _read_weights(described: ModelDescription, dtype: Dtype, attention: Attention, device: torch.device) -> Any:
@@ -263,7 +256,7 @@ def _read_weights(described: ModelDescription, dtype: Dtype, attention: Attentio
             model, report = _models(described.config).from_pretrained(folder.path, dtype=_DTYPES[dtype], **options)
     except ModelError as error:
         # transformers does not say which shapes differ from the configuration.
-        if differing := differing_shapes(read_shapes(folder), skeleton_of(described)):
+        if differing := differing_shapes(read_shapes(folder), skeleton_of(folder, described.config)):
             raise ModelError(
                 f"The weights in {folder.path} do not fit its config.json: {len(differing)} have another shape "
                 f"({'; '.join(differing[:3])}{'; ...' if len(differing) > 3 else ''})."

@@ -208,7 +208,8 @@ def examine_disk(job: ExtractJob, seen: Seen) -> CheckResult | None:
     if not job.store or is_url(job.store) or seen.spec is None or not seen.samples:
         return None
     segments = np.array([sample.num_segments for sample in seen.samples], dtype=np.float64)
-    per_vector = storage_of(seen.spec).bytes_per_vector + SEGMENT_BYTES
+    storage = storage_of(seen.spec)
+    per_vector = storage.num_columns * np.dtype(storage.dtype).itemsize + SEGMENT_BYTES
     per_sample = float((segments * per_vector + 2 * segments * (segments + 1) + SAMPLE_BYTES).mean())
     expected = int(per_sample * seen.num_expected)
     place = Path(job.store).expanduser().absolute()

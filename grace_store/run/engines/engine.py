@@ -119,9 +119,6 @@ class Engine(Protocol):
         yield threads
 
 
-# ---------------------------------------------------------------- which processes do the work
-
-
 RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"))
 """Variables of torchrun and of srun. Slurm sets SLURM_NTASKS for the batch script, too, which is no rank."""
 

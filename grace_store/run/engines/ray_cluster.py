@@ -118,9 +118,6 @@ class _WithoutRay:
         return getattr(self._out, name)
 
 
-# ---------------------------------------------------------------- tasks on the blocks of a store
-
-
 TaskT = TypeVar("TaskT")
 AnswerT = TypeVar("AnswerT")
 

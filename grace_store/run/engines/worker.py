@@ -26,6 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any
 
+from grace_store.base.arrays import Int32Array
 from grace_store.base.errors import DeviceLost, GraceStoreError, NotAStore
 from grace_store.base.events import Listener, Rated, UnitCommitted
 from grace_store.base.metadata import Commit
@@ -33,7 +34,7 @@ from grace_store.base.settings import RunOptions
 from grace_store.base.watch import Watch, die_with_parent
 from grace_store.data.dataset import Dataset
 from grace_store.data.expand import Expansion
-from grace_store.pool.records import LoadedUnit, UnitLoader
+from grace_store.pool.records import UnitLoader
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extractor_protocol import Extractor, UnitUnderWay, model_door
 from grace_store.run.open_signal import begin_sharing
@@ -181,7 +182,7 @@ class _Writer:
 
     def __init__(self, writer: UnitWriter, queue_units: int, listener: Listener, watch: Watch) -> None:
         self._watch = watch
-        self.queue: queue.Queue[tuple[LoadedUnit, UnitUnderWay] | None] = queue.Queue(queue_units)
+        self.queue: queue.Queue[tuple[int, Int32Array, UnitUnderWay] | None] = queue.Queue(queue_units)
         self._writer = writer
         self._listener = listener
         self.failure: BaseException | None = None
@@ -199,12 +200,12 @@ class _Writer:
 
     def _run(self) -> None:
         while (item := self.queue.get()) is not None:
-            loaded, pending = item
+            unit, spans, pending = item
             if self.failure is None:
                 try:
-                    with self._watch.over(f"unit {loaded.unit}"):
+                    with self._watch.over(f"unit {unit}"):
                         signals = pending.result()
-                    commit = self._writer.write(loaded.unit, signals, loaded.spans)
+                    commit = self._writer.write(unit, signals, spans)
                     self._listener(_event_of(commit))
                 except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for this one
                     self.failure = error
@@ -231,11 +232,11 @@ def run_pipeline(
 ) -> None:
     """Run every unit of the feed; the writer's thread calls the listener after each commit."""
 
-    def load(unit: int) -> tuple[LoadedUnit, Any]:
-        loaded = loader.load(unit)
-        return loaded, extractor.prepare(loaded.samples)
+    def load(unit: int) -> tuple[int, Int32Array, Any]:
+        samples, spans = loader.load(unit)
+        return unit, spans, extractor.prepare(samples)
 
-    waiting: deque[Future[tuple[LoadedUnit, Any]]] = deque()
+    waiting: deque[Future[tuple[int, Int32Array, Any]]] = deque()
     pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="unit-loader")
     try:
         with Watch(options.patience, listener) as watch, _Writer(to, queue_units, listener, watch) as writer:
@@ -246,11 +247,11 @@ def run_pipeline(
                     waiting.append(pool.submit(load, unit))
                 if not waiting or feed.is_stopped:
                     break
-                loaded, prepared = waiting.popleft().result()
+                number, spans, prepared = waiting.popleft().result()
                 to.confirm()  # do not compute a unit that could not be written
-                with watch.over(f"unit {loaded.unit}"):
+                with watch.over(f"unit {number}"):
                     pending = extractor.compute(prepared)
-                writer.queue.put((loaded, pending))
+                writer.queue.put((number, spans, pending))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -68,7 +68,7 @@ def self_influence_slopes(squared_length: FloatArray) -> FloatArray:
 def _values(_: InfluenceSpec, influence: Numbers, slope: FloatArray) -> Valued:
     value = strongest(influence)
     capability = np.where(np.isfinite(value)[:, None], influence, 0).argmax(axis=1)
-    return Valued(value=value, columns={"capability": capability, "stage": slope})
+    return value, {"capability": capability, "stage": slope}, None
 
 
 METHOD = InfluenceMethod(

@@ -66,11 +66,7 @@ def _balance(first: FloatArray, answer: FloatArray, history: FloatArray, alpha: 
 
 
 def alignment_means(
-    num_steps: Numbers,
-    packed: Numbers,
-    num_tokens: Numbers,
-    histories: Sequence[History],
-    target: Target = "answer",
+    num_steps: Numbers, packed: Numbers, num_tokens: Numbers, histories: Sequence[History], target: Target = "answer"
 ) -> AlignmentMeans:
     """Return the mean alignments for these histories in one pass.
 
@@ -174,8 +170,7 @@ def _answer_means(gram: GramColumns, answer: Cosines) -> tuple[FloatArray, Float
 
 
 def _history_mean(gram: GramColumns, past: Cosines) -> FloatArray:
-    mean: FloatArray = past.value.sum(axis=0) / gram.num_steps
-    return mean
+    return np.asarray(past.value.sum(axis=0) / gram.num_steps)
 
 
 def aggregate(
@@ -219,9 +214,6 @@ def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
     return np.divide(total, weight, out=np.full_like(total, np.nan), where=weight > 0)
 
 
-# ---------------------------------------------------------------- values as sums of two parts
-
-
 ADDED_UP = ("mean", "last", "length_weighted")
 """Aggregations with weights of steps that do not depend on scores; those of min and quantiles do."""
 
@@ -257,9 +249,6 @@ def value_parts(
             sum_by_sample(num_steps, np.where(is_first, 0.0, weight * (1 - alpha) * history)),
         ]
     )
-
-
-# ---------------------------------------------------------------- several signals as one
 
 
 def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) -> FloatArray:

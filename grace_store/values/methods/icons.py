@@ -65,7 +65,7 @@ def _usable(influence: Numbers) -> BoolArray:
 def _values(spec: InfluenceSpec, influence: Numbers, slope: FloatArray) -> Valued:
     thresholds = vote_thresholds(influence, spec.vote_percent)
     votes = count_votes(influence, thresholds)
-    return Valued(value=votes + mean_rank_shares(influence), columns={"votes": votes}, thresholds=thresholds)
+    return votes + mean_rank_shares(influence), {"votes": votes}, thresholds
 
 
 METHOD = InfluenceMethod(

@@ -7,7 +7,7 @@ S[z, v]. ``directions`` computes the means; this module takes the maximum.
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.methods.method import InfluenceMethod, Valued
+from grace_store.values.methods.method import InfluenceMethod
 
 
 def strongest(influence: Numbers) -> FloatArray:
@@ -16,13 +16,12 @@ def strongest(influence: Numbers) -> FloatArray:
     >>> strongest(np.array([[0.1, 0.3], [np.nan, 0.5]]))
     array([0.3, nan])
     """
-    largest: FloatArray = influence.max(axis=1).astype(np.float64)
-    return largest
+    return np.asarray(influence.max(axis=1).astype(np.float64))
 
 
 METHOD = InfluenceMethod(
     name="less",
     about="the most influence on the subtask of --targets that a sample helps most",
     columns={"influence": "list<float32>"},
-    values=lambda _, influence, slope: Valued(value=strongest(influence)),
+    values=lambda _, influence, slope: (strongest(influence), {}, None),
 )

@@ -19,7 +19,6 @@ from grace_store.base.settings import Settings
 MEASURED = "measures"
 """Stands for the method of a score by measures."""
 
-
 ColumnType = Literal["int32", "float64", "list<float32>"]
 
 
@@ -86,9 +85,6 @@ class InfluenceSpec(MethodSpec):
                 option = name.replace("_", "-")
                 raise SettingError(f"method {self.method} does not use --{option}: leave --{option} {given:g} out")
         return self
-
-
-# ---------------------------------------------------------------- the settings of GRACE
 
 
 class NamedHistory(NamedTuple):
@@ -335,9 +331,6 @@ class ScoreSpec(MethodSpec):
         return False
 
 
-# ---------------------------------------------------------------- methods
-
-
 def parse_spec(settings: dict[str, Any]) -> MethodSpec:
     """Return the spec that settings describe; raise SettingError for settings that its method does not use."""
     name = settings.get("method", MEASURED)
@@ -357,16 +350,9 @@ def parse_spec(settings: dict[str, Any]) -> MethodSpec:
 _INSTEAD = {"grace": "grace", "random": "random", "longest": "tokens", "stepmax": "steps", "loss": "loss:highest"}
 """Names that baselines without a target set have in papers, and their measures."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Valued:
-    """Values and columns that a method computes from influences."""
-
-    value: FloatArray
-    columns: Mapping[str, Array] = field(default_factory=dict)
-    """Columns of the method besides the influences; entries of a sample without a value have no meaning."""
-    thresholds: FloatArray | None = None
-    """Threshold of each subtask, for methods that have thresholds."""
+Valued = tuple[FloatArray, Mapping[str, Array], FloatArray | None]
+"""What a method computes from influences: values; its columns besides the influences, in which the entry of a sample
+without a value has no meaning; and the threshold of each subtask, if the method has thresholds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
