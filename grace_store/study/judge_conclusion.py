@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grace_store.base.finding import NARROW, WIDE, Cell, Estimate
+from grace_store.base.finding import NARROW, WIDE, Cell, Estimate, Finding
 from grace_store.base.text import counted, first_few
 from grace_store.values.roc import CHANCE
 
@@ -21,6 +21,8 @@ ENOUGH_PAIRS = 100
 FEWEST_PAIRS = 20
 """Fewest pairs for an area that is shown."""
 GRACE = "grace"
+BAD, UNCLEAR, GOOD = "bad", "unclear", "good"
+"""Levels of news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,25 @@ def conclude_judged(items: JudgedItems) -> str:
     if not stored or (short := _too_few(items, stored)):
         return short if stored else "No stored signal has a value for these labels."
     return " ".join([_areas(items, stored), *_first_errors(items)])
+
+
+def judge_measure(found: Finding, measure: str, signals: Sequence[str]) -> tuple[str, str]:
+    """Return how well a measure of some signals does in a judgement: a level, and a verb with the areas."""
+    told, levels = [], set()
+    kinds: tuple[Literal["steps", "traces"], ...] = ("steps", "traces")
+    for of in kinds:
+        rows = tuple({"of": None, "signal": None} | row for row in found.tables[of].rows) if of in found.tables else ()
+        stored = [row for row in rows if row["signal"] is not None]
+        if mine := [row for row in stored if row["of"] == measure and row["signal"] in signals]:
+            right, wrong, asked = (
+                int(str(found.numbers[f"num_{each}"])) for each in (f"right_{of}", f"wrong_{of}", "questions")
+            )
+            items = JudgedItems(of, right, wrong, asked, tuple(stored), {}, ())
+            is_above = any(_is_above(row, items, stored) for row in mine)
+            levels.add(UNCLEAR if _too_few(items, stored) else GOOD if is_above else BAD)
+            told.append(f"{headline(items, mine[0]).text(2)} for {of}")
+    level = next((each for each in (GOOD, BAD) if each in levels), UNCLEAR)
+    return level, f"has {' and '.join(told)}" if told else "was not judged"
 
 
 def headline(items: JudgedItems, row: Row) -> Estimate:

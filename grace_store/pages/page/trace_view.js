@@ -4,7 +4,11 @@ const COLOUR_BY = [
   ["score", "step score"],
   ["answer", "alignment with the answer"],
   ["history", "alignment with the history"],
+  ["loss", "loss"],
+  ["mean_entropy", "entropy"],
 ];
+/** Numbers of segments that begin at 0. Large numbers are orange. */
+const FROM_ZERO = ["loss", "mean_entropy"];
 let colourBy = "score";
 
 function showTrace(i) {
@@ -15,7 +19,7 @@ function showTrace(i) {
     backButton(),
     traceHead(i, index),
     promptCard(trace),
-    stepsCard(i, index, trace),
+    sideBySide && siblings(i, index).length > 1 ? columnsCard(i, index) : stepsCard(i, index, trace),
     ...siblingsCards(i, index),
     element("div", { class: "two" }, gramCard(trace), nearCard(trace, index)),
   );
@@ -28,7 +32,8 @@ function backButton() {
   return button;
 }
 
-function traceHead(i, index) {
+/** Return the subsets, flags and duplicates of a trace as badges. */
+function traceBadges(i, index) {
   const { subsets } = readDocument("trace-browser");
   const badges = subsets
     .filter((_, bit) => (index.chosen[i] >> bit) & 1)
@@ -37,6 +42,11 @@ function traceHead(i, index) {
   const { flags } = readDocument("trace-browser");
   badges.push(...index.flags[i].map((flag) => element("span", { class: "badge flag", title: flags[flag] }, flag)));
   if (index.group[i] !== null) badges.push(element("span", { class: "badge" }, `duplicates, group ${index.group[i]}`));
+  return badges;
+}
+
+/** Return the value, the size and the fields of a trace. */
+function traceNumbers(i, index) {
   const numbers = [
     ["value", signed(index.value[i], 4)],
     ["steps", index.steps[i]],
@@ -44,12 +54,12 @@ function traceHead(i, index) {
     ["row", grouped(index.row[i])],
     ...traceFields().map(({ name, values }) => [name, fieldText(values[i])]),
   ];
-  return element(
-    "header",
-    { class: "trace-head" },
-    element("div", { class: "name" }, element("h2", { id: "trace-name" }, index.id[i]), badges),
-    element("dl", { class: "numbers" }, numbers.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))),
-  );
+  return element("dl", { class: "numbers" }, numbers.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+}
+
+function traceHead(i, index) {
+  const name = element("h2", { id: "trace-name" }, index.id[i]);
+  return element("header", { class: "trace-head" }, element("div", { class: "name" }, name, traceBadges(i, index)), traceNumbers(i, index));
 }
 
 function promptCard(trace) {
@@ -70,26 +80,38 @@ function partView(part) {
 }
 
 function stepsCard(i, index, trace) {
-  const { scale } = readDocument("trace-browser");
+  return element("div", { class: "card" }, legend(i, colourScale()), stepList(i, index, trace));
+}
+
+/** Return the number that has the full colour. */
+const colourScale = () => {
+  const { scale, scales } = readDocument("trace-browser");
+  return scales[colourBy] ?? scale;
+};
+
+function stepList(i, index, trace) {
   const values = colourBy === "score" ? index.score[i] : trace[colourBy] || [];
   const num = index.steps[i];
   const items = [];
-  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, i, index, trace, values, scale));
-  return element("div", { class: "card" }, legend(i, scale), element("ol", { class: "steps", "aria-label": "Steps and answer" }, items));
+  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, i, index, trace, values, colourScale()));
+  return element("ol", { class: "steps", "aria-label": "Steps and answer" }, items);
 }
 
 function stepItem(k, num, i, index, trace, values, scale) {
   const isAnswer = k === num;
-  const value = isAnswer ? null : (values[k] ?? null);
+  const value = values[k] ?? null; // an answer has a loss and an entropy, but no step score
+  const fromZero = FROM_ZERO.includes(colourBy);
+  const shown = fromZero && value !== null ? value.toFixed(3) : signed(value);
   const facts = [];
   if (!isAnswer && trace.answer) facts.push(`answer ${signed(trace.answer[k])}`);
   if (!isAnswer && trace.history && trace.history[k] !== null) facts.push(`history ${signed(trace.history[k])}`);
   if (trace.tokens) facts.push(`${grouped(trace.tokens[k])} tokens`);
   if (trace.loss && trace.loss[k] !== null) facts.push(`loss ${trace.loss[k].toFixed(3)}`);
+  if (trace.mean_entropy && trace.mean_entropy[k] !== null) facts.push(`entropy ${trace.mean_entropy[k].toFixed(3)}`);
   return element(
     "li",
-    { class: isAnswer ? "step answer" : "step", style: { "--shade": shade(value, scale) } },
-    element("div", { class: "gutter" }, element("b", {}, isAnswer ? "answer" : signed(value)), element("small", {}, isAnswer ? "target" : `step ${k + 1}`)),
+    { class: isAnswer ? "step answer" : "step", style: { "--shade": shade(fromZero && value !== null ? -value : value, scale) } },
+    element("div", { class: "gutter" }, element("b", {}, isAnswer && value === null ? "answer" : shown), element("small", {}, !isAnswer ? `step ${k + 1}` : value === null ? "target" : "answer")),
     element(
       "div",
       { class: "words", dir: "auto" },
@@ -100,21 +122,27 @@ function stepItem(k, num, i, index, trace, values, scale) {
 }
 
 function legend(i, scale) {
-  const steps = [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
+  const fromZero = FROM_ZERO.includes(colourBy);
+  const steps = fromZero ? [0, -0.25, -0.5, -0.75, -1] : [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
+  const [from, to] = fromZero ? ["0", scale.toFixed(2)] : [signed(-scale, 2), signed(scale, 2)];
+  const words = fromZero ? `Colours from none at 0 to orange at ${to}` : `Colours from orange at ${from} over none at 0 to blue at ${to}`;
   const ramp = element(
     "div",
-    { class: "ramp", role: "img", "aria-label": `Colours from orange at ${signed(-scale, 2)} over none at 0 to blue at ${signed(scale, 2)}` },
-    signed(-scale, 2),
+    { class: "ramp", role: "img", "aria-label": words },
+    from,
     element("span", {}, steps.map((step) => element("i", { style: { background: shade(step * scale, scale) } }))),
-    signed(scale, 2),
+    to,
   );
-  const select = element("select", { id: "colour-by" }, COLOUR_BY.map(([key, words]) => element("option", { value: key, selected: key === colourBy }, words)));
+  const trace = traceDetail(i);
+  const { scored } = readDocument("trace-browser");
+  const known = COLOUR_BY.filter(([key]) => key === "score" || trace[key]).map(([key, words]) => [key, key === "score" ? `${words} (${scored})` : words]);
+  const select = element("select", { id: "colour-by" }, known.map(([key, words]) => element("option", { value: key, selected: key === colourBy }, words)));
   select.addEventListener("change", () => {
     colourBy = select.value;
     showTrace(i);
     byId("colour-by").focus();
   });
-  return element("div", { class: "legend" }, element("h3", {}, "Steps"), ramp, element("label", {}, "Colour by ", select));
+  return element("div", { class: "legend" }, element("h3", {}, "Steps"), ramp, sideButton(i), element("label", {}, "Colour by ", select));
 }
 
 function gramCard(trace) {
@@ -134,28 +162,6 @@ function gramCard(trace) {
     element("p", { class: "caption" }, `Signal ${readDocument("trace-browser").signal}. Blue: the same direction. Orange: the opposite direction.`),
   );
   return card;
-}
-
-/** Return a table of the traces of the same question, the best first; nothing if there is only one. */
-function siblingsCards(i, index) {
-  const question = index.question[i];
-  const traces = question === null ? [] : [...index.question.keys()].filter((other) => index.question[other] === question);
-  if (traces.length < 2) return [];
-  traces.sort((one, other) => (index.value[other] ?? -Infinity) - (index.value[one] ?? -Infinity) || one - other);
-  const shown = traces.map((other) => [
-    other === i ? element("b", {}, index.id[other]) : element("a", { class: "id", href: sampleLink(other) }, index.id[other]),
-    signed(index.value[other], 4),
-    index.steps[other],
-    grouped(index.tokens[other]),
-    index.chosen[other] ? "yes" : "no",
-    index.flags[other].join(", "),
-  ]);
-  const head = ["trace", "value", "steps", "tokens", "chosen", "flags"].map((name) => element("th", { scope: "col" }, name));
-  const rows = shown.map((cells) => element("tr", {}, cells.map((cell) => element("td", {}, cell))));
-  const table = element("table", { class: "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
-  const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Traces of this question" }, table);
-  const caption = element("p", { class: "caption" }, "Traces on this page, the largest value first.");
-  return [element("div", { class: "card", id: "siblings" }, element("h2", {}, `${grouped(traces.length)} traces of this question`), scroll, caption)];
 }
 
 function nearCard(trace, index) {
