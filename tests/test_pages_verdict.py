@@ -211,3 +211,13 @@ def test_sentences_about_a_subset_do_not_speak_of_the_best_of_the_pool(
     assert length["blocks"][0]["text"].startswith(
         "The best 0.2 are those of the pool by value, not the samples of subset.txt"
     )
+
+
+def test_near_duplicates_in_a_subset_are_low_variety(tmp_path: Path, store: Store, scores: Path) -> None:
+    rows = tuple({"subset": name, "share_alike": share} for name, share in (("all", 0.9), ("subset.txt", 0.5)))
+    table = Table(columns={"subset": Column(heading="subset")}, rows=rows)
+    clusters = Table(columns={"cluster": Column(heading="cluster")})
+    found = Finding(study="diversity", conclusion="Half are alike.", tables={"subsets": table, "clusters": clusters})
+    write_document(tmp_path / "diversity.json", found)
+    level, sentence = about("varied", told(store, tmp_path, scores=(scores,), findings=(tmp_path / "diversity.json",)))
+    assert (level, sentence.endswith("in the pool. Half are alike.")) == ("bad", True)

@@ -72,10 +72,10 @@ class ReportInputs:
     against: AgainstTable | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
+    subset_notes: dict[str, SubsetNote]
+    """The note beside each subset, by its file's name."""
     pool: Pool
     """The samples that the request's filter keeps, with their fields and labels."""
-    subset_notes: dict[str, SubsetNote]
-    """The note beside each subset, by the name of its file."""
 
     @classmethod
     def read(cls, store: Store, request: ReportRequest) -> Self:
@@ -99,18 +99,10 @@ class ReportInputs:
             if found.pool is not None:
                 check_plan_of(found.pool, store, f"finding {path}")
         named = _named_subsets(request.subsets)
-        return cls(
-            store,
-            request,
-            tables,
-            sweep=sweep,
-            duplicates=duplicates,
-            findings=findings,
-            against=against,
-            subsets={name: _rows_of(store, path) for name, path in named.items()},
-            pool=Pool(store, where=request.where, data=request.data, labels=request.labels),
-            subset_notes={name: read_document(sidecar_of(path), SubsetNote) for name, path in named.items()},
-        )
+        subsets = {name: _rows_of(store, path) for name, path in named.items()}
+        notes = {name: read_document(sidecar_of(path), SubsetNote) for name, path in named.items()}
+        pool = Pool(store, where=request.where, data=request.data, labels=request.labels)
+        return cls(store, request, tables, sweep, duplicates, findings, against, subsets, notes, pool)
 
 
 def _named_subsets(paths: Sequence[Path]) -> dict[str, Path]:

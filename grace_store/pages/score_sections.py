@@ -152,7 +152,7 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
     _flags(section, table)
     caption = f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}."
     section.figure("value-histogram", "Values", figures.value_histogram(value, points.chosen, chosen_name), caption)
-    if table.has_alignments:
+    if table.has_step_scores and table.note.spec.reads_grams:
         answer, history = (_mean_over_steps(table, f"{half}_alignment") for half in ("answer", "history"))
         picture = figures.alignment_scatter(answer, history, points)
         caption = "Each point is a trace, with its mean alignments over steps. Click a point to read the trace."

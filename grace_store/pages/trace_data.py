@@ -147,7 +147,7 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
         return details
     reader = SignalReader(store, (name,), reads=("gram", "loss", "entropy"))
     alignments = {}
-    if shown.has_alignments:
+    if shown.has_step_scores and shown.note.spec.reads_grams:
         alignments = {key: shown.flat(f"{key}_alignment") for key in ("answer", "history")}
     offsets = shown.offsets.tolist()
     for start in sorted({int(position) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK for position in positions}):

@@ -33,6 +33,8 @@ NEEDED = {
     "tried": "`trial` (--finding)",
 }
 """Topics that need the file of another command, with the command and the option for the file."""
+MANY_ALIKE = 0.2
+"""Share of a subset's samples with a near-duplicate in it that counts as low variety."""
 MAX_NAMED = 4
 """Maximum number of subsets or benchmarks that a sentence names."""
 
@@ -54,6 +56,7 @@ def conclude_report(
         "tried": _tried(findings),
         "varied": _varied(table, subsets, findings),
     }
+    told = told if len(table) else {"values": told["values"]}
     found = [(topic, level, sentence) for topic, each in told.items() for level, sentence in each]
     if needed := [words for topic, words in NEEDED.items() if all(topic != each for each, *_ in found)]:
         names = ", ".join(words.split("`")[1] for words in needed)
@@ -109,7 +112,7 @@ def _judged(given: ReportInputs, table: ScoreTable, findings: Sequence[Finding])
 
 def _tried(findings: Sequence[Finding]) -> Told:
     for found in findings:
-        for row in found.tables["subsets"].rows if found.study == "trial" else ():
+        for row in found.tables.get("subsets", ()) if found.study == "trial" else ():
             difference, level = row.get("difference"), UNCLEAR
             if isinstance(difference, Estimate) and is_clear(difference):
                 level = BAD if difference.value > 0 else GOOD
@@ -126,7 +129,9 @@ def _varied(table: ScoreTable, subsets: Subsets, findings: Sequence[Finding]) ->
         texts.append(f"{counted(num, 'question')} in {name} (random subsets of its size: about {by_chance:.0f})")
     texts.append(f"{len(np.unique(table.question))} in the pool")
     measured = [found for found in findings if found.study == "diversity"]
-    level = BAD if few or any(found.numbers.get("num_less_varied") for found in measured) else GOOD
+    few |= any(found.numbers.get("num_less_varied") for found in measured)
+    alike = [row.get("share_alike") for found in measured for row in [*found.tables.get("subsets", ())][1:]]
+    level = BAD if few or any(isinstance(each, float) and each > MANY_ALIKE for each in alike) else GOOD
     yield level, " ".join([f"Variety: {enumerated(texts)}.", *(found.conclusion for found in measured)])
 
 

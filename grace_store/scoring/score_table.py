@@ -179,11 +179,6 @@ class ScoreTable(NotedTable[ScoresNote]):
         return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
 
     @property
-    def has_alignments(self) -> bool:
-        """Whether steps have alignments with the answer and the history, which only Grams give."""
-        return self.has_step_scores and self.note.spec.reads_grams
-
-    @property
     def step_columns(self) -> tuple[str, ...]:
         """The columns with scores of steps: alignments only if the measure reads Grams."""
         return STEP_SCORES if self.note.spec.reads_grams else STEP_SCORES[:1]

@@ -54,15 +54,14 @@ def conclude_judged(items: JudgedItems) -> str:
 
 def judge_measure(found: Finding, measure: str, signals: Sequence[str]) -> tuple[str, str]:
     """Return how well a measure of some signals does in a judgement: a level, and a verb with the areas."""
-    told, levels = [], set()
+    told, levels, areas = [], set(), ("all_pairs", "held_fixed")
     kinds: tuple[Literal["steps", "traces"], ...] = ("steps", "traces")
     for of in kinds:
-        rows = tuple({"of": None, "signal": None} | row for row in found.tables[of].rows) if of in found.tables else ()
-        stored = [row for row in rows if row["signal"] is not None]
-        if mine := [row for row in stored if row["of"] == measure and row["signal"] in signals]:
-            right, wrong, asked = (
-                int(str(found.numbers[f"num_{each}"])) for each in (f"right_{of}", f"wrong_{of}", "questions")
-            )
+        rows = [dict(row) for row in found.tables.get(of, ()) if row.get("signal") is not None]
+        stored = [row for row in rows if all(isinstance(row.get(each), Estimate) for each in areas)]
+        if mine := [row for row in stored if row.get("of") == measure and row["signal"] in signals]:
+            names = (f"num_right_{of}", f"num_wrong_{of}", "num_questions")
+            right, wrong, asked = (int(str(found.numbers.get(name) or 1)) for name in names)
             items = JudgedItems(of, right, wrong, asked, tuple(stored), {}, ())
             is_above = any(_is_above(row, items, stored) for row in mine)
             levels.add(UNCLEAR if _too_few(items, stored) else GOOD if is_above else BAD)
