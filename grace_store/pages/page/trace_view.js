@@ -79,28 +79,31 @@ function partView(part) {
   return element("img", { class: "picture", src: source, alt: `Image ${part.name}` });
 }
 
-function stepsCard(i, index, trace) {
-  return element("div", { class: "card" }, legend(i, colourScale()), stepList(i, index, trace));
-}
+/** Return what a trace's steps are coloured by: the chosen number, or the step score if the trace does not have it. */
+const colouredBy = (trace) => (trace[colourBy] ? colourBy : "score");
 
 /** Return the number that has the full colour. */
-const colourScale = () => {
+function fullColour(trace) {
   const { scale, scales } = readDocument("trace-browser");
-  return scales[colourBy] ?? scale;
-};
+  return scales[colouredBy(trace)] ?? scale;
+}
+
+function stepsCard(i, index, trace) {
+  return element("div", { class: "card" }, legend(i, fullColour(trace), trace), stepList(i, index, trace));
+}
 
 function stepList(i, index, trace) {
-  const values = colourBy === "score" ? index.score[i] : trace[colourBy] || [];
+  const values = trace[colouredBy(trace)] ?? index.score[i];
   const num = index.steps[i];
   const items = [];
-  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, i, index, trace, values, colourScale()));
+  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, trace, values, fullColour(trace)));
   return element("ol", { class: "steps", "aria-label": "Steps and answer" }, items);
 }
 
-function stepItem(k, num, i, index, trace, values, scale) {
+function stepItem(k, num, trace, values, scale) {
   const isAnswer = k === num;
   const value = values[k] ?? null; // an answer has a loss and an entropy, but no step score
-  const fromZero = FROM_ZERO.includes(colourBy);
+  const fromZero = FROM_ZERO.includes(colouredBy(trace));
   const shown = fromZero && value !== null ? value.toFixed(3) : signed(value);
   const facts = [];
   if (!isAnswer && trace.answer) facts.push(`answer ${signed(trace.answer[k])}`);
@@ -121,8 +124,8 @@ function stepItem(k, num, i, index, trace, values, scale) {
   );
 }
 
-function legend(i, scale) {
-  const fromZero = FROM_ZERO.includes(colourBy);
+function legend(i, scale, trace) {
+  const fromZero = FROM_ZERO.includes(colouredBy(trace));
   const steps = fromZero ? [0, -0.25, -0.5, -0.75, -1] : [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
   const [from, to] = fromZero ? ["0", scale.toFixed(2)] : [signed(-scale, 2), signed(scale, 2)];
   const words = fromZero ? `Colours from none at 0 to orange at ${to}` : `Colours from orange at ${from} over none at 0 to blue at ${to}`;
@@ -133,10 +136,9 @@ function legend(i, scale) {
     element("span", {}, steps.map((step) => element("i", { style: { background: shade(step * scale, scale) } }))),
     to,
   );
-  const trace = traceDetail(i);
   const { scored } = readDocument("trace-browser");
   const known = COLOUR_BY.filter(([key]) => key === "score" || trace[key]).map(([key, words]) => [key, key === "score" ? `${words} (${scored})` : words]);
-  const select = element("select", { id: "colour-by" }, known.map(([key, words]) => element("option", { value: key, selected: key === colourBy }, words)));
+  const select = element("select", { id: "colour-by" }, known.map(([key, words]) => element("option", { value: key, selected: key === colouredBy(trace) }, words)));
   select.addEventListener("change", () => {
     colourBy = select.value;
     showTrace(i);
