@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -264,6 +266,21 @@ def test_a_long_value_does_not_fill_the_sentence():
 def test_damaged_json_is_told(raw):
     with pytest.raises(DataError, match=r"it\.json has a damaged note .*Make the file again with `grace-store make`"):
         parsed(raw)
+
+
+def table_bytes(tmp_path: Path) -> bytes:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "table.parquet")
+    return (tmp_path / "table.parquet").read_bytes()
+
+
+def test_a_file_that_is_something_else_is_called_what_it_is(tmp_path):
+    """A subset or a table in place of a finding is no damaged finding."""
+    path = tmp_path / "given"
+    records = b'{"id": "a", "steps": ["b"]}\n{"id": "c"}\n{"id": "d"}\n'
+    for raw, what in ((records, "a file of JSON lines"), (table_bytes(tmp_path), "a Parquet table")):
+        path.write_bytes(raw)
+        with pytest.raises(DataError, match=rf"given is not a finding: the file is {what}\. Give a file that a study"):
+            read_document(path, Finding)
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"null", b"7", b'"thing"', b"true"])

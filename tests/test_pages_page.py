@@ -35,6 +35,7 @@ from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method import ScoreSpec
 from tests.example_notes import EXAMPLES
 from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, SCRIPT, chromium, make_store
+from tests.reports import trace as make_trace
 
 NUM_SHOWN = NUM_TRACES + 4
 SECTIONS = (
@@ -188,8 +189,9 @@ def watched(opened: Watched) -> Iterator[Watched]:
     """The shared page as a reader first has it; at the end it has behaved."""
     opened.page.emulate_media(media="screen")
     opened.page.evaluate(
-        """() => { document.activeElement.blur(); list.current = -1; colourBy = 'score'; byId('filters').reset();
-        byId('sort').selectedIndex = byId('filter').selectedIndex = 0; findTraces(); goTo('#overview'); }"""
+        """() => { document.activeElement.blur(); list.current = -1; colourBy = 'score'; sideBySide = false;
+        byId('filters').reset(); byId('sort').selectedIndex = byId('filter').selectedIndex = 0;
+        findTraces(); goTo('#overview'); }"""
     )
     yield opened
     opened.check()
@@ -220,6 +222,10 @@ def test_every_part_opens_and_draws_all_its_figures(watched: Watched, made: Made
 
 def test_the_overview_counts_add_up(watched: Watched, made: Made) -> None:
     page = watched.open(made.url("overview"))
+    verdict = page.locator("#view-overview .blocks > *").first
+    assert verdict.locator("li .badge").first.inner_text() == "bad"
+    tried = "Tried: Random subsets train better models than a.jsonl."
+    assert verdict.locator("li", has_text=tried).locator(".badge").inner_text() == "bad"
     opening = page.locator("#view-overview .prose").first.inner_text()
     assert opening.startswith(f"{made.store.plan.num_samples} samples have a value; length explains ")
     numbers = [int(text) for text in page.locator(".counts dd").all_inner_texts()]
@@ -425,6 +431,46 @@ def test_traces_of_one_question_stand_side_by_side(watched: Watched, made: Made)
     watched.open(made.url("sample=trace-0008"))
     expect(page.locator("#trace-name")).to_have_text("trace-0008")
     expect(page.locator("#siblings")).to_have_count(0)
+    expect(page.locator("#side-by-side")).to_have_count(0)
+
+
+def test_texts_of_one_question_are_read_in_columns(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("sample=copy-of-7"))
+    page.get_by_role("button", name="Side by side (2)").click()
+    columns = page.locator(".column")
+    assert columns.locator("h3").all_inner_texts() == ["copy-of-7", "trace-0007"]
+    table = score(made.store)
+    record = make_trace(7)
+    for column, name in zip(columns.all(), ("copy-of-7", "trace-0007"), strict=True):
+        at = table.sample_id.index(name)
+        texts = [text.split("\n")[0] for text in column.locator(".words").all_inner_texts()]
+        assert texts == [*record["steps"], record["answer"]]
+        scores = [f"{each:+.3f}" for each in table.table["step_score"][at].as_py()]
+        assert [text.replace("−", "-") for text in column.locator(".gutter b").all_inner_texts()] == [*scores, "answer"]
+        assert column.locator(".badge.flag").all_inner_texts() == table.table["flags"][at].as_py()
+        shown = dict(zip(column.locator("dt").all_inner_texts(), column.locator("dd").all_inner_texts(), strict=True))
+        assert (shown["value"].replace("−", "-"), shown["about.number"]) == (f"{table.value[at]:+.4f}", "7")
+    page.get_by_role("button", name="Only this trace").click()
+    expect(columns).to_have_count(0)
+
+
+def test_traces_are_sorted_by_other_tables_and_steps_coloured_by_loss(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("traces"))
+    table, random = score(made.store), score(made.store, ScoreSpec(measure=("random",)))
+    for label, sign in (("By value by random, largest first", -1), ("By value by random", 1)):
+        page.get_by_label("Sort").select_option(label=label)
+        order = sorted(range(len(table)), key=lambda i, sign=sign: (sign * round(random.value[i], 4), table.row[i]))
+        assert listed(page)[:20] == [table.sample_id[i] for i in order[:20]]
+    watched.open(made.url("sample=trace-0011"))
+    options = page.locator("#colour-by option").all_inner_texts()
+    assert options[0] == "step score (grace)"
+    losses = made.store.signal(None).segments("segment_loss", made.store.find("trace-0011")).tolist()
+    page.get_by_label("Colour by").select_option("loss")
+    assert page.locator(".step .gutter b").all_inner_texts() == [f"{each:.3f}" for each in losses]
+    assert page.locator(".step.answer .gutter small").inner_text() == "answer"
+    colour = page.locator(".step").first.evaluate("each => getComputedStyle(each).backgroundColor")
+    red, _, blue, *_ = (float(part) for part in colour.split("(")[1].rstrip(")").split(","))
+    assert red > blue, "orange"
 
 
 def test_an_image_is_shown_small_and_a_missing_one_says_so(watched: Watched, made: Made) -> None:
@@ -487,7 +533,9 @@ def cells(page: Page, column: int) -> list[str]:
 
 def test_fields_stand_in_columns_and_in_the_trace(watched: Watched, made: Made) -> None:
     page = watched.open(made.url("traces"))
-    assert page.locator("#field-names span").all_inner_texts() == ["kind", "about.number", "prompt"]
+    assert page.locator("#field-names span").all_inner_texts() == [
+        "kind", "about.number", "prompt", "value by random",
+    ]  # fmt: skip
     assert set(cells(page, 0)) <= {"even", SCRIPT, "(none)"}
     page.goto(made.url("sample=trace-0012"))
     numbers = " ".join(page.locator(".trace-head .numbers").inner_text().split())
@@ -780,6 +828,11 @@ def test_a_narrow_screen_shows_the_list_or_the_trace(browser: Browser, made: Mad
     expect(page.locator("#trace-list")).to_be_hidden()
     page.get_by_role("button", name="All traces").click()
     expect(page.locator("#trace-list")).to_be_visible()
+    page.goto(made.url("sample=copy-of-7"))
+    page.get_by_role("button", name="Side by side").click()
+    widths = [column.evaluate("each => each.getBoundingClientRect().width") for column in page.locator(".column").all()]
+    assert all(200 < width < 375 for width in widths), "one column fits on the screen; the others are scrolled to"
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
     context.close()
 
 

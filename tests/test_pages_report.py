@@ -24,12 +24,14 @@ from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.pool.pool import Pool
 from grace_store.scoring.score import ScoreRequest, score
+from grace_store.scoring.score_conclusion import conclude_scores
+from grace_store.scoring.score_table import read_scores
 from grace_store.scoring.sweep import sweep
 from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store
 from grace_store.study.stability import StabilitySettings, stability
 from grace_store.values.grid import SweepSpec
-from grace_store.values.methods.method import InfluenceSpec
+from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec, plan_store, record
 from tests.reports import HOSTILE_ID, NUM_TRACES, make_store, read_page
 from tests.scored_stores import known_store
@@ -155,14 +157,39 @@ def test_what_other_commands_made_is_used(tmp_path: Path, store: Store) -> None:
     )
     report(store, out, request)
     page = read_page(out)
-    opening = [block["text"] for block in page.document("page")["sections"][0]["blocks"][:4]]
-    how = "How subset.txt was chosen: the best 0.1."
-    assert opening == [scored.conclusion, chosen.conclusion, how, swept.conclusion]
+    verdict, *opening = page.document("page")["sections"][0]["blocks"][:4]
+    assert verdict["rows"][-1][1].endswith("subset.txt: the best 0.1.")
+    length = conclude_scores(score(store), what_next=False)
+    assert scored.conclusion.startswith(length)
+    assert [block["text"] for block in opening] == [length, chosen.conclusion, swept.conclusion]
     assert sum(page.document("trace-index")["chosen"]) == -(-NUM_SHOWN // 10)
     assert page.document("figure-setting-overlap-0.1")["data"][0]["x"] == ["α 0.2", "α 0.9"]
     groups = [i for i, group in zip(page.document("trace-index")["id"], page.document("trace-index")["group"],
                                     strict=True) if group is not None]  # fmt: skip
     assert sorted(groups) == ["copy-of-7", "trace-0007"]
+
+
+@pytest.mark.parametrize("measure", ["loss", "norm", "tokens", "random"])
+def test_traces_are_shown_with_any_measure(tmp_path: Path, store: Store, measure: str) -> None:
+    """Of steps or of traces, of a signal or of the plan alone."""
+    scores, grace, out = tmp_path / "scores.parquet", tmp_path / "grace.parquet", tmp_path / "report.html"
+    score(store, ScoreSpec(measure=(measure,)), out=scores)
+    score(store, out=grace)
+    report(store, out, ReportRequest(scores=(scores, grace), fields=""))
+    page, table, other = read_page(out), read_scores(scores), read_scores(grace)
+    shown, beside = (table, other) if table.has_step_scores else (other, table)
+    browser, index = page.document("trace-browser"), page.document("trace-index")
+    assert browser["scored"] == shown.method
+    np.testing.assert_allclose(index["value"], shown.value, atol=1e-6)
+    names = {each.method: f"{each.path.stem} ({each.method})" for each in (table, other) if each.path}
+    name = names[beside.method] if beside is table else "grace"
+    assert browser["fields"] == [{"name": f"value by {name}", "kind": "number"}]
+    np.testing.assert_allclose(index["fields"][0], beside.value, atol=1e-4)
+    trace, view = page.document("traces-0")[5], store.signal(None)
+    for key in ("loss", "entropy"):
+        stored = view.segments(f"segment_{key}", store.positions_of(shown.row)[5])
+        np.testing.assert_allclose(trace["loss" if key == "loss" else "mean_entropy"], stored, atol=1e-3)
+    assert ("answer" in trace) == shown.note.spec.reads_grams
 
 
 def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: Store) -> None:

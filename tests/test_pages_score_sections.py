@@ -24,8 +24,10 @@ def test_signals_that_differ_in_how_gradients_are_made_do_not_look_alike(tmp_pat
     known = Store.open(known.location)
     table = score(known, ScoreRequest(signals="first"))
     said = [conclude_scores(table), "Three are chosen."]
-    section = overview_section(known, status(known), table, [("subset.jsonl", 3)], conclusions=said)
-    assert [block["text"] for block in section.blocks[:2]] == said
+    verdict = [{"topic": "flagged", "level": "bad", "sentence": "Two are flagged."}]
+    section = overview_section(known, status(known), table, verdict, said)
+    assert section.blocks[0]["rows"] == [["bad", "Two are flagged."]]
+    assert [block["text"] for block in section.blocks[1:3]] == said
     signals = next(block for block in section.blocks if block.get("title") == "Signals")
     assert signals["columns"][:5] == ["signal", "kind", "per", "preconditioner", "projection"]
     assert len(signals["columns"]) == len(signals["rows"][0])
@@ -33,14 +35,12 @@ def test_signals_that_differ_in_how_gradients_are_made_do_not_look_alike(tmp_pat
     assert shown["first"] == ["proxy", "segment", None, None]
     assert shown["plain"] == ["gradient", "sample", "none", "rademacher"]
     assert shown["adam"] == ["gradient", "sample", "adam", "sparse"]
-    scores = next(block for block in section.blocks if block.get("title") == "The scores")
-    assert ["subset.jsonl", "a subset of 3 samples"] in scores["rows"]
 
 
 def test_values_within_questions_are_said_to_be_such(tmp_path: Path) -> None:
     store = grouped_store(tmp_path)
     for by, question in ((None, "same prompt and images"), ("problem.name", "same problem.name")):
         table = score(store, ScoreRequest(within="centred", group_by=by))
-        section = overview_section(store, status(store), table, [])
+        section = overview_section(store, status(store), table)
         scores = next(block for block in section.blocks if block.get("title") == "The scores")
         assert ["values", f"centred within their question ({question}): 0 is its mean"] in scores["rows"]

@@ -119,13 +119,14 @@ def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
         # Later outputs contain this document, so refuse values that JSON cannot hold, such as NaN.
         text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
+        if (what := _other_file(raw)) is not None:
+            raise DataError(f"{where} is not {model.words}: the file is {what}. {_remedy(model, what)}") from None
         raise DataError(f"{where} has a damaged note about how it was made ({error}). {_remedy(model)}") from None
     if not isinstance(content, dict):
         raise DataError(f"{where} has a note that is not a JSON object. {_remedy(model)}")
     if (kind := content.get("kind")) != model.model_fields["kind"].default:
         fault = "has no kind" if kind is None else f"is of the kind {str(kind)[:40]!r}"
-        remedy = model.mistaken.get(str(kind)) or _remedy(model)
-        raise DataError(f"{where} is not {model.words}: its note {fault}. {remedy}")
+        raise DataError(f"{where} is not {model.words}: its note {fault}. {_remedy(model, str(kind))}")
     if (found := content.get("version")) != FORMAT_VERSION:
         raise DataError(other_version(where, found, _remedy(model)))
     try:
@@ -135,5 +136,21 @@ def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
         raise DataError(f"{where} has a wrong note about how it was made: {wrong}. {_remedy(model)}") from None
 
 
-def _remedy(model: type[Document]) -> str:
-    return model.remedy.format(maker=model.maker)
+def _other_file(raw: bytes) -> str | None:
+    """Return what a file is that does not hold one JSON value, if that is certain.
+
+    >>> _other_file(b'{"id": 1}\\n{"id": 2}\\n'), _other_file(b'{"id": 1')
+    ('a file of JSON lines', None)
+    """
+    if raw.startswith(b"PAR1"):
+        return "a Parquet table"
+    try:
+        first = [json.loads(line) for line in raw.strip().split(b"\n", 2)[:2]]
+    except (ValueError, RecursionError):
+        return None
+    return "a file of JSON lines" if [*map(type, first)] == [dict, dict] else None
+
+
+def _remedy(model: type[Document], given: str = "") -> str:
+    """Return what to do; given is the kind of document or file that was given by mistake."""
+    return model.mistaken.get(given) or model.remedy.format(maker=model.maker)

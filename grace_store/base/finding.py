@@ -254,6 +254,7 @@ class Finding(Document):
     maker: ClassVar[str] = "judge --out"
     remedy: ClassVar[str] = "Make the file again with the command that wrote it."
     mistaken: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("a file of JSON lines", "a Parquet table"), "Give a file that a study wrote with --out."),
         "trial_plan": "Give trial.json in the same folder. The trial writes this file when it ends.",
         "trial_run": "Give trial.json in the folder above runs. The trial writes this file when it ends.",
     }

@@ -78,6 +78,8 @@ def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *
         print_json(asdict(written) | {"out": str(out), "figures": [str(path) for path in written.figures]})
         return
     click.echo(f"{out}: {written.num_traces} of {counted(written.num_samples, 'trace')}, {size(written.num_bytes)}.")
+    for each in written.verdict:
+        click.echo(f"  {each['sentence']}")
     for note in written.notes:
         click.echo(f"  {note}")
     if written.figures:

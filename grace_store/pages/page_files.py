@@ -21,7 +21,7 @@ from grace_store.base.errors import MissingExtra, how_to_install
 from grace_store.base.files import whole_file
 from grace_store.pages.sections import Figure, Section, visible
 
-SCRIPTS = ("elements.js", "theme.js", "plots.js", "sections.js", "trace_list.js", "trace_view.js", "main.js")
+SCRIPTS = ("elements", "theme", "plots", "sections", "trace_list", "trace_view", "siblings", "main")
 """The page's own scripts, in the order in which they are joined."""
 
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
@@ -74,7 +74,7 @@ def load_plotly_js() -> str:
 
 def html_parts(title: str, documents: Mapping[str, Any], plotly_js: str) -> Iterator[str]:
     """Yield the text of a page in pieces. The page's script finds each document by its name."""
-    own = "\n".join(_page_file(name) for name in SCRIPTS)
+    own = "\n".join(_page_file(f"{name}.js") for name in SCRIPTS)
     head, rest = _page_file("report.html").split("<!-- style -->")
     body, end = rest.split("<!-- scripts -->")
     policy = (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import HTML, check_name
@@ -21,6 +22,7 @@ from grace_store.pages.score_sections import length_section, overview_section, s
 from grace_store.pages.sections import Section
 from grace_store.pages.similarity import similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, choose_traces, gather_traces
+from grace_store.pages.verdict import conclude_report
 from grace_store.pool.pool import Pool, stepwise_signals
 from grace_store.run.status import status
 from grace_store.scoring.provenance import check_outputs, keep_samples, sources_of
@@ -41,6 +43,8 @@ class Report:
     num_traces: int
     sections: list[str]
     notes: list[str]
+    verdict: list[dict[str, str]]
+    """Sentences with their topics and levels, the worst first."""
 
 
 def report(
@@ -63,7 +67,7 @@ def report(
     check_name(out, HTML)
     if figures is not None:
         check_outputs([figures], sources_of(opened, request.labels))
-    table, sections, traces = _gather(opened, request, listener)
+    table, sections, traces, verdict = _gather(opened, request, listener)
     written: list[Path] = []
     if figures is not None:
         drawn = {name: figure for section in sections for name, figure in section.figures.items()}
@@ -72,13 +76,13 @@ def report(
     listener(Note("Writing the page."))
     write_page(out, Path(opened.location.rstrip("/")).name, sections, traces)
     keys, browser = [section.key for section in sections], traces["trace-browser"]
-    return Report(out, written, out.stat().st_size, len(table), browser["num"], keys, browser["notes"])
+    return Report(out, written, out.stat().st_size, len(table), browser["num"], keys, browser["notes"], verdict)
 
 
 def _gather(
     store: Store, request: ReportRequest, listener: Listener
-) -> tuple[ScoreTable, list[Section], dict[str, Any]]:
-    """Return the table that traces are shown with, the parts of the page, and the documents of the trace browser."""
+) -> tuple[ScoreTable, list[Section], dict[str, Any], list[dict[str, str]]]:
+    """Return the table that traces are shown with, the page's parts, the trace browser's documents, and the verdict."""
     given = ReportInputs.read(store, request)
     listener(Note("Scoring and counting."))
     state = status(store)
@@ -87,7 +91,7 @@ def _gather(
     if given.pool.kept is not None:
         tables = [table.among(given.pool.rows) for table in tables]
     table = _main(tables)
-    conclusions = [conclude_scores(table)]
+    conclusions = [conclude_scores(table, what_next=False)]
     subsets = [(name, np.isin(table.row, rows)) for name, rows in given.subsets.items()]
     if not subsets:
         best = np.zeros(len(table), dtype=np.bool_)
@@ -101,12 +105,11 @@ def _gather(
     trace = np.full(len(table), -1, dtype=np.int64)
     trace[place] = np.arange(len(place))
     points = PlottedSamples(table.sample_id, table.value, chosen, trace)
-    counts = [(name, int(mask.sum())) for name, mask in subsets] if request.subsets else []
-    conclusions += given.conclusions
+    conclusions += [note.conclusion for note in given.subset_notes.values() if note.conclusion]
+    conclusions += [] if given.sweep is None else [given.sweep.conclusion]
     sections = [
-        overview_section(store, state, table, counts, pool=given.pool.note(), conclusions=conclusions),
         values_section(table, points, chosen_name),
-        length_section(table, points, request.ratio),
+        length_section(table, points, request.ratio, chosen_name if request.subsets else None),
     ]
     named_tables = name_tables(tables)
     if request.by:
@@ -115,21 +118,25 @@ def _gather(
     sections.append(settings_section(Pool.of(given.pool, partial=request.partial), table, given.sweep, request.ratio))
     sections.append(methods_section(store, named_tables, state, request.ratio))
     listener(Note("Looking for neighbours."))
-    similar, neighbours, groups = similarity_section(given, table, place, listener)
+    similar, neighbours, groups, found = similarity_section(given, table, place, listener)
+    verdict = conclude_report(given, table, dict(subsets), [*given.findings, *found], state)
+    sections.insert(0, overview_section(store, state, table, verdict, conclusions, pool=given.pool.note()))
     sections += [similar, *map(finding_section, given.findings)]
     sections += [] if given.against is None else [against_section(given.against)]
     sections += [] if request.warmup is None else [warmup_section(request.warmup)]
     listed = ScoreTable(table.table.take(place), table.note, table.path)
     in_subsets = sum(mask.astype(np.int64) << bit for bit, (_, mask) in enumerate(subsets))
-    traces = gather_traces(given, listed, np.asarray(in_subsets)[place], neighbours, listener)
+    traces = gather_traces(given, named_tables, listed, np.asarray(in_subsets)[place], neighbours, listener)
     traces.index["group"] = groups
-    return table, sections, _trace_documents(traces, table, [name for name, _ in subsets], shown)
+    return table, sections, _trace_documents(traces, table, [name for name, _ in subsets], shown), verdict
 
 
 def _trace_documents(traces: TraceData, table: ScoreTable, subsets: list[str], shown: str) -> dict[str, Any]:
     """Return the data of the trace browser by the names that the page's script uses."""
-    scores = np.abs(table.flat("step_score")) if table.has_step_scores else np.zeros(0)
-    scores = scores[np.isfinite(scores)]
+    segments = {
+        name: [number for block in traces.blocks for trace in block for number in trace.get(name, ())]
+        for name in ("loss", "mean_entropy")
+    }
     documents: dict[str, Any] = {
         "trace-browser": {
             "num": len(traces.index["id"]),
@@ -139,14 +146,22 @@ def _trace_documents(traces: TraceData, table: ScoreTable, subsets: list[str], s
             "flags": ABOUT,
             "shown": shown,
             "notes": traces.notes,
-            # The step score with the full colour: only 2 % of the step scores are further from 0.
-            "scale": max(0.05, float(np.round(np.quantile(scores, 0.98), 2))) if len(scores) else 1.0,
+            "scored": table.method,
+            "scale": _full_colour(table.flat("step_score") if table.has_step_scores else ()),
+            "scales": {name: _full_colour(numbers) for name, numbers in segments.items()},
             "signal": table.note.signal,
         },
         "trace-index": traces.index,
     }
     documents |= {f"traces-{number}": block for number, block in enumerate(traces.blocks)}
     return documents | {f"pictures-{number}": some for number, some in enumerate(traces.pictures) if some}
+
+
+def _full_colour(numbers: ArrayLike) -> float:
+    """Return the number with the full colour: only 2 % of the numbers are further from 0."""
+    sizes = np.abs(np.asarray(numbers, dtype=np.float64))
+    sizes = sizes[np.isfinite(sizes)]
+    return max(0.05, float(np.round(np.quantile(sizes, 0.98), 2))) if len(sizes) else 1.0
 
 
 def _with_step_scores(store: Store, given: Sequence[ScoreTable], request: ReportRequest) -> list[ScoreTable]:

@@ -10,7 +10,6 @@ from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.finding import Finding
-from grace_store.base.text import enumerated
 from grace_store.choose.contamination_table import AgainstTable, read_against
 from grace_store.choose.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.choose.selection import SubsetNote, selected_rows
@@ -73,10 +72,10 @@ class ReportInputs:
     against: AgainstTable | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
+    subset_notes: dict[str, SubsetNote]
+    """The note beside each subset, by its file's name."""
     pool: Pool
     """The samples that the request's filter keeps, with their fields and labels."""
-    conclusions: tuple[str, ...] = ()
-    """Conclusions of the commands that wrote the files."""
 
     @classmethod
     def read(cls, store: Store, request: ReportRequest) -> Self:
@@ -99,35 +98,25 @@ class ReportInputs:
         for path, found in zip(request.findings, findings, strict=True):
             if found.pool is not None:
                 check_plan_of(found.pool, store, f"finding {path}")
-        subsets = _subsets(store, request.subsets)
-        conclusions = []
-        for path in request.subsets:
-            note = read_document(sidecar_of(path), SubsetNote)
-            conclusions += [note.conclusion] if note.conclusion else []
-            conclusions.append(f"How {path.name} was chosen: {enumerated(list(note.spec.rules.values()))}.")
-        conclusions += [] if sweep is None else [sweep.conclusion]
-        return cls(
-            store,
-            request,
-            tables,
-            sweep=sweep,
-            duplicates=duplicates,
-            findings=findings,
-            against=against,
-            subsets=subsets,
-            pool=Pool(store, where=request.where, data=request.data, labels=request.labels),
-            conclusions=tuple(conclusions),
-        )
+        named = _named_subsets(request.subsets)
+        subsets = {name: _rows_of(store, path) for name, path in named.items()}
+        notes = {name: read_document(sidecar_of(path), SubsetNote) for name, path in named.items()}
+        pool = Pool(store, where=request.where, data=request.data, labels=request.labels)
+        return cls(store, request, tables, sweep, duplicates, findings, against, subsets, notes, pool)
 
 
-def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:
+def _named_subsets(paths: Sequence[Path]) -> dict[str, Path]:
     if len(paths) > MAX_SUBSETS:
         raise DataError(f"{len(paths)} subsets are given, but a page shows at most {MAX_SUBSETS}. Give fewer subsets.")
-    found = {}
+    found: dict[str, Path] = {}
     for path in paths:
-        if (rows := selected_rows(store, path)) is None:
-            raise DataError(
-                f"{path} has no {sidecar_of(path).name} beside it. Give a subset that `grace-store select` wrote."
-            )
-        found[path.name if path.name not in found else str(path)] = rows
+        found[path.name if path.name not in found else str(path)] = path
     return found
+
+
+def _rows_of(store: Store, path: Path) -> IntArray:
+    if (rows := selected_rows(store, path)) is None:
+        raise DataError(
+            f"{path} has no {sidecar_of(path).name} beside it. Give a subset that `grace-store select` wrote."
+        )
+    return rows

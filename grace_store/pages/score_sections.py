@@ -1,7 +1,7 @@
 """The page's parts on a store and its scores: overview, values, length and settings."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -33,13 +33,14 @@ def overview_section(
     store: Store,
     status: Status,
     table: ScoreTable,
-    subsets: list[tuple[str, int]],
+    verdict: Sequence[Mapping[str, str]] = (),
+    conclusions: Sequence[str] = (),
     *,
     pool: PoolNote | None = None,
-    conclusions: Sequence[str] = (),
 ) -> Section:
-    """Return the part with the conclusions, the counts and settings of a store, and the settings of the scores."""
+    """Return the part with the verdict and conclusions, the counts and settings of a store, and those of the scores."""
     section = Section("overview", "Overview")
+    section.verdict(verdict)
     for each in conclusions:
         section.text(each)
     parts = [("done", status.num_done), ("set aside", status.num_set_aside), ("to do", status.num_planned)]
@@ -68,7 +69,6 @@ def overview_section(
             ("values", within),
             ("signals", ", ".join(f"{name} × {each.weight:g}" for name, each in note.signals.items())),
             ("table", str(table.path) if table.path else "made for this page"),
-            *((name, f"a subset of {count:,} samples") for name, count in subsets),
         ],
     )
     _signal_records(section, store, status)
@@ -152,11 +152,12 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
     _flags(section, table)
     caption = f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}."
     section.figure("value-histogram", "Values", figures.value_histogram(value, points.chosen, chosen_name), caption)
-    if table.has_step_scores:
+    if table.has_step_scores and table.note.spec.reads_grams:
         answer, history = (_mean_over_steps(table, f"{half}_alignment") for half in ("answer", "history"))
         picture = figures.alignment_scatter(answer, history, points)
         caption = "Each point is a trace, with its mean alignments over steps. Click a point to read the trace."
         section.figure("answer-against-history", "Answer against history", picture, caption + _thinned(len(finite)))
+    if table.has_step_scores:
         picture = figures.step_profile(table.flat("step_score"), table.offsets, points.chosen)
         caption = (
             f"Step scores by position, over {int(table.num_steps.sum()):,} steps. The bars below count the traces "
@@ -204,13 +205,16 @@ def _mean_over_steps(table: ScoreTable, name: str) -> FloatArray:
     return means
 
 
-def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Section:
-    """Return the part on values and length: the finding of the audit, and plots."""
+def length_section(table: ScoreTable, points: PlottedSamples, ratio: str, subset: str | None = None) -> Section:
+    """Return the part on values and length: the finding of the audit, and plots. subset is the given subset, if any."""
     section = Section("length", "Length", "Do values only measure the length of traces?")
     num_samples = int(np.isfinite(table.value).sum())
     if not num_samples:
         section.text("No sample has a value.", kind="note")
         return section
+    if subset is not None:
+        about = f"The best {ratio} are those of the pool by value, not the samples of {subset}"
+        section.text(f"{about}; the overview says how long those are.", kind="note")
     add_finding(section, audit(table, ratio=ratio))
     for name, length in table.lengths.items():
         words = LENGTH_WORDS[name]

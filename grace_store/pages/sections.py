@@ -31,6 +31,11 @@ class Section:
         """Add a sentence or two. The kind "note" highlights them, and so does "conclusion"."""
         self.blocks.append({"kind": kind, "text": text})
 
+    def verdict(self, sentences: Sequence[Mapping[str, str]]) -> None:
+        """Add the sentences of a verdict, each with its level, in the order of reading. Add nothing without any."""
+        if sentences:
+            self.blocks.append({"kind": "verdict", "rows": [[each["level"], each["sentence"]] for each in sentences]})
+
     def stats(self, rows: Sequence[tuple[str, str]]) -> None:
         """Add a few numbers side by side."""
         self.blocks.append({"kind": "stats", "rows": [list(row) for row in rows]})

@@ -10,6 +10,7 @@ import numpy as np
 from grace_store.base.arrays import IntArray, find_rows
 from grace_store.base.errors import how_to_install
 from grace_store.base.events import Listener
+from grace_store.base.finding import Finding
 from grace_store.base.text import first_few
 from grace_store.choose.duplicate_table import DuplicateTable
 from grace_store.likeness.points import Nearest
@@ -35,15 +36,17 @@ MAX_POOL = 50_000
 
 def similarity_section(
     given: ReportInputs, table: ScoreTable, place: IntArray, listener: Listener
-) -> tuple[Section, Neighbours, list[int | None]]:
-    """Return the part on duplicates and coverage, and the neighbours and the duplicate group of each shown sample."""
+) -> tuple[Section, Neighbours, list[int | None], list[Finding]]:
+    """Return the part on duplicates and coverage, with the finding on coverage if one was made for the page.
+
+    Between them, return the neighbours and the duplicate group of each shown sample.
+    """
     section = Section("similarity", "Similarity", "Similar traces, and the share of the pool that a subset covers.")
     row = table.row[place]
     pool = Pool(given.store, table.note.signal, partial=given.request.partial, data=given.request.data)
     described = describe_samples(pool, samples=given.store.positions_of(row))
     group = _duplicates(section, given, pool, table, row, listener)
-    _coverage(section, given, table)
-    return section, _neighbours(described, row), group
+    return section, _neighbours(described, row), group, _coverage(section, given, table)
 
 
 def _neighbours(described: Descriptions, row: IntArray) -> Neighbours:
@@ -113,10 +116,10 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
     section.records("Largest groups of duplicates", rows)
 
 
-def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
-    """Add the diversity of the subsets, unless a given finding has it."""
+def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> list[Finding]:
+    """Add the diversity of the subsets, unless a given finding has it, and return what was found."""
     if any(found.study == "diversity" for found in given.findings):
-        return
+        return []
     obstacle, request = "", given.request
     if not np.isfinite(table.value).any():
         obstacle = "no sample has a value, so there is no subset."
@@ -127,9 +130,11 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
         obstacle += "`grace-store diversity --out FILE` and give the file with `--finding`."
     if obstacle:
         section.text(f"Coverage is not shown: {obstacle}", kind="note")
-        return
+        return []
     from grace_store.study.diversity import diversity
 
     ratio, signal = () if request.subsets else (request.ratio,), table.note.signal
     pool = Pool.of(given.pool, signals=signal, partial=request.partial)
-    add_finding(section, diversity(pool, request.subsets, scores=table, ratio=ratio))
+    found = diversity(pool, request.subsets, scores=table, ratio=ratio)
+    add_finding(section, found)
+    return [found]

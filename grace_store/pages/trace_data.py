@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,8 @@ MAX_TOKENS = 200_000
 """Maximum number of tokens in the page: the numbers of a token take about 15 bytes."""
 MAX_CHOICES = 24
 """Maximum number of different values of a field that is filtered by a choice. Others have a range or a text."""
+MAX_TABLE_COLUMNS = 12
+"""Maximum number of columns of score tables that traces are shown with and sorted by."""
 MAX_DEFAULT_FIELDS = 4
 MAX_DEFAULT_CHOICES = 12
 MAX_DEFAULT_CHARS = 32
@@ -78,18 +80,28 @@ class TraceData:
 
 
 def gather_traces(
-    given: ReportInputs, shown: ScoreTable, chosen: IntArray, neighbours: Neighbours, listener: Listener
+    given: ReportInputs,
+    tables: Mapping[str, ScoreTable],
+    shown: ScoreTable,
+    chosen: IntArray,
+    neighbours: Neighbours,
+    listener: Listener,
 ) -> TraceData:
-    """Gather the index and the details of the shown samples. chosen has a bit for each subset of a sample."""
+    """Gather the index and the details of the shown samples. chosen has a bit for each subset of a sample.
+
+    tables has all tables by name; shown has the shown samples of one of them.
+    """
     asked = None if shown.group is None else shown.group.tolist()
     index = _index(shown) | {"chosen": chosen.tolist(), "question": asked or []}
     prompts: dict[bytes, int] = {}
     found = TraceData(index)
     positions = given.store.positions_of(shown.row)
-    shown_fields = _shown_fields(given, positions)
+    of_records = _shown_fields(given, positions)
+    shown_fields = of_records | _table_columns(tables, shown)
     for name, values in shown_fields.items():
         is_number = {type(value) for value in values if value is not None} <= {int, float}
-        kind = "choice" if len(set(values)) <= MAX_CHOICES else "number" if is_number else "text"
+        is_choice = name in of_records and len(set(values)) <= MAX_CHOICES
+        kind = "choice" if is_choice else "number" if is_number else "text"
         found.fields.append({"name": name, "kind": kind})
     index["fields"] = list(shown_fields.values())
     steps = _step_details(given.store, shown, positions)
@@ -138,9 +150,9 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
     name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
     if name is None:
         return details
-    reader = SignalReader(store, (name,), reads=("gram", "loss"))
+    reader = SignalReader(store, (name,), reads=("gram", "loss", "entropy"))
     alignments = {}
-    if shown.has_step_scores:
+    if shown.has_step_scores and shown.note.spec.reads_grams:
         alignments = {key: shown.flat(f"{key}_alignment") for key in ("answer", "history")}
     offsets = shown.offsets.tolist()
     for start in sorted({int(position) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK for position in positions}):
@@ -156,6 +168,7 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[
                 details[i] |= {
                     "tokens": found.num_tokens[mine].tolist(),
                     "loss": _numbers(found.statistic["loss"][mine]),
+                    "mean_entropy": _numbers(found.statistic["entropy"][mine]),
                     "cosines": _cosines(found.gram[entries[at] : entries[at + 1]]),
                 }
     _add_tokens(reader.views[0], positions, details)
@@ -278,6 +291,16 @@ def _shown_fields(given: ReportInputs, positions: IntArray) -> dict[str, list[Sh
         if request.data:
             raise
         return {}  # the texts are missing, too, and the page has a note about them
+
+
+def _table_columns(tables: Mapping[str, ScoreTable], shown: ScoreTable) -> dict[str, list[Shown]]:
+    """Return the values in other tables than the shown one, and the numbers that methods add, for each trace."""
+    found: dict[str, list[Shown]] = {}
+    for title, table in tables.items():
+        for name in table.number_columns[: MAX_TABLE_COLUMNS - len(found)]:
+            if name != "value" or table.note is not shown.note:
+                found[f"{name} by {title}"] = [*_numbers(table.values_of(shown.row, name), 4)]
+    return found
 
 
 def _field_values(records: SampleRecords, named: Sequence[str] | None) -> dict[str, list[Shown]]:

@@ -10,8 +10,8 @@ BEST = "0.2"
 """The share of a table that the conclusion calls the best."""
 
 
-def conclude_scores(table: ScoreTable) -> str:
-    """Return how far values follow length, whether the best traces are flagged, and what to do next."""
+def conclude_scores(table: ScoreTable, *, what_next: bool = True) -> str:
+    """Return how far values follow length; with what_next, whether the best traces are flagged, and what to do next."""
     ranked = table.ranked()
     if not len(ranked):
         flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
@@ -21,8 +21,8 @@ def conclude_scores(table: ScoreTable) -> str:
     of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
     follows_length = explained.high > MUCH and not is_vague(explained)
     learned = () if table.note.learned is None else (table.note.learned.in_words,)
-    told = explained_text(explained, pearson, of_all), _next_step(table, ranked, follows_length=follows_length)
-    return " ".join([*learned, *told])
+    told = [*learned, explained_text(explained, pearson, of_all)]
+    return " ".join([*told, _next_step(table, ranked, follows_length=follows_length)] if what_next else told)
 
 
 def _next_step(table: ScoreTable, ranked: IntArray, *, follows_length: bool) -> str:

@@ -188,11 +188,17 @@ class ScoreTable(NotedTable[ScoresNote]):
         """(n + 1,) index of each sample's first step in a flat column, and the number of all steps."""
         return offsets_of(self.num_steps)
 
-    def values_of(self, row: IntArray) -> FloatArray:
-        """Return the value of each of these dataset rows; NaN for a row that the table lacks."""
+    @property
+    def number_columns(self) -> list[str]:
+        """The columns with one number for each sample that say something of the sample: the value comes first."""
+        more = [each for each in self.table.schema if each.name not in COLUMNS and each.name != "group"]
+        return ["value", *(each.name for each in more if not pa.types.is_list(each.type))]
+
+    def values_of(self, row: IntArray, name: str = "value") -> FloatArray:
+        """Return the number of each of these dataset rows in a column; NaN for a row that the table lacks."""
         found = np.full(len(row), np.nan)
         place, here = find_rows(self.row, row)
-        found[here] = self.value[place[here]]
+        found[here] = np.asarray(numpy_numbers(self.table[name].cast(pa.float64())), dtype=np.float64)[place[here]]
         return found
 
     def with_steps(self) -> ScoreTable:

@@ -125,7 +125,14 @@ def diversity(
             "seed": seed,
         },
         conclusion=conclude_diversity(measured, measure.random, found.num_clusters),
-        numbers={"num_samples": len(vectors), "num_clusters": found.num_clusters},
+        numbers={
+            "num_samples": len(vectors),
+            "num_clusters": found.num_clusters,
+            "num_less_varied": sum(
+                _is_less_varied(each, measure.random.get(int(each["num_samples"] - each["num_without_direction"]), {}))
+                for _, each in measured[1:]
+            ),
+        },
         tables={name: each for name, each in tables.items() if each.rows},
         notes=tuple(notes),
     )
@@ -230,25 +237,38 @@ def conclude_diversity(
     return " ".join([*told, *([f"{counted(rest, 'more subset')} in the table."] if rest > 0 else [])])
 
 
-def _of_subset(subset: Mapping[str, float], random: Mapping[str, Estimate | float] | None) -> str:
-    if random is None:
-        return f"is the whole pool. {_alike(subset, 'it')}".strip()
+def _is_less_varied(subset: Mapping[str, float], random: Mapping[str, Estimate | float]) -> bool:
+    """Return whether the conclusion calls a subset less varied than random subsets of its size."""
+    below, above = _outside(subset, random)[1:]
+    return len(below) >= FEWEST_MEASURES and not above
+
+
+def _outside(
+    subset: Mapping[str, float], random: Mapping[str, Estimate | float]
+) -> tuple[int, dict[str, Beside], dict[str, Beside]]:
+    """Return how many measures can be compared, and the measures that lie below and above those of random subsets."""
     names = {
         "clusters touched": "share_touched",
         "evenness": "entropy",
         "Vendi score": "vendi",
         "distance to the nearest": "nearest_distance",
     }
-    beside = {words: (subset[name], random[name]) for words, name in names.items()}
-    known = {
-        words: (mine, others)
-        for words, (mine, others) in beside.items()
-        if mine == mine and isinstance(others, Estimate) and others.value == others.value
-    }
-    if not known:
-        return "is too small to be compared with random subsets."
+    known = {}
+    for words, name in names.items():
+        mine, others = subset[name], random.get(name)
+        if mine == mine and isinstance(others, Estimate) and others.value == others.value:
+            known[words] = mine, others
     below = {words: each for words, each in known.items() if each[0] < each[1].low}
     above = {words: each for words, each in known.items() if each[0] > each[1].high}
+    return len(known), below, above
+
+
+def _of_subset(subset: Mapping[str, float], random: Mapping[str, Estimate | float] | None) -> str:
+    if random is None:
+        return f"is the whole pool. {_alike(subset, 'it')}".strip()
+    num_known, below, above = _outside(subset, random)
+    if not num_known:
+        return "is too small to be compared with random subsets."
     return f"{_against_random(below, above)} {_alike(subset, 'it')}".strip()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grace_store.base.finding import NARROW, WIDE, Cell, Estimate
+from grace_store.base.finding import NARROW, WIDE, Cell, Estimate, Finding
 from grace_store.base.text import counted, first_few
 from grace_store.values.roc import CHANCE
 
@@ -22,6 +22,8 @@ ENOUGH_PAIRS = 100
 FEWEST_PAIRS = 20
 """Fewest pairs for an area that is shown."""
 GRACE = "grace"
+BAD, UNCLEAR, GOOD = "bad", "unclear", "good"
+"""Levels of news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,24 @@ def how_to_choose(judged: Sequence[JudgedItems], store: str, signals: Sequence[s
         f"`{shlex.join([*score, '--out', 'scores.parquet'])}`, then `{shlex.join([*select, '--out', 'subset.jsonl'])}`"
     )
     return f"To choose by {best['of']}: {commands}. With `score --learn`, these labels can weigh all measures together."
+
+
+def judge_measure(found: Finding, measure: str, signals: Sequence[str]) -> tuple[str, str]:
+    """Return how well a measure of some signals does in a judgement: a level, and a verb with the areas."""
+    told, levels, areas = [], set(), ("all_pairs", "held_fixed")
+    kinds: tuple[Literal["steps", "traces"], ...] = ("steps", "traces")
+    for of in kinds:
+        rows = [dict(row) for row in found.tables.get(of, ()) if row.get("signal") is not None]
+        stored = [row for row in rows if all(isinstance(row.get(each), Estimate) for each in areas)]
+        if mine := [row for row in stored if row.get("of") == measure and row["signal"] in signals]:
+            names = (f"num_right_{of}", f"num_wrong_{of}", "num_questions")
+            right, wrong, asked = (int(str(found.numbers.get(name) or 1)) for name in names)
+            items = JudgedItems(of, right, wrong, asked, tuple(stored), {}, ())
+            is_above = any(_is_above(row, items, stored) for row in mine)
+            levels.add(UNCLEAR if _too_few(items, stored) else GOOD if is_above else BAD)
+            told.append(f"{headline(items, mine[0]).text(2)} for {of}")
+    level = next((each for each in (GOOD, BAD) if each in levels), UNCLEAR)
+    return level, f"has {' and '.join(told)}" if told else "was not judged"
 
 
 def headline(items: JudgedItems, row: Row) -> Estimate:

@@ -324,9 +324,7 @@ class Spread(NamedTuple):
         return self.mean, math.sqrt(self.squares / max(self.num, 1))
 
 
-def combine_measures(
-    values: Sequence[FloatArray], scales: Sequence[Sequence[float]], spec: ScoreSpec
-) -> FloatArray:
+def combine_measures(values: Sequence[FloatArray], scales: Sequence[Sequence[float]], spec: ScoreSpec) -> FloatArray:
     """Return the weighted mean of standardised values; a sample without a value by one measure has none.
 
     A measure that does not vary over the pool counts as 0.

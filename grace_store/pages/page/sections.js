@@ -4,6 +4,7 @@ const BLOCKS = {
   text: (block) => element("p", { class: "prose" }, prose(block.text)),
   conclusion: (block) => element("p", { class: "conclusion" }, prose(block.text)),
   note: (block) => element("p", { class: "note", role: "note" }, prose(block.text)),
+  verdict: verdictBlock,
   counts: countsBlock,
   stats: statsBlock,
   facts: factsBlock,
@@ -15,6 +16,17 @@ const BLOCKS = {
 /** Return a sentence with the text between backticks as code. */
 function prose(text) {
   return text.split("`").map((part, i) => (i % 2 ? element("code", {}, part) : part));
+}
+
+const LEVELS = ["bad", "unclear", "good"]; // other sentences of a verdict are no news
+
+/** Return the sentences of the verdict. A word says the level, so that colour is not needed. */
+function verdictBlock(block) {
+  const items = block.rows.map(([level, sentence]) => {
+    const badge = LEVELS.includes(level) ? element("span", { class: `badge ${level}` }, level) : null;
+    return element("li", {}, badge, element("span", { dir: "auto" }, prose(sentence)));
+  });
+  return element("ol", { class: "card verdict", "aria-label": "Verdict" }, items);
 }
 
 function statsBlock(block) {

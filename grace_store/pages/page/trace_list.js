@@ -24,13 +24,14 @@ function traceFields() {
   return readDocument("trace-browser").fields.map((field, number) => ({ ...field, number, values: index.fields[number] }));
 }
 
-/** Return a way to sort for each field: numbers before texts, and traces without a value last. */
+/** Return ways to sort for each field: numbers before texts, and traces without a value last. */
 function fieldSorts() {
-  return traceFields().map(({ name, number, values }) => {
+  return traceFields().flatMap(({ name, number, kind, values }) => {
     const texts = [...new Set(values.filter((value) => typeof value === "string"))].sort();
     const places = new Map(texts.map((text, place) => [text, place]));
-    const key = (value) => (value === null ? [2, 0] : typeof value === "string" ? [1, places.get(value)] : [0, Number(value)]);
-    return [`field-${number}`, `By ${name}`, () => (i) => key(values[i])];
+    const key = (value, sign) => (value === null ? [2, 0] : typeof value === "string" ? [1, places.get(value)] : [0, sign * Number(value)]);
+    const rising = [`field-${number}`, `By ${name}`, () => (i) => key(values[i], 1)];
+    return kind === "number" ? [[`field-${number}-down`, `By ${name}, largest first`, () => (i) => key(values[i], -1)], rising] : [rising];
   });
 }
 

@@ -4,6 +4,8 @@ const COLOUR_BY = [
   ["score", "step score"],
   ["answer", "alignment with the answer"],
   ["history", "alignment with the history"],
+  ["loss", "loss"],
+  ["mean_entropy", "entropy"],
 ];
 /** Numbers of tokens: the words for each, the number that has the strongest colour, and the number without colour. */
 const TOKENS_BY = {
@@ -11,6 +13,8 @@ const TOKENS_BY = {
   entropy: { words: "entropy of tokens (nats)", most: 4, least: 0 },
   rank: { words: "rank of tokens", most: 100, least: 1 },
 };
+/** Numbers of segments that begin at 0. Large numbers are orange. */
+const FROM_ZERO = ["loss", "mean_entropy"];
 let colourBy = "score";
 
 function showTrace(i) {
@@ -21,7 +25,7 @@ function showTrace(i) {
     backButton(),
     traceHead(i, index),
     promptCard(trace),
-    stepsCard(i, index, trace),
+    sideBySide && siblings(i, index).length > 1 ? columnsCard(i, index) : stepsCard(i, index, trace),
     ...siblingsCards(i, index),
     element("div", { class: "two" }, gramCard(trace), nearCard(trace, index)),
   );
@@ -34,7 +38,8 @@ function backButton() {
   return button;
 }
 
-function traceHead(i, index) {
+/** Return the subsets, flags and duplicates of a trace as badges. */
+function traceBadges(i, index) {
   const { subsets } = readDocument("trace-browser");
   const badges = subsets
     .filter((_, bit) => (index.chosen[i] >> bit) & 1)
@@ -43,6 +48,11 @@ function traceHead(i, index) {
   const { flags } = readDocument("trace-browser");
   badges.push(...index.flags[i].map((flag) => element("span", { class: "badge flag", title: flags[flag] }, flag)));
   if (index.group[i] !== null) badges.push(element("span", { class: "badge" }, `duplicates, group ${index.group[i]}`));
+  return badges;
+}
+
+/** Return the value, the size and the fields of a trace. */
+function traceNumbers(i, index) {
   const numbers = [
     ["value", signed(index.value[i], 4)],
     ["steps", index.steps[i]],
@@ -50,12 +60,12 @@ function traceHead(i, index) {
     ["row", grouped(index.row[i])],
     ...traceFields().map(({ name, values }) => [name, fieldText(values[i])]),
   ];
-  return element(
-    "header",
-    { class: "trace-head" },
-    element("div", { class: "name" }, element("h2", { id: "trace-name" }, index.id[i]), badges),
-    element("dl", { class: "numbers" }, numbers.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))),
-  );
+  return element("dl", { class: "numbers" }, numbers.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+}
+
+function traceHead(i, index) {
+  const name = element("h2", { id: "trace-name" }, index.id[i]);
+  return element("header", { class: "trace-head" }, element("div", { class: "name" }, name, traceBadges(i, index)), traceNumbers(i, index));
 }
 
 function promptCard(trace) {
@@ -75,14 +85,27 @@ function partView(part) {
   return element("img", { class: "picture", src: source, alt: `Image ${part.name}` });
 }
 
+/** Return what a trace's steps are coloured by: the chosen number, or the step score if the trace does not have it. */
+const colouredBy = (trace) => (trace[colourBy] ? colourBy : "score");
+
+/** Return the number that has the full colour. */
+function fullColour(trace) {
+  const { scale, scales } = readDocument("trace-browser");
+  return scales[colouredBy(trace)] ?? scale;
+}
+
 function stepsCard(i, index, trace) {
-  const { scale } = readDocument("trace-browser");
-  const pieces = colourBy in TOKENS_BY ? tokenPieces(trace) : null;
-  const values = trace[colourBy] && !pieces ? trace[colourBy] : index.score[i];
+  return element("div", { class: "card" }, legend(i, fullColour(trace), trace), stepList(i, index, trace));
+}
+
+function stepList(i, index, trace) {
+  const values = trace[colouredBy(trace)] ?? index.score[i];
   const num = index.steps[i];
   const items = [];
-  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, trace, values, pieces ? Infinity : scale, pieces));
-  return element("div", { class: "card" }, legend(i, scale, trace), element("ol", { class: "steps", "aria-label": "Steps and answer" }, items));
+  const pieces = colourBy in TOKENS_BY ? tokenPieces(trace) : null;
+  const scale = pieces ? Infinity : fullColour(trace);
+  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, trace, values, scale, pieces));
+  return element("ol", { class: "steps", "aria-label": "Steps and answer" }, items);
 }
 
 /** Return for each segment its tokens, each with its text and its number; null if the page lacks them. */
@@ -115,16 +138,19 @@ function tokenSpan({ text, value }) {
 
 function stepItem(k, num, trace, values, scale, pieces) {
   const isAnswer = k === num;
-  const value = isAnswer ? null : (values[k] ?? null);
+  const value = values[k] ?? null; // an answer has a loss and an entropy, but no step score
+  const fromZero = FROM_ZERO.includes(colouredBy(trace));
+  const shown = fromZero && value !== null ? value.toFixed(3) : signed(value);
   const facts = [];
   if (!isAnswer && trace.answer) facts.push(`answer ${signed(trace.answer[k])}`);
   if (!isAnswer && trace.history && trace.history[k] !== null) facts.push(`history ${signed(trace.history[k])}`);
   if (trace.tokens) facts.push(`${grouped(trace.tokens[k])} tokens`);
   if (trace.loss && trace.loss[k] !== null) facts.push(`loss ${trace.loss[k].toFixed(3)}`);
+  if (trace.mean_entropy && trace.mean_entropy[k] !== null) facts.push(`entropy ${trace.mean_entropy[k].toFixed(3)}`);
   return element(
     "li",
-    { class: isAnswer ? "step answer" : "step", style: { "--shade": shade(value, scale) } },
-    element("div", { class: "gutter" }, element("b", {}, isAnswer ? "answer" : signed(value)), element("small", {}, isAnswer ? "target" : `step ${k + 1}`)),
+    { class: isAnswer ? "step answer" : "step", style: { "--shade": shade(fromZero && value !== null ? -value : value, scale) } },
+    element("div", { class: "gutter" }, element("b", {}, isAnswer && value === null ? "answer" : shown), element("small", {}, !isAnswer ? `step ${k + 1}` : value === null ? "target" : "answer")),
     element(
       "div",
       { class: "words", dir: "auto" },
@@ -135,23 +161,30 @@ function stepItem(k, num, trace, values, scale, pieces) {
 }
 
 function legend(i, scale, trace) {
-  const steps = [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
+  const fromZero = FROM_ZERO.includes(colouredBy(trace));
+  const steps = fromZero ? [0, -0.25, -0.5, -0.75, -1] : [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
+  const [from, to] = fromZero ? ["0", scale.toFixed(2)] : [signed(-scale, 2), signed(scale, 2)];
+  const words = fromZero ? `Colours from none at 0 to orange at ${to}` : `Colours from orange at ${from} over none at 0 to blue at ${to}`;
   const ramp = element(
     "div",
-    { class: "ramp", role: "img", "aria-label": `Colours from orange at ${signed(-scale, 2)} over none at 0 to blue at ${signed(scale, 2)}` },
-    signed(-scale, 2),
+    { class: "ramp", role: "img", "aria-label": words },
+    from,
     element("span", {}, steps.map((step) => element("i", { style: { background: shade(step * scale, scale) } }))),
-    signed(scale, 2),
+    to,
   );
+  const { scored } = readDocument("trace-browser");
+  const known = COLOUR_BY.filter(([key]) => key === "score" || trace[key]).map(([key, words]) => [key, key === "score" ? `${words} (${scored})` : words]);
   const byToken = trace.token ? Object.entries(TOKENS_BY).map(([key, { words }]) => [key, words]) : [];
-  const select = element("select", { id: "colour-by" }, [...COLOUR_BY, ...byToken].map(([key, words]) => element("option", { value: key, selected: key === colourBy }, words)));
+  const isByToken = colourBy in TOKENS_BY && trace.token;
+  const chosen = isByToken ? colourBy : colouredBy(trace);
+  const select = element("select", { id: "colour-by" }, [...known, ...byToken].map(([key, words]) => element("option", { value: key, selected: key === chosen }, words)));
   select.addEventListener("change", () => {
     colourBy = select.value;
     showTrace(i);
     byId("colour-by").focus();
   });
-  const shown = colourBy in TOKENS_BY && trace.token ? tokenRamp() : ramp;
-  return element("div", { class: "legend" }, element("h3", {}, "Steps"), shown, element("label", {}, "Colour by ", select));
+  const shown = isByToken ? tokenRamp() : ramp;
+  return element("div", { class: "legend" }, element("h3", {}, "Steps"), shown, sideButton(i), element("label", {}, "Colour by ", select));
 }
 
 function tokenRamp() {
@@ -178,28 +211,6 @@ function gramCard(trace) {
     element("p", { class: "caption" }, `Signal ${readDocument("trace-browser").signal}. Blue: the same direction. Orange: the opposite direction.`),
   );
   return card;
-}
-
-/** Return a table of the traces of the same question, the best first; nothing if there is only one. */
-function siblingsCards(i, index) {
-  const question = index.question[i];
-  const traces = question === null ? [] : [...index.question.keys()].filter((other) => index.question[other] === question);
-  if (traces.length < 2) return [];
-  traces.sort((one, other) => (index.value[other] ?? -Infinity) - (index.value[one] ?? -Infinity) || one - other);
-  const shown = traces.map((other) => [
-    other === i ? element("b", {}, index.id[other]) : element("a", { class: "id", href: sampleLink(other) }, index.id[other]),
-    signed(index.value[other], 4),
-    index.steps[other],
-    grouped(index.tokens[other]),
-    index.chosen[other] ? "yes" : "no",
-    index.flags[other].join(", "),
-  ]);
-  const head = ["trace", "value", "steps", "tokens", "chosen", "flags"].map((name) => element("th", { scope: "col" }, name));
-  const rows = shown.map((cells) => element("tr", {}, cells.map((cell) => element("td", {}, cell))));
-  const table = element("table", { class: "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
-  const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Traces of this question" }, table);
-  const caption = element("p", { class: "caption" }, "Traces on this page, the largest value first.");
-  return [element("div", { class: "card", id: "siblings" }, element("h2", {}, `${grouped(traces.length)} traces of this question`), scroll, caption)];
 }
 
 function nearCard(trace, index) {
