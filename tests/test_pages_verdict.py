@@ -195,7 +195,9 @@ def test_the_command_prints_the_verdict(tmp_path: Path, store: Store, scores: Pa
     result = CliRunner().invoke(main, [*words, "--json"])
     verdict = json.loads(result.stdout)["verdict"]
     printed = CliRunner().invoke(main, words).stdout.splitlines()
-    assert printed[1 : 1 + len(verdict)] == [f"  {each['sentence']}" for each in verdict]
+    assert [line.partition("] ")[2] or line for line in printed[:-1]] == [each["sentence"] for each in verdict]
+    assert printed[0].startswith("[bad] Flagged: ")
+    assert f"{tmp_path / 'report.html'}: 28 of 28 traces" in printed[-1]
 
 
 def test_sentences_about_a_subset_do_not_speak_of_the_best_of_the_pool(

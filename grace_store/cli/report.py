@@ -9,7 +9,7 @@ import click
 import grace_store as gs
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
-from grace_store.cli.console import print_json
+from grace_store.cli.console import escape_controls, print_json
 from grace_store.cli.options import COUNT, FILE, FOLDER, OUT_FOLDER, OUT_HTML, PATH, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
@@ -77,9 +77,10 @@ def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *
     if as_json:
         print_json(asdict(written) | {"out": str(out), "figures": [str(path) for path in written.figures]})
         return
-    click.echo(f"{out}: {written.num_traces} of {counted(written.num_samples, 'trace')}, {size(written.num_bytes)}.")
     for each in written.verdict:
-        click.echo(f"  {each['sentence']}")
+        level = f"[{each['level']}] " if each["level"] != each["topic"] else ""
+        click.echo(escape_controls(f"{level}{each['sentence']}"))
+    click.echo(f"{out}: {written.num_traces} of {counted(written.num_samples, 'trace')}, {size(written.num_bytes)}.")
     for note in written.notes:
         click.echo(f"  {note}")
     if written.figures:
