@@ -80,7 +80,7 @@ def test_the_whole_of_it_runs_and_says_what_it_found(
         "ProcessBench: steps",
         "Steps by kind of error",
         "grace of warm",
-        "loss of base",
+        "loss:lowest of base",
         "Too few",
     ):
         assert words in told

@@ -117,11 +117,11 @@ def test_a_tokenizer_of_code_alone_is_refused(folder):
 
 def test_an_index_must_not_point_outside(folder):
     (folder / "model.safetensors").rename(folder.parent / "other.safetensors")
-    index = {"weight_map": {"a": "../other.safetensors"}}
+    index = {"metadata": {}, "weight_map": {"a": "../other.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UnsafeModel, match=r"\.\./other"):
         describe_model(folder)
-    (folder / "model.safetensors.index.json").write_text("{}")
+    (folder / "model.safetensors.index.json").write_text('{"metadata": {}}')
     with pytest.raises(ModelError, match="no weight_map"):
         describe_model(folder)
 

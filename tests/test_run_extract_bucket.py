@@ -205,7 +205,7 @@ def test_a_unit_takes_one_put_for_each_of_its_objects_and_a_finished_store_littl
     puts = [path.removeprefix(key) for method, path in proxy.requests if method == "PUT"]
     chunks = [path for path in puts if path.startswith("signals/base/") and "/c/" in path]
     commits = [path for path in puts if path.startswith(COMMIT)]
-    assert len(set(chunks)) == len(chunks) == 9 * NUM_UNITS
+    assert len(set(chunks)) == len(chunks) == 19 * NUM_UNITS
     assert len(set(commits)) == len(commits) == NUM_UNITS
     samples = [path for method, path in proxy.requests if method == "GET" and f"{key}samples/" in path]
     assert len(samples) == len(set(samples)), "a chunk of the plan is read once, not once for each unit"

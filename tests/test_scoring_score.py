@@ -15,7 +15,6 @@ from grace_store.pool.samples import iter_samples
 from grace_store.scoring.score import ScoreRequest, replay, score
 from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.store.opened import Store
-from grace_store.study.audit import audit
 from grace_store.values.alignment import history_weights
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.random_values import random_values
@@ -320,10 +319,3 @@ def test_signals_added_later_do_not_change_a_table(tmp_path):
     before = score(known.store, ScoreRequest(signals="base"))
     fill_signal(known, "second", np.random.default_rng(9), set(), range(4))
     assert score(Store.open(known.store.location), ScoreRequest(signals="base")).table.equals(before.table)
-
-
-def test_without_the_dataset_questions_are_not_known(known):
-    table = score(known.store, ScoreRequest(signals="early"))
-    assert table.question is None
-    assert table.table["question"].null_count == len(table)
-    assert "Intervals take each trace as a question of its own" in audit(table).conclusion

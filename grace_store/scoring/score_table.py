@@ -96,7 +96,7 @@ class ScoreTable(NotedTable[ScoresNote]):
     @property
     def num_tokens(self) -> IntArray:
         """Tokens in every sample's response; 0 where only the plan was scored, which knows no tokens."""
-        return np.asarray(numpy_numbers(self.table["num_tokens"].fill_null(0)), dtype=np.int64)
+        return np.zeros(len(self), np.int64) if self.table["num_tokens"].null_count else self._ints("num_tokens")
 
     @property
     def sample_id(self) -> list[str]:

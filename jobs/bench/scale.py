@@ -135,7 +135,7 @@ def findings(sizes: Sequence[int], stores: Sequence[dict[str, dict[str, Any]]]) 
 def counted_requests() -> Iterator[Counter[str]]:
     """Count what the local backend is asked, by what an object store would call it."""
     requests: Counter[str] = Counter()
-    kinds = {"read": "GET", "read_slice": "GET", "write": "PUT", "write_new": "PUT", "size": "HEAD", "delete": "DELETE"}
+    kinds = {"read_slice": "GET", "write": "PUT", "write_new": "PUT", "size": "HEAD", "delete": "DELETE"}
     originals = {name: getattr(LocalBackend, name) for name in (*kinds, "sizes", "walk", "names")}
     quiet = dict(originals)
 

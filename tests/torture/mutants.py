@@ -118,8 +118,8 @@ MUTANTS = (
     Mutant(
         "a lost lock is ignored",
         "store/lock.py",
-        "        if found == self.content:\n            return\n",
-        "        return\n",
+        "        if found != self.content:\n",
+        "        if False:\n",
         "trespass",
         3,
     ),
@@ -188,8 +188,8 @@ TESTED = (
     Mutant(
         "looks at answers are not counted",
         "study/trial_conclusion.py",
-        f"{LOOK}difference, detectable",
-        f"{ONE_LOOK}difference, detectable",
+        f"{LOOK}share, by_seed",
+        f"{ONE_LOOK}share, by_seed",
         "test_study_trial_conclusion.py::test_answers_are_compared_at_the_look_that_ended_the_trial",
     ),
     Mutant(

@@ -243,8 +243,8 @@ class ScoreSpec(MethodSpec):
 
     method: Literal["measures"] = "measures"
     measure: Annotated[tuple[str, ...], AfterValidator(canonical_measures)] = ("grace",)
-    """Measure to score by, as NAME[:highest|lowest][:AGGREGATION][=WEIGHT]. The names are below. Several measures are
-    standardised and added with their weights. [default: grace]"""
+    """Measure to score by, as NAME:WAY:AGGREGATION=WEIGHT. All but the name may be left out; WAY is highest or lowest.
+    The names are below. Several measures are standardised and added with their weights. [default: grace]"""
     learn: bool = False
     """Learn how to weigh the measures from labels: all measures, or those of --measure. --right or another option says
     which traces or steps are right."""
