@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace_store.values.learned import NUM_FOLDS, Sums, fold_of_questions, learn, single_best, standardise
+from grace_store.values.learned import NUM_FOLDS, Sums, fold_of_questions, judge_forward, learn, standardise
 from grace_store.values.roc import LabelledItems, area_across
 from jobs.learned_rates import simulate_pool
 
@@ -65,12 +65,19 @@ def test_a_measure_that_does_not_vary_is_left_at_zero():
     assert not standardise(np.full((4, 1), 0.1), np.arange(4)).any()
 
 
-def test_the_best_single_measure_is_found_in_other_folds():
+def test_each_fold_is_judged_by_the_folds_before_it():
     rng = np.random.default_rng(3)
     x, right = rng.normal(size=(200, 4)), rng.random(200) < 0.5
     x[:, 2] -= 2 * right
     fold = fold_of_questions(np.arange(200), np.ones(200, dtype=bool), seed=0)
-    np.testing.assert_allclose(single_best(x, right, fold), -x[:, 2])
+    learned, single = judge_forward(x, right, fold)
+    assert np.isnan(learned[fold == 0]).all()
+    np.testing.assert_allclose(single[fold > 0], -x[fold > 0, 2])
+    changed = np.where(
+        fold == 4, ~right, right
+    )  # the last fold teaches nobody
+    again, _ = judge_forward(x, changed, fold)
+    assert np.corrcoef(again[fold == 4], learned[fold == 4])[0, 1] > 0.999
 
 
 @pytest.mark.parametrize("level", [0.0, 5.0])
@@ -82,7 +89,7 @@ def test_planted_labels_are_recovered_and_random_ones_are_not(level):
             x, right, question = simulate_pool(60, 8, level=level, effect=float(is_planted), seed=seed)
             measures = standardise(x, question)
             fold = fold_of_questions(question, np.ones(len(question), dtype=bool), seed=0)
-            value = learn(measures, right, fold).values(measures, fold)
+            value, _ = judge_forward(measures, right, fold)
             items = LabelledItems(right, question, fold)
             found = area_across(value, items, fixed=True)
             num_found[is_planted] += found.low > 0.5

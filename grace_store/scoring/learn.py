@@ -25,7 +25,7 @@ from grace_store.scoring.notes import LearnedNote
 from grace_store.scoring.provenance import scores_note, sources_of
 from grace_store.scoring.score_table import ScoreRows
 from grace_store.values.gram import is_step
-from grace_store.values.learned import fold_of_questions, learn, single_best, standardise
+from grace_store.values.learned import fold_of_questions, judge_forward, learn, standardise
 from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
 from grace_store.values.methods.method import NamedMeasure, ScoreSpec, parse_measure
 from grace_store.values.roc import LabelledItems, area_across, area_within
@@ -62,7 +62,7 @@ def prepare_learned(
     model = learn(measures[place], is_right, fold[place])
     value = model.values(measures, fold)
     value[~np.isfinite(raw).any(axis=1)] = np.nan
-    found = _judged(value[place], measures[place], is_right, question[place], fold[place])
+    found = _judged(measures[place], is_right, question[place], fold[place])
     learned = LearnedNote(
         labels=note,
         of="steps" if features.of_steps else "traces",
@@ -214,16 +214,14 @@ def _check_enough(is_right: BoolArray, question: IntArray, note: LabelsNote) -> 
     )
 
 
-def _judged(
-    value: FloatArray, measures: Array, is_right: BoolArray, question: IntArray, fold: IntArray
-) -> dict[str, Estimate]:
-    """Return how well the learned value and the best single measure tell right from wrong on unseen questions.
+def _judged(measures: Array, is_right: BoolArray, question: IntArray, fold: IntArray) -> dict[str, Estimate]:
+    """Return how well a learned value and the best single measure tell right from wrong on unseen questions.
 
     Only items of the same fold are compared, because folds have different models.
     """
     number = np.unique(question, return_inverse=True)[1]
     items = LabelledItems(is_right, number, fold)
-    single = single_best(measures, is_right, fold)
+    value, single = judge_forward(measures, is_right, fold)
     return {
         "area": area_across(value, items, fixed=True),
         "area_within": area_within(value, items),

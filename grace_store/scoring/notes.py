@@ -116,7 +116,7 @@ class LearnedNote(Frozen):
     area_within: Estimate
     """The same for pairs of one question."""
     single_area: Estimate
-    """The area of the best single measure, which is found without the questions that it is tried on."""
+    """The area of the best single measure, which is found without the questions that it is judged on."""
 
     @property
     def in_words(self) -> str:
