@@ -19,7 +19,6 @@ from grace_store.choose.exports import EXPORTS
 from grace_store.pool.records import SampleRecords, columns_of_rows
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
-from grace_store.study.planted import ranked_records
 from grace_store.study.trial_documents import TrialSpec
 from grace_store.study.trial_samples import gather_samples
 from grace_store.train.recipe import choose_samples
@@ -188,7 +187,6 @@ MADE: dict[str, Callable[[Store, Path], Any]] = {
         ]  # clusters begin with some sample
         for row in gs.diversity(store, scores=gs.score(store), ratio=["0.3"]).tables["subsets"]
     ],
-    "ranked records": lambda store, _: ranked_records(gs.score(store), {"name": "problem.name"}),
     "fields by row": lambda store, _: columns_of_rows(store, np.array([7, 0, 30, 2]), ["id"]),
     "field": lambda store, _: dict(
         zip(store.column("sample_row").tolist(), SampleRecords(store).each("id"), strict=True)

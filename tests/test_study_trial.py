@@ -532,7 +532,7 @@ def test_a_draft_is_refused_and_left_as_it_is(home, finished, tmp_path, name):
     path = tmp_path / "out" / name
     path.write_text(path.read_text().replace('"version": "2.1"', '"version": "1.3"'))
     before = content(tmp_path / "out")
-    with pytest.raises(DataError, match=rf"{name} has version 1\.3 of the format, .* reads only version 2\.0"):
+    with pytest.raises(DataError, match=rf"{name} has version 1\.3 of the format, .* reads only version 2\.1"):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
     assert content(tmp_path / "out") == before
 

@@ -167,8 +167,9 @@ def _tables(first: _Side, second: _Side, changes: Mapping[str, Sequence[Change]]
 
 
 def _mean_tokens(changes: Sequence[Change]) -> float:
-    """Return the mean number of tokens in the responses of samples; NaN without samples."""
-    return sum(int(str(change["num_tokens"])) for change in changes) / len(changes) if changes else math.nan
+    """Return the mean number of tokens in the responses of samples; NaN without samples, or if they are not known."""
+    tokens = [each for change in changes if isinstance(each := change["num_tokens"], int)]
+    return sum(tokens) / len(tokens) if tokens else math.nan
 
 
 IN_RANKS: dict[str, Callable[[Any], str]] = {

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, sum_by_sample
-from grace_store.base.errors import DataError
+from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
 from grace_store.base.finding import Estimate, LabelsNote
 from grace_store.base.states import TEXT_FLAGS, Flag
@@ -44,8 +44,10 @@ def prepare_learned(
     """Learn from the labels of a pool and return the scoring; group is the question of every sample of the plan."""
     names, _ = pool.stepwise()
     weights = SignalWeights(dict.fromkeys(names, 1.0))
+    if pool.signals and set(pool.weights.weights.values()) != {1.0}:
+        raise SettingError("a learned value finds the weights of signals: leave the weights of --signal out")
     note = resolve_labels(pool, asked, None, None)
-    features = _Features.of(pool, names, spec, of_steps=note.says != "traces")
+    features = _Features.of(names, spec, of_steps=note.says != "traces")
     reader = SignalReader(pool.store, weights.names, pool.wanted, features.reads)
     reader.check_complete(partial=pool.partial)
     raw, position = features.read(reader, pool.threads, listener)
@@ -61,7 +63,8 @@ def prepare_learned(
     fold = fold_of_questions(question, has_label, spec.seed)
     model = learn(measures[place], is_right, fold[place])
     value = model.values(measures, fold)
-    value[~np.isfinite(raw).any(axis=1)] = np.nan
+    lacks_signal = features.lack(raw)
+    value[lacks_signal] = np.nan
     found = _judged(measures[place], is_right, question[place], fold[place])
     learned = LearnedNote(
         labels=note,
@@ -81,7 +84,8 @@ def prepare_learned(
         steps = None
         if features.of_steps:
             steps = (value[np.repeat(offsets_of(num_items)[at], num_items[at]) + _within(num_items[at])],)
-        flags = np.isnan(of_trace[at]) * np.uint8(Flag.NO_VALUE)
+        lacks = lacks_signal[offsets_of(num_items)[at]]
+        flags = np.where(lacks, Flag.MISSING_SIGNAL, np.isnan(of_trace[at]) * Flag.NO_VALUE).astype(np.uint8)
         tokens = block.segment_tokens[is_step(block.num_steps)]
         rows = ScoreRows.of(rows_of, block, of_trace[at], flags, steps=steps, step_tokens=tokens)
         return rows.to_table(scored), rows.all_flags
@@ -119,18 +123,23 @@ class _Features:
     of_steps: bool
 
     @classmethod
-    def of(cls, pool: Pool, names: Sequence[str], spec: ScoreSpec, *, of_steps: bool) -> _Features:
-        """Return the given measures, or all that every signal has."""
-        asked = list(spec.measure)
-        if spec.measure == ScoreSpec().measure:
-            known = [name for name, each in MEASURES.items() if each.is_learned_from]
-            asked = known if of_steps else [*known, *(f"{name}:min" for name in known if MEASURES[name].steps)]
-        arrays = {array.name for name in names for array in pool.store.signal(name).arrays}
-        measures = [parse_measure(text) for text in asked]
-        measures = [
-            each for each in measures if _is_there(each, arrays) and (not of_steps or MEASURES[each.name].steps)
-        ]
-        return cls(tuple(names), tuple(measures), spec, of_steps)
+    def of(cls, names: Sequence[str], spec: ScoreSpec, *, of_steps: bool) -> _Features:
+        """Return the given measures, or all (of traces with worst steps); raise SettingError if one has no use."""
+        measures, every = spec.measures, ScoreSpec(learn=True).measure
+        if spec.measure == every and of_steps:
+            measures = tuple(each for each in measures if MEASURES[each.name].steps)
+        elif spec.measure == every:
+            measures += tuple(parse_measure(f"{each.name}:min") for each in measures if MEASURES[each.name].steps)
+        for each in measures if of_steps else ():
+            if MEASURES[each.name].steps is None or each.aggregation is not None:
+                raise SettingError(f"{each.bare} has no number of each step, so labels of steps cannot teach it")
+        return cls(tuple(names), measures, spec, of_steps)
+
+    def lack(self, raw: Array) -> BoolArray:
+        """Return which items lack a signal: they have no measure of it."""
+        num = len(self.measures)
+        blocks = (raw[:, start : start + num] for start in range(0, num * len(self.signals), num))
+        return np.asarray(np.logical_or.reduce([~np.isfinite(each).any(axis=1) for each in blocks]))
 
     @property
     def reads(self) -> tuple[Reads, ...]:
@@ -185,12 +194,6 @@ class _Features:
         numbers = step_numbers(measure, samples) if self.of_steps else trace_values(measure, samples)
         assert numbers is not None  # only measures with steps are learned from steps
         return numbers
-
-
-def _is_there(measure: NamedMeasure, arrays: set[str]) -> bool:
-    """Return whether signals with these arrays have a measure."""
-    stored = {"gram": "sample_gram", "top_entropy": "sample_top_entropy", "plan": "sample_state"}
-    return all(stored.get(each, f"segment_{each}") in arrays for each in MEASURES[measure.name].reads)
 
 
 def _labelled(labels: Labels, position: IntArray, first: IntArray) -> tuple[IntArray, BoolArray]:

@@ -179,7 +179,7 @@ def _prepare_method(pool: Pool, request: ScoreRequest, group: IntArray | None, l
     """Return the scoring by the method of a request; raise SettingError if the request is impossible."""
     spec = request.spec
     uses_history = isinstance(spec, ScoreSpec) and "history" in spec.used and spec.history == "uniform"
-    if request.custom_history is not None and not uses_history:
+    if request.custom_history is not None and (not uses_history or cast(ScoreSpec, spec).learn):
         raise SettingError(
             "custom_history replaces the history of measure grace: use this measure, and leave history out of the spec"
         )

@@ -218,6 +218,9 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     def comparable(self, value: FloatArray | None = None) -> FloatArray:
         """Return the values of the table, or other values of its rows, without noise, for comparisons."""
+        if value is None and self.note.groups is not None:
+            plain = np.asarray(numpy_numbers(self.table["plain_value"]), dtype=np.float64)
+            return comparable(self.value, self.question, self.row, plain)
         return comparable(self.value if value is None else value, self.question, self.row)
 
     def ranked(self, value: FloatArray | None = None) -> IntArray:

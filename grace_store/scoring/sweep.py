@@ -392,7 +392,8 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
     arrays = []
     for name, kind in zip(SUMMARY_SCHEMA.names, SUMMARY_SCHEMA.types, strict=True):
         column = [row[name] for row in sweep.summary]
-        arrays.append(arrow_texts(column) if kind == pa.string() else arrow_numbers(np.array(column), kind))
+        # A measure that does not use a setting has none.
+        arrays.append(pa.array(column, kind) if kind == pa.string() else arrow_numbers(np.array(column), kind))
     summary = pa.Table.from_arrays(arrays, schema=SUMMARY_SCHEMA)
     pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
     num = len(sweep.settings)

@@ -111,8 +111,19 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         conclusion=" ".join(conclude_judged(items) for items in judged),
         numbers=numbers | {"choose_by": None if best is None else str(best["of"])},
         tables=tables,
-        notes=(*left_out, how_to_choose(judged, pool.store.location, names)),
+        notes=(
+            *left_out,
+            how_to_choose(judged, _score_words(pool), settings.score, note.question, several=len(names) > 1),
+        ),
     )
+
+
+def _score_words(pool: Pool) -> list[str]:
+    """Return the command that scores the pool that was judged."""
+    words = ["grace-store", "score", pool.store.location]
+    words += [] if pool.kept is None else ["--where", pool.kept.where]
+    words += [] if pool.label_columns is None else ["--labels", pool.label_columns.note.path]
+    return words + (["--partial"] if pool.partial else [])
 
 
 def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
@@ -204,8 +215,10 @@ def _read(
     listener(Note(f"Reading signal {view.name}."))
     wanted = np.zeros(view.store.plan.num_samples, dtype=np.bool_)
     wanted[positions] = True
-    asked = spec.measure if spec.measure != ScoreSpec().measure else (*MEASURES, *WORST_STEPS)
-    measures = [each for each in map(parse_measure, asked) if needs_model(each.name)]
+    measures = spec.measures
+    if "measure" not in spec.model_fields_set:
+        stored = [name for name in MEASURES if spec.model_copy(update={"measure": (name,)}).reads_model]
+        measures = tuple(map(parse_measure, (*(name for name in stored if name != "tokens"), *WORST_STEPS)))
     reads = arrays_of(*(ScoreSpec(measure=(each.bare,)) for each in measures))
     reader = SignalReader(view.store, (view.name,), wanted, reads)
 
@@ -227,11 +240,6 @@ def _read(
 
 WORST_STEPS = ("grace:min", "loss:lowest:min")
 """Values of traces by their worst step, which are judged beside all measures."""
-
-
-def needs_model(name: str) -> bool:
-    """Return whether a measure needs numbers that a model made; all signals share the others."""
-    return not set(MEASURES[name].reads) <= {"plan"}
 
 
 def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[Measured]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from grace_store.base.finding import NARROW, WIDE, Cell, Estimate, Finding
 from grace_store.base.text import counted, first_few
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.roc import CHANCE
 
 Row = Mapping[str, Cell]
@@ -71,15 +72,24 @@ def best_measure(judged: Sequence[JudgedItems]) -> tuple[Row | None, bool]:
     return None, False
 
 
-def how_to_choose(judged: Sequence[JudgedItems], store: str, signals: Sequence[str]) -> str:
-    """Return the commands that choose by what was found, or that nothing was found."""
+def how_to_choose(
+    judged: Sequence[JudgedItems], score: Sequence[str], settings: ScoreSpec, question: str | None, *, several: bool
+) -> str:
+    """Return the commands that choose by what was found, or that nothing was found.
+
+    score is the command of a score of the pool that was judged, question the field that names questions, and several
+    whether the pool has several signals.
+    """
     best, is_within = best_measure(judged)
     if best is None:
         what = " and ".join(each.of for each in judged)
         return f"No way of choosing follows from this: no measure was shown to tell right {what} from wrong ones."
-    score = ["grace-store", "score", store, "--measure", str(best["of"])]
-    score += ["--signal", str(best["signal"])] if len(signals) > 1 else []
-    score += ["--within", "group"] if is_within else []
+    score = [*score, "--measure", str(best["of"]), *(["--signal", str(best["signal"])] if several else [])]
+    defaults = ScoreSpec()
+    for name in sorted(ScoreSpec(measure=(str(best["of"]),)).used - {"seed"}):
+        if (given := getattr(settings, name)) != getattr(defaults, name):
+            score += [f"--{name.replace('_', '-')}", *([] if given is True else [str(given)])]
+    score += ["--within", question or "group"] if is_within else []
     select = ["grace-store", "select", "scores.parquet", "--exclude-flagged"]
     select += ["--per-group", "1"] if is_within else ["--ratio", "0.2"]
     commands = (

@@ -75,7 +75,11 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
     for name in others:
         other = scored(name)
         tried[f"signal {name}"] = _against(table, other.row, other.value, settings)
-    if spec.has_steps and spec.aggregation == "mean" and MEASURES[spec.names[0]].is_mean_of_steps:
+    how = spec.measures[0].aggregation
+    is_mean = (
+        spec.aggregation == "mean" and MEASURES[spec.names[0]].is_mean_of_steps if how is None else str(how) == "mean"
+    )
+    if spec.has_steps and is_mean:
         flat = table.flat("step_score")
         drawn = {"draws": settings.draws, "seed": settings.seed}
         tried[STEPS] = step_survival(table.value, flat, table.offsets, settings.ratio, table.question, **drawn)

@@ -90,7 +90,8 @@ def overlap(
     low, high = (end / (2 - end) for end in (share.low, share.high))
     if both == mean_size and share.is_known:  # the choices are the same, so parts do not vary
         num_questions = int(size[0]) if question is None else len(np.unique(question[first]))
-        low = share_interval(num_questions, num_questions)[0]
+        share_low = share_interval(num_questions, num_questions)[0]
+        low = share_low / (2 - share_low)
     return Estimate(value=both / (sum(size) - both), low=low, high=high, num=num)
 
 

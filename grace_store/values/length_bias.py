@@ -234,8 +234,8 @@ def mean_ranks(values: FloatArray) -> FloatArray:
 
 def _without(values: FloatArray, columns: Sequence[FloatArray]) -> FloatArray:
     """Return the residuals of a least-squares fit of the values by the columns and a constant."""
-    if not len(values):
-        return values
+    if not len(values) or not columns:
+        return values - values.mean() if len(values) else values
     centred = [column - column.mean() for column in columns]
     design = np.stack([column / (np.sqrt((column**2).mean()) or 1.0) for column in centred], axis=1)
     target = values - values.mean()

@@ -17,7 +17,7 @@ from grace_store.base.states import Flag
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
 from grace_store.values.methods.grace import RaggedScores, aggregate, combine_signals, score_ragged
-from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, Way
+from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, Way, parse_aggregation
 from grace_store.values.random_values import random_values
 from grace_store.values.within_groups import LEAST_SPREAD
 
@@ -139,12 +139,12 @@ def _statistic(name: str, about: str, better: Way) -> Measure:
     )
 
 
-def _alignment(name: str, about: str) -> Measure:
+def _alignment(name: str, about: str, setting: str) -> Measure:
     return Measure(
         about=about,
         better="highest",
         reads=("gram",),
-        settings=("history", "target"),
+        settings=(setting,),
         steps=lambda samples: getattr(samples.scores, name),
     )
 
@@ -191,8 +191,8 @@ MEASURES = {
         steps=lambda samples: samples.scores.step_score,
         value=lambda samples: samples.scores.value,
     ),
-    "answer_alignment": _alignment("answer_alignment", "cosine of a step's vector with the target"),
-    "history_alignment": _alignment("history_alignment", "cosine of a step's vector with the earlier steps"),
+    "answer_alignment": _alignment("answer_alignment", "cosine of a step's vector with the target", "target"),
+    "history_alignment": _alignment("history_alignment", "cosine of a step's vector with the earlier steps", "history"),
     "loss": _statistic("loss", "mean loss of the tokens (naturalness is its negative)", "lowest"),
     "later_loss": Measure(
         about="the same without the first token of each segment (ASLEC-drop)",
@@ -264,12 +264,15 @@ def step_numbers(measure: NamedMeasure, samples: Responses) -> FloatArray | None
 def trace_values(measure: NamedMeasure, samples: Responses) -> FloatArray:
     """Return the value of each trace, larger ones better; NaN for a trace without a value."""
     kind = MEASURES[measure.name]
-    if measure.aggregation is None and kind.value is not None:
+    how = measure.aggregation
+    if how is None and "aggregation" in kind.settings and measure.way != kind.better:
+        how = parse_aggregation(samples.spec.aggregation)  # of signed numbers: the worst step is another one
+    if how is None and kind.value is not None:
         return measure.sign * kind.value(samples)
     steps = step_numbers(measure, samples)
     if steps is None:
         raise SettingError(f"measure {measure.bare} needs a signal with steps, and this one has one vector per sample")
-    return aggregate(steps, samples.num_steps, samples.step_tokens, measure.aggregation or Aggregation("mean"))
+    return aggregate(steps, samples.num_steps, samples.step_tokens, how or Aggregation("mean"))
 
 
 def scores_by(measure: NamedMeasure, samples: Responses) -> RaggedScores:

@@ -86,7 +86,7 @@ def _places(values: FloatArray, num_places: int, dtype: str) -> Numbers:
 
 
 DIGITS = 20
-"""Binary digits of values that count in comparisons, below the largest absolute value: a grid of about a millionth."""
+"""Binary digits of values that count in comparisons, below their 90 % quantile: a grid of about a millionth."""
 
 
 def grid_step(values: FloatArray) -> float:
@@ -95,7 +95,9 @@ def grid_step(values: FloatArray) -> float:
     >>> grid_step(np.array([0.7, -0.2, np.nan])) == 2**-20
     True
     """
-    most = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    finite = np.abs(values[np.isfinite(values)])
+    # Not the largest value: one outlier would make the grid too coarse for all others.
+    most = float(np.quantile(finite, 0.9)) if len(finite) else 0.0
     return max(math.ldexp(1.0, math.frexp(most or 1.0)[1] - DIGITS), 2.0**-1000)
 
 
@@ -119,15 +121,21 @@ def find_twins(values: FloatArray, question: IntArray, row: Numbers | None = Non
     return twin
 
 
-def comparable(values: FloatArray, question: IntArray | None = None, row: Numbers | None = None) -> FloatArray:
+def comparable(
+    values: FloatArray, question: IntArray | None = None, row: Numbers | None = None, plain: FloatArray | None = None
+) -> FloatArray:
     """Return values for comparisons: on a grid, and equal for twins, if questions are known. NaN and infinity stay.
+
+    plain has the values before they were compared within questions, in which twins are found.
 
     >>> values = comparable(np.array([0.3, 0.5, 0.3 + 1e-7]), np.array([4, 4, 4]))
     >>> bool(values[0] == values[2]), values.round(3)
     (True, array([0.3, 0.5, 0.3]))
     """
     step = grid_step(values)
-    rounded: FloatArray = np.round((values if question is None else values[find_twins(values, question, row)]) / step)
+    if question is not None:
+        values = values[find_twins(values if plain is None else plain, question, row)]
+    rounded: FloatArray = np.round(values / step)
     rounded *= step
     return rounded
 

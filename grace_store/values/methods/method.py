@@ -265,6 +265,13 @@ class ScoreSpec(MethodSpec):
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Self:
+        if self.learn and "measure" not in self.model_fields_set:  # a value is learned from all, unless some are named
+            from grace_store.values.measures import MEASURES
+
+            every = tuple(name for name, each in MEASURES.items() if each.is_learned_from)
+            self.__dict__["measure"] = canonical_measures(every)
+        if self.learn and (weighed := [str(each) for each in self.measures if each.weight != 1.0]):
+            raise SettingError(f"a learned value finds the weights of measures: leave that of {weighed[0]} out")
         for name in ("alpha", "target") if self.without_answer else ():
             if (given := getattr(self, name)) != type(self).model_fields[name].default:
                 raise SettingError(f"without_answer scores by history alone: leave {name} {given} out")
@@ -320,7 +327,7 @@ class ScoreSpec(MethodSpec):
     def reads_model(self) -> bool:
         from grace_store.values.measures import MEASURES
 
-        return any(set(MEASURES[name].reads) - {"plan"} for name in self.names)
+        return self.learn or any(MEASURES[name].reads != ("plan",) for name in self.names)
 
     @property
     def columns(self) -> Mapping[str, ColumnType]:
