@@ -95,7 +95,6 @@ def test_tables_know_the_question_of_each_sample(both: Both) -> None:
         numbers = dict(zip(prompts, table.question.tolist(), strict=True))
         assert [numbers[each] for each in prompts] == table.question.tolist()
         assert len(set(numbers.values())) == len(numbers) > 1
-        assert not table.question_remark
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -242,9 +242,8 @@ def test_the_report_says_how_the_subset_was_chosen(home: Home, tmp_path: Path, f
     from grace_store.pages.report_inputs import ReportInputs, ReportRequest
 
     path = written(home, field, tmp_path)
-    told = ReportInputs.read(home.store, ReportRequest(subsets=[path])).conclusions
-    (rules,) = [each for each in told if each.startswith("How varied.jsonl was chosen: ")]
-    assert CASES[field].words in rules
+    (note,) = ReportInputs.read(home.store, ReportRequest(subsets=[path])).subset_notes.values()
+    assert CASES[field].words in "; ".join(note.spec.rules.values())
 
 
 def test_a_field_that_has_no_words_of_its_own_is_told_by_its_name() -> None:

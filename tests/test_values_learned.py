@@ -73,9 +73,7 @@ def test_each_fold_is_judged_by_the_folds_before_it():
     learned, single = judge_forward(x, right, fold)
     assert np.isnan(learned[fold == 0]).all()
     np.testing.assert_allclose(single[fold > 0], -x[fold > 0, 2])
-    changed = np.where(
-        fold == 4, ~right, right
-    )  # the last fold teaches nobody
+    changed = np.where(fold == 4, ~right, right)  # the last fold teaches nobody
     again, _ = judge_forward(x, changed, fold)
     assert np.corrcoef(again[fold == 4], learned[fold == 4])[0, 1] > 0.999
 

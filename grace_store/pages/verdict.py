@@ -103,9 +103,9 @@ def _flagged(table: ScoreTable, subsets: Subsets) -> Told:
 
 
 def _judged(given: ReportInputs, table: ScoreTable, findings: Sequence[Finding]) -> Told:
-    note = next((each.scores for each in given.subset_notes.values()), table.note)
+    notes = {each.scores.spec.title: each.scores for each in given.subset_notes.values()} or {"": table.note}
     for found in findings:
-        if found.study == "judge":
+        for note in notes.values() if found.study == "judge" else ():
             level, told = judge_measure(found, note.spec.title, list(note.signals))
             yield level, f"Judged: {found.conclusion} The samples were chosen by {note.spec.title}, which {told}."
 

@@ -100,7 +100,7 @@ def how_to_choose(
 
 def judge_measure(found: Finding, measure: str, signals: Sequence[str]) -> tuple[str, str]:
     """Return how well a measure of some signals does in a judgement: a level, and a verb with the areas."""
-    told, levels, areas = [], set(), ("all_pairs", "held_fixed")
+    told, level, areas = [], UNCLEAR, ("all_pairs", "held_fixed")
     kinds: tuple[Literal["steps", "traces"], ...] = ("steps", "traces")
     for of in kinds:
         rows = [dict(row) for row in found.tables.get(of, ()) if row.get("signal") is not None]
@@ -110,9 +110,10 @@ def judge_measure(found: Finding, measure: str, signals: Sequence[str]) -> tuple
             right, wrong, asked = (int(str(found.numbers.get(name) or 1)) for name in names)
             items = JudgedItems(of, right, wrong, asked, tuple(stored), {}, ())
             is_above = any(_is_above(row, items, stored) for row in mine)
-            levels.add(UNCLEAR if _too_few(items, stored) else GOOD if is_above else BAD)
+            is_at_chance = all(headline(items, row).low <= CHANCE for row in mine)
+            # Traces are chosen, so their level counts where both were judged.
+            level = UNCLEAR if _too_few(items, stored) else GOOD if is_above else BAD if is_at_chance else UNCLEAR
             told.append(f"{headline(items, mine[0]).text(2)} for {of}")
-    level = next((each for each in (GOOD, BAD) if each in levels), UNCLEAR)
     return level, f"has {' and '.join(told)}" if told else "was not judged"
 
 

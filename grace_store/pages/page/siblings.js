@@ -50,7 +50,7 @@ function columnsCard(i, index) {
   const columns = shown.map((other) => {
     const name = other === i ? element("b", {}, index.id[other]) : element("a", { href: sampleLink(other) }, index.id[other]);
     const head = element("header", { class: "trace-head" }, element("h3", { class: "id" }, name), element("div", { class: "name" }, traceBadges(other, index)), traceNumbers(other, index));
-    return element("section", { class: "column", "aria-label": `Trace ${index.id[other]}` }, head, stepList(other, index, traceDetail(other)));
+    return element("section", { class: "column", "aria-label": `Trace ${index.id[other]}` }, head, stepList(other, index, traceDetail(other), isByToken(traceDetail(i))));
   });
   const some = shown.length < all.length ? ` ${shown.length} of ${grouped(all.length)} traces are shown: this trace and those with the largest values.` : "";
   return element(

@@ -4,8 +4,8 @@ const COLOUR_BY = [
   ["score", "step score"],
   ["answer", "alignment with the answer"],
   ["history", "alignment with the history"],
-  ["loss", "loss"],
-  ["mean_entropy", "entropy"],
+  ["loss", "loss of steps"],
+  ["mean_entropy", "entropy of steps"],
 ];
 /** Numbers of tokens: the words for each, the number that has the strongest colour, and the number without colour. */
 const TOKENS_BY = {
@@ -95,15 +95,18 @@ function fullColour(trace) {
 }
 
 function stepsCard(i, index, trace) {
-  return element("div", { class: "card" }, legend(i, fullColour(trace), trace), stepList(i, index, trace));
+  return element("div", { class: "card" }, legend(i, fullColour(trace), trace), stepList(i, index, trace, isByToken(trace)));
 }
 
-function stepList(i, index, trace) {
+/** Return whether the tokens of a trace are coloured, instead of its steps. */
+const isByToken = (trace) => colourBy in TOKENS_BY && tokenPieces(trace) !== null;
+
+function stepList(i, index, trace, byToken) {
   const values = trace[colouredBy(trace)] ?? index.score[i];
   const num = index.steps[i];
   const items = [];
-  const pieces = colourBy in TOKENS_BY ? tokenPieces(trace) : null;
-  const scale = pieces ? Infinity : fullColour(trace);
+  const pieces = byToken ? tokenPieces(trace) : null;
+  const scale = byToken ? Infinity : fullColour(trace); // beside a legend of tokens, a trace without them has no colours
   for (let k = 0; k <= num; k++) items.push(stepItem(k, num, trace, values, scale, pieces));
   return element("ol", { class: "steps", "aria-label": "Steps and answer" }, items);
 }
@@ -175,15 +178,14 @@ function legend(i, scale, trace) {
   const { scored } = readDocument("trace-browser");
   const known = COLOUR_BY.filter(([key]) => key === "score" || trace[key]).map(([key, words]) => [key, key === "score" ? `${words} (${scored})` : words]);
   const byToken = trace.token ? Object.entries(TOKENS_BY).map(([key, { words }]) => [key, words]) : [];
-  const isByToken = colourBy in TOKENS_BY && trace.token;
-  const chosen = isByToken ? colourBy : colouredBy(trace);
+  const chosen = isByToken(trace) ? colourBy : colouredBy(trace);
   const select = element("select", { id: "colour-by" }, [...known, ...byToken].map(([key, words]) => element("option", { value: key, selected: key === chosen }, words)));
   select.addEventListener("change", () => {
     colourBy = select.value;
     showTrace(i);
     byId("colour-by").focus();
   });
-  const shown = isByToken ? tokenRamp() : ramp;
+  const shown = isByToken(trace) ? tokenRamp() : ramp;
   return element("div", { class: "legend" }, element("h3", {}, "Steps"), shown, sideButton(i), element("label", {}, "Colour by ", select));
 }
 
