@@ -2,7 +2,7 @@
 
     python -m jobs.quickstart --solutions PROCESSBENCH/gsm8k.json --model MODEL --work DIR
 
-Makes solutions.json, the file that the page is about, from the part gsm8k of ProcessBench: its solutions of up to 600
+Makes solutions.json, the file that the page is about, from the part gsm8k of ProcessBench: its solutions of up to 1,000
 characters, in a layout of their own. Then it runs every command below a line `<!-- output -->` in DIR, in the order of
 the page. `<!-- output: 9 3 -->` keeps the first 9 and the last 3 lines of what is printed, and `...` stands for the
 rest. A store that is there is not extracted again, and what the page shows of its
@@ -24,7 +24,7 @@ from pathlib import Path
 PAGE = Path(__file__).parent.parent / "docs/quickstart.md"
 MODEL = "SmolLM2-135M-Instruct.gguf"
 """What the page calls the model."""
-MAX_CHARS = 600
+MAX_CHARS = 1000
 MAX_WIDTH = 116
 MAX_LINE = 400
 BLOCK = re.compile(
