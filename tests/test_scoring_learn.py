@@ -107,3 +107,45 @@ def test_the_command_learns_replays_and_refuses_other_labels(known, tmp_path):
     label_file(labels, known, loss > np.median(loss))
     assert "labels.csv" in run("score", "--replay", out, "--out", tmp_path / "other.parquet", code=1).stderr
     run("select", out, "--ratio", "0.2", "--as", "ids", "--out", tmp_path / "subset.txt")
+
+
+def test_a_sample_that_lacks_a_signal_has_no_value(tmp_path):
+    known = known_store(
+        tmp_path, ("early", "late"), set_aside={"late": range(5)}, num_steps=[2 + i % 3 for i in range(NUM)]
+    )
+    right = np.random.default_rng(2).random(NUM) < 0.5
+    table = learned(known, label_file(tmp_path / "labels.csv", known, right), signals=["early", "late"])
+    assert np.isnan(table.value).tolist() == [i < 5 for i in range(NUM)]
+    assert table.flag_counts["missing_signal"] == 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"measure": ("loss=2", "grace")},
+            "a learned value finds the weights of measures: leave that of loss:lowest=2",
+        ),
+    ],
+)
+def test_weights_of_measures_have_no_meaning_for_a_learned_value(spec, message):
+    with pytest.raises(SettingError, match=message):
+        ScoreSpec.parse(learn=True, **spec)
+
+
+def test_weights_of_signals_and_measures_of_traces_are_refused_where_they_mean_nothing(known, tmp_path):
+    labels = label_file(tmp_path / "labels.csv", known, losses(known) < 0.5)
+    with pytest.raises(SettingError, match="leave the weights of --signal out"):
+        learned(known, labels, signals={"base": 2.0})
+    of_steps = LabelsNote(field="good", says="wrong_steps")
+    request = gs.ScoreRequest(spec=ScoreSpec(learn=True, measure=("steps",)), labels=labels, learn_from=of_steps)
+    with pytest.raises(SettingError, match="steps:highest has no number of each step"):
+        gs.score(known.store, request)
+
+
+def test_grace_alone_can_be_learned_from(known, tmp_path):
+    labels = label_file(tmp_path / "labels.csv", known, losses(known) < np.median(losses(known)))
+    spec = ScoreSpec(learn=True, measure=("grace",))
+    note = gs.score(known.store, gs.ScoreRequest(spec=spec, labels=labels, learn_from=RIGHT)).note.learned
+    assert note is not None
+    assert not any("loss" in name for name in note.weights)

@@ -23,6 +23,7 @@ from grace_store.scoring.sweep_settings import resolve_settings
 from grace_store.scoring.sweep_table import FolderTables
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import budget, rank
 from tests.scored_stores import fill_signal, known_store
 
@@ -300,3 +301,14 @@ def test_store_can_move_after_a_sweep(swept, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(swept.folder, moved)
     np.testing.assert_array_equal(FolderTables(moved).values(0), swept.values()[0])
+
+
+def test_measures_that_use_no_other_setting_are_swept_beside_grace(store, tmp_path):
+    grid = Grid(measure=("grace", "loss:lowest"), alpha=(0.3, 0.7), signal=("early",))
+    found = sweep(store, SweepSpec(grid=(grid,)), out=tmp_path / "swept")
+    assert [row["measure"] for row in found.summary] == ["grace", "grace", "loss:lowest"]
+    assert found.summary[2]["history"] is None
+    table = score(store, ScoreRequest(spec=ScoreSpec(measure=("loss:lowest",)), signals="early"))
+    np.testing.assert_allclose(found.value(2), table.value)
+    assert "--measure loss:lowest --out" in found.summary[2]["command"]
+    assert pq.read_table(tmp_path / "swept" / "summary.parquet")["history"].null_count == 1

@@ -234,3 +234,23 @@ def test_the_area_that_is_printed_is_that_of_the_measure_that_is_named() -> None
     told = conclude_judged(JudgedItems("traces", 90, 90, 90, rows, {}, ()))
     assert told.startswith("Loss of base tells wrong traces from right ones better than chance (0.50)")
     assert "held fixed: 0.70 (0.65 to 0.75)." in told
+
+
+def test_the_last_line_is_the_command_that_chooses_by_what_was_found(planted: dict[str, Store]) -> None:
+    pool = gs.Pool.of(planted["grace"], where="num_steps > 1")
+    settings = gs.JudgeSettings(wrong_steps="wrong", score=gs.ScoreSpec(alpha=0.6))
+    found = gs.judge(pool, settings)
+    assert found.numbers["choose_by"] == "grace"
+    assert "--where 'num_steps > 1' --measure grace --alpha 0.6 --out scores.parquet`" in found.notes[-1]
+    assert "--exclude-flagged" in found.notes[-1]
+    nothing = gs.judge(planted["none"], gs.JudgeSettings(right="ok", samples=48))
+    assert nothing.numbers["choose_by"] is None
+    assert nothing.notes[-1].startswith("No way of choosing follows from this")
+
+
+def test_any_measure_can_be_judged_by_name(planted: dict[str, Store]) -> None:
+    found = gs.judge(
+        planted["none"], gs.JudgeSettings(right="ok", score=gs.ScoreSpec(measure=("characters", "grace:min")))
+    )
+    names = [row["of"] for row in found.tables["traces"]]
+    assert names[:2] == ["characters:highest", "grace:min"]

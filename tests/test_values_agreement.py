@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_store.values.agreement import agreement, jaccard_by_chance, step_survival, survival
+from grace_store.values.intervals import share_interval
 from grace_store.values.ranking import budget, rank
 
 
@@ -105,3 +106,9 @@ def test_steps_are_drawn_from_their_own_sample_and_only_if_scored() -> None:
     found = step_survival(value, steps, np.array([0, 3, 5, 7, 8]), "0.4", draws=50)
     assert not found.is_known
     assert (found.value, found.num) == (1.0, 3)
+
+
+def test_the_interval_of_the_same_choice_is_that_of_a_jaccard_index():
+    value = np.arange(200.0)
+    share = share_interval(40, 40)[0]
+    assert survival(value, value, "0.2").low == pytest.approx(share / (2 - share))

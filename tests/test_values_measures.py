@@ -247,3 +247,10 @@ def test_values_are_standardised_and_weighed():
     scales = [Spread.of(each).scale for each in values]
     standard = [(each - each.mean()) / each.std() for each in values]
     np.testing.assert_allclose(combine_measures(values, scales, spec), 0.75 * standard[0] + 0.25 * standard[1])
+
+
+def test_the_worst_step_is_the_worst_whichever_way_is_better():
+    spec = ScoreSpec(measure=("grace:lowest",), aggregation="min")
+    steps = np.split(step_numbers(parse_measure("grace:lowest"), responses()), np.cumsum(NUM_STEPS)[:-1])
+    found = trace_values(spec.measures[0], responses(spec))
+    np.testing.assert_allclose(found, [each.min() for each in steps])

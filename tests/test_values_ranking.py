@@ -204,3 +204,17 @@ def test_twins_are_found_by_brute_force():
 def test_a_threshold_is_reached_by_a_value_that_noise_took_below_it():
     value = np.array([0.5 - NOISE, 0.7, 0.4999])
     assert at_least(value, 0.5, np.array([1, 0, 2])).tolist() == [1, 0]
+
+
+def test_one_outlier_does_not_coarsen_the_grid_of_all_others():
+    values = np.linspace(-6.4, -1.7, 300)
+    with_outlier = np.append(values, -1e6)
+    assert len(np.unique(comparable(with_outlier))) == 301
+
+
+def test_copies_are_ties_after_values_were_compared_within_questions():
+    plain = np.array([0.5, 0.5 + 7e-8, 0.51])
+    centred = (plain - plain.mean()) / plain.std()
+    question = np.zeros(3, np.int64)
+    found = comparable(centred, question, np.arange(3), plain)
+    assert found[0] == found[1] < found[2]
