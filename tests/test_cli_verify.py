@@ -29,6 +29,21 @@ def test_verify_and_repair(tmp_path: Path, text_model: str, data: str) -> None:
     assert "nothing to repair" in run("verify", store, "--repair").stdout
 
 
+def test_a_file_behind_a_link_is_not_said_to_be_repaired(tmp_path: Path, text_model: str, data: str) -> None:
+    store, mine = tmp_path / "store.zarr", tmp_path / "mine"
+    run(*extract_words(store, text_model, data))
+    (store / "ledger/commits/base").rename(mine)
+    (store / "ledger/commits/base").symlink_to(mine)
+    (mine / "diary.txt").write_text("Monday")
+    told = run("verify", store, "--repair", code=1).stdout
+    assert "plan: ledger/commits/base/diary.txt: not part of the format; a link leads to this file" in told
+    assert told.endswith("store.zarr: 1 problem not repaired.\n")
+    (store / "ledger/stray").write_text("left by a run")
+    again = json.loads(run("verify", store, "--repair", "--json", code=1).stdout)
+    assert [each["where"] for each in again["mended"]] == ["ledger/stray"]
+    assert [each["where"] for each in again["not_repaired"]] == ["ledger/commits/base/diary.txt"]
+
+
 def test_a_repair_that_cannot_be_done_undoes_nothing(tmp_path: Path, text_model: str, data: str) -> None:
     store = tmp_path / "store.zarr"
     run(*extract_words(store, text_model, data))

@@ -256,6 +256,29 @@ def test_a_format_that_reads_another_field_is_refused(tmp_path: Path) -> None:
         gs.plan([write(tmp_path / "d.jsonl", [record])], tmp_path / "s.zarr", DataSpec(expand="tries", min_steps=1))
 
 
+@pytest.mark.parametrize("tries", [[{"text": "d\ne\nAnswer: f"}] * 2, [["d"], ["e"]], [1, 2], [None, []], ["", " "]])
+@pytest.mark.parametrize("parts", [{}, {"prompt": "question", "response": "solution"}])
+def test_no_list_makes_copies_of_another_response(tries: list[Any], parts: dict[str, str], tmp_path: Path) -> None:
+    record = {"question": "Why?", "solution": "a\nb\nAnswer: c", "tries": tries}
+    path = "tries" if tries[0] in (None, "") else r"tries\.text"
+    how = rf"reads no response from 'tries'; --map prompt=FIELD --map response={path} reads it"
+    with pytest.raises(NothingUsable, match=how):
+        gs.plan([write(tmp_path / "d.jsonl", [record])], tmp_path / "s.zarr",
+                DataSpec(map=parts, expand="tries", min_steps=1))  # fmt: skip
+
+
+@pytest.mark.parametrize("none", [None, []])
+def test_responses_that_are_turns_and_records_without_the_list_are_read(none: Any, tmp_path: Path) -> None:
+    said = [[{"role": "assistant", "content": f"{word}\nb\nAnswer: c"}] for word in ("One.", "Two.")]
+    records = [
+        {"prompt": "Why?", "responses": said},
+        {"prompt": "Who?", "responses": none, "response": "a\nb\nAnswer: c"},
+    ]
+    store = gs.plan([write(tmp_path / "d.jsonl", records)], tmp_path / "s.zarr",
+                    DataSpec(expand="responses", min_steps=1))  # fmt: skip
+    assert [gs.inspect(store, f"#{row}")["segments"][0]["text"] for row in range(3)] == ["One.\n", "Two.\n", "a\n"]
+
+
 def test_doctor_counts_traces(tmp_path: Path) -> None:
     seen = Seen()
     found = examine_data(job_on(tmp_path), seen)

@@ -211,6 +211,47 @@ def test_a_pair_is_recognised_only_without_more_parts_of_the_question():
     )  # fmt: skip
 
 
+TEXT = "One.\nOne more.\nAnswer: 2"
+SAID = [{"role": "assistant", "content": TEXT}]
+
+
+@pytest.mark.parametrize("field", ["response", "responses", "output", "completion", "solution"])
+@pytest.mark.parametrize(("key", "value"), [("tool_calls", [{"name": "f"}]), ("reasoning_content", "Let me see.")])
+def test_keys_in_the_turns_of_a_response_set_a_pair_aside(field, key, value):
+    fields = {"prompt": "1+1?", field: [{**SAID[0], key: value}]}
+    assert verdict(fields, detect_format([fields])).reason == f"unread_{key}"
+    assert sample({"prompt": "1+1?", "responses": [TEXT], "tools": ["f"]}, "pair").response == TEXT
+
+
+@pytest.mark.parametrize("response", [TEXT, SAID])
+@pytest.mark.parametrize("prompt", ["1+1?", [{"role": "user", "content": "1+1?"}]])
+@pytest.mark.parametrize("own", [{}, {"system": None}, {"system": ""}])
+def test_a_pair_has_its_system_prompt_however_it_is_written(response, prompt, own):
+    fields = {"prompt": prompt, "response": response, "system_prompt": "Be brief.", **own}
+    assert sample(fields, "pair").turns == (Turn("system", ("Be brief.",)), *user("1+1?"))
+
+
+@pytest.mark.parametrize("empty", [{"responses": []}, {"completions": []}, {"completion": ""}, {"problem": ""}])
+def test_an_empty_field_does_not_hide_a_filled_one(empty):
+    fields = {**empty, "prompt": "1+1?", "response": TEXT}
+    found = sample(fields, detect_format([fields]))
+    assert (found.turns, found.response) == (user("1+1?"), TEXT)
+    assert verdict({"query": "1+1?", "responses": []}, "pair").detail == "'responses' is empty"
+
+
+@pytest.mark.parametrize(("fields", "format"), [(S1K, "thinking"), (LIMO, "pair")])
+def test_a_question_of_several_parts_is_never_read_in_part(fields, format):
+    whole = {**fields, "options": ["a", "b"]}
+    with pytest.raises(UnknownFormat, match="recognised: none"):
+        detect_format([whole])
+    found = verdict(whole, format)
+    assert found.reason is Reason.UNKNOWN_RECORD
+    assert found.detail.startswith(
+        "'options' is a part of the question; use --map prompt=question --map response=FIELD"
+    )
+    assert sample({**fields, "options": []}, format) == sample(fields, format)
+
+
 def test_gsm8k():
     found = sample(GSM8K, "gsm8k")
     assert found.turns == user("How many?")

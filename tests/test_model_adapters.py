@@ -328,6 +328,14 @@ def test_other_beginnings_with_orthogonal_columns_are_refused_and_trained_ones_a
     read_adapter(adapter)
 
 
+def test_an_adapter_whose_training_changed_one_column_of_each_layer_is_taken(adapter):
+    def keep_first(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * (torch.arange(tensor.shape[1]) == 0) if "lora_B" in name else tensor
+
+    change_tensors(adapter, lambda tensors: {name: keep_first(name, tensor) for name, tensor in tensors.items()})
+    read_adapter(adapter)
+
+
 def test_an_adapter_that_does_nothing_yet_is_taken(adapter):
     zero = {"lora_B": 0.0}
     change_tensors(

@@ -67,6 +67,10 @@ LEVELS: list[object] = [1, "1", "3", " 4.5 ", "1e2", "-7", None, True, 10]
         ("[level] > 1 or level = 1", lambda level: level >= 1),
         ("coalesce(level, 0) > num_steps", lambda level: level > 2),
         ("level in (3, 10)", lambda level: level in (3, 10)),
+        ("((level)) > 3", lambda level: level > 3),
+        ("level > /* three */ 3", lambda level: level > 3),
+        ("level > 1 and level <> 'hard' and 'x' <> level", lambda level: level > 1),
+        ("level between 2 and 5 and '4' = '4'", lambda level: 2 <= level <= 5),
     ],
 )
 def test_a_text_that_is_a_number_is_compared_as_one(text: str, is_met: Callable[[float], bool]) -> None:
@@ -92,6 +96,51 @@ def test_a_text_that_is_no_number_is_refused_where_numbers_are_compared(text: st
     expression.keeps([["hard\n"], [""]])
     with pytest.raises(SettingError, match="but level is a text that is not a number in 3 samples, such as 'x'"):
         expression.check_texts()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["level < 4 or level > 10", "level not between 3 and 5", "level < -10 or level >= -4", "((level)) > /* 3 */ 3"],
+)
+def test_a_text_that_is_kept_only_because_it_comes_after_all_numbers_is_refused(text: str) -> None:
+    expression = FilterExpression(text)
+    expression.keeps([["4"], ["x"], [2]])
+    with pytest.raises(SettingError, match="but level is a text that is not a number in 1 sample, such as 'x'"):
+        expression.check_texts()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "level = 3 or level = '5'",
+        "level in (3, '5')",
+        "level in ('5', 3)",
+        "level <> 3 and '5' <> level",
+        "level > 3 and level > ''",
+        "level between 3 and '5'",
+        "level = 3 or level like '00%'",
+        "level = 3 or cast(level as text) = '05'",
+    ],
+)
+def test_a_field_is_not_compared_with_numbers_and_texts_at_once(text: str) -> None:
+    with pytest.raises(SettingError, match=r"compares level with a number and with a text\. .* cast\(level as real\)"):
+        FilterExpression(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("cast(level as real) = 3 or level = '5'", [0, 1, 2]),
+        ("level = 3 or level = 'hard'", [0, 1, 4]),
+        ("length(level) = 3", [5]),
+        ("length (level) = 3 and level <> 'x'", [5]),
+        ("level between 4 and 6", [2, 3]),
+    ],
+)
+def test_texts_and_numbers_are_kept_as_the_condition_says(text: str, kept: list[int]) -> None:
+    expression = FilterExpression(text)
+    assert expression.keeps([[level] for level in (3, "3", "5", 5, "hard", "007")]) == kept
+    expression.check_texts()
 
 
 @pytest.mark.parametrize(

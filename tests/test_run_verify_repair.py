@@ -113,8 +113,28 @@ def test_a_file_of_somebody_else_behind_a_link_is_told_and_kept(tmp_path: Path, 
     (Path(job.store) / "ledger/commits/base").symlink_to(mine)
     (mine / "diary.txt").write_text("Monday")
     assert [problem.where for problem in verify(Store.open(job.store))] == ["ledger/commits/base/diary.txt"]
-    repair(ExtractJob(job.store, door="tests.fake_model"))
+    (problem,) = repair(ExtractJob(job.store, door="tests.fake_model"))
+    assert (problem.where, problem.remedy) == ("ledger/commits/base/diary.txt", "by hand")
     assert (mine / "diary.txt").read_text() == "Monday"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.touch])
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_pipe_or_nothing_in_place_of_a_column_is_found_and_mended(
+    job: ExtractJob, make: Callable[[Path], None], deep: bool
+) -> None:
+    before = content(job.store)
+    chunk = Path(job.store) / "samples/sample_row/c/0"
+    chunk.unlink()
+    make(chunk)
+    found = [(problem.where, problem.text) for problem in verify(Store.open(job.store), deep=deep)]
+    assert ("samples/sample_row/c/0", "chunk is empty or no regular file") in found
+    if make is os.mkfifo:
+        with pytest.raises(Corrupt, match=r"sample_row/c/0 is a pipe or a device, but must be a file\. Delete it"):
+            repair(ExtractJob(job.store, door="tests.fake_model"))
+        chunk.unlink()
+    assert repair(ExtractJob(job.store, door="tests.fake_model"))
+    assert content(job.store) == before
 
 
 @pytest.mark.parametrize("file", ["signals/base/segment_loss/zarr.json", "ledger/complete/base.json"])

@@ -42,17 +42,23 @@ def verify(
     lacks are counted separately. They are no problem and do not change the exit code.
 
     With --repair, broken units are extracted again, damaged metadata is written again, and files that killed runs left
-    are deleted.
+    are deleted. A file that a link leads to is kept and reported, and the exit code is 1.
     """
     job = shared.extract_job(store, settings)
     if is_repair:
         if ignored := [name for name in given() if name in ("--signal", "--units")]:
             raise click.UsageError(f"--repair checks the whole store and cannot be used with {', '.join(ignored)}.")
         with ProgressDisplay() as display, stoppable() as stop:
-            mended = repair(job, display, stop)
-        result = {"store": store, "mended": [problem.to_json() for problem in mended]}
-        count = f"{counted(len(mended), 'problem')} repaired." if mended else "nothing to repair."
-        print_result(result, click.echo, f"{store}: {count}", as_json=as_json)
+            found = repair(job, display, stop)
+        left = [problem for problem in found if problem.remedy == "by hand"]
+        mended = [problem for problem in found if problem.remedy != "by hand"]
+        result = {"mended": [each.to_json() for each in mended], "not_repaired": [each.to_json() for each in left]}
+        counts = [f"{counted(len(mended), 'problem')} repaired"] if mended else []
+        counts += [f"{counted(len(left), 'problem')} not repaired"] if left else []
+        lines = [*describe_problems(left), f"{store}: {', '.join(counts) or 'nothing to repair'}."]
+        print_result({"store": store, **result}, click.echo, "\n".join(lines), as_json=as_json)
+        if left:
+            raise click.exceptions.Exit(1)
         return
     again = None if job.model is None else job
     with ProgressDisplay() as display:

@@ -194,7 +194,12 @@ _EQUALS = ("=", "≈", "\\approx", "\\simeq")
 _APART = re.compile(r"[^\d.,]?\|(?!\d|[.,]\d)")
 """What surrounds a number, written as |, that is not part of a longer number."""
 _UNITS = (60.0, 3600.0, 1000.0, 12.0, 24.0, 7.0)
-"""Factors between units that an answer and the steps may use for the same quantity."""
+"""Factors between units of measure that an answer and the steps may use for the same quantity."""
+_UNIT = re.compile(
+    r"\b(?:s|sec|second|min|minute|h|hr|hour|day|week|month|year|yr|dollar|cent|rupee|[mck]?m|[mk]?g|m?l|ton|tonne|foot|feet"
+    r"|(?:milli|centi|kilo)?(?:meter|metre|gram|liter|litre)|inch|inche|ft|yard|mile|mph|kmp?h|dozen|thousand)s?\b",
+    re.IGNORECASE,
+)
 
 
 def _is_unsupported(text: _Text) -> bool:
@@ -214,10 +219,13 @@ def _is_unsupported(text: _Text) -> bool:
 
 def _reaches(value: str, worked: str) -> bool:
     """Return whether the steps contain the number of a value, or else any number, any word or the whole formula."""
+    if any(map(str.isdigit, value)):
+        value = _LEADING.sub("", value)
     number = number_alone(value)
     quantity = _QUANTITY.fullmatch(value) if number is None else None
     if quantity is not None and (number := number_alone(quantity[1])) is not None:
-        units = [number * factor for unit in _UNITS for factor in (unit, 1 / unit)] if quantity[2] else []
+        has_unit = _UNIT.search(quantity[2] or "") is not None
+        units = [number * factor for unit in _UNITS for factor in (unit, 1 / unit)] if has_unit else []
         return _comes_to(number, quantity[1], worked) or _contains(units, numbers_in(worked))
     if number is not None:
         return _comes_to(number, value, worked)
@@ -225,7 +233,7 @@ def _reaches(value: str, worked: str) -> bool:
         return True
     numbers = [each for each in numbers_in(value) if each >= 10]
     words = {word.lower() for word in set(_LONG_WORD.findall(value)) if f"\\{word}" not in value}
-    if not _NOT_DERIVED.isdisjoint(value.lower().split()) or not (words or numbers):
+    if not (numbers or _NOT_DERIVED.isdisjoint(value.lower().split())) or not (words or numbers):
         return True
     lower = worked.lower()
     stems = (word[: max(4, len(word) - 3)] for word in words - _CONNECTING)
@@ -282,6 +290,7 @@ inadequate sufficient correct incorrect equal same right exactly yay"""
 _AROUND_RESULT = "thus therefore hence then the and are was were answer final value number unit units"
 _NOT_DERIVED, _CONNECTING = frozenset(_VERDICTS.split()), frozenset(_AROUND_RESULT.split())
 """Words of answers that the steps need not contain, and words around a result."""
+_LEADING = re.compile(rf"\A(?:(?:{'|'.join(_NOT_DERIVED | _CONNECTING)})\s+)+", re.IGNORECASE)
 
 _TURN = re.compile(
     r"^\s*(?:[*#]+\s*)?(?:Human|User|Assistant|Question|Problem|Instruction|Q)\s*\d*\**\s*:|<\|(?!end_of_solution)\w+\|>|\[/?INST\]",

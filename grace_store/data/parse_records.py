@@ -38,7 +38,7 @@ def parse_record(record: Record, spec: DataSpec, file_name: str, row_in_file: in
         raise Unusable(UNREAD_KEYS[lost[0]], why, keys=lost)
     trace = format.read(fields)
     _check_text(trace)
-    _check_expanded(fields, trace, spec)
+    _check_expanded(fields, trace, format, spec)
     if not any(turn.role == "user" and (turn.text.strip() or turn.images) for turn in trace.turns):
         raise Unusable(Reason.NO_PROMPT, "nothing is asked before the response")
     if not trace.response.strip():
@@ -52,11 +52,23 @@ def parse_record(record: Record, spec: DataSpec, file_name: str, row_in_file: in
     return Sample(sample_id(fields, file_name, row_in_file), trace.turns, trace.response, bounds)
 
 
-def _check_expanded(fields: Mapping[str, Any], trace: Trace, spec: DataSpec) -> None:
+def _check_expanded(fields: Mapping[str, Any], trace: Trace, format: Format, spec: DataSpec) -> None:
     """Raise Unusable if the format takes its response from another field than the one that is expanded."""
-    text = fields.get(spec.expand or "")
-    if spec.expand and isinstance(text, str) and text.strip() not in trace.response:
-        how = f"--map prompt=FIELD --map response={spec.expand} reads it"
+    if spec.expand is None or (element := fields.get(spec.expand)) in (None, []):
+        return  # the record has no list, so it was not expanded
+    if format is MAPPED_FORMAT:
+        paths = (spec.map.get(part, "") for part in ("response", "thinking", "steps", "answer"))
+        is_read = any(f"{path}.".startswith(f"{spec.expand}.") for path in paths)
+    elif isinstance(element, str) and element.strip():
+        is_read = element.strip() in trace.response
+    else:
+        try:
+            is_read = format.read({**fields, spec.expand: None}) != trace
+        except Unusable:
+            is_read = True
+    if not is_read:
+        path = spec.expand if isinstance(element, str) else f"{spec.expand}.text"
+        how = f"--map prompt=FIELD --map response={path} reads it"
         raise Unusable(Reason.UNKNOWN_RECORD, f"format {spec.format} reads no response from {spec.expand!r}; {how}")
 
 

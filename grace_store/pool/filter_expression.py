@@ -55,7 +55,13 @@ _PARTS = re.compile(_NOT_CODE.pattern + r'|"(?P<name>(?:[^"]|"")*)"', re.DOTALL)
 _NUMBER = re.compile(r"\s*[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
 _IS_NUMBER = r"(?:num_steps|num_tokens|row|value)\b|(?:\d[\d.]*|\.\d+)(?:e[-+]?\d+)?"
 """What is surely a number in a condition: a column of the plan or the scores, or digits."""
+_LITERAL = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
+_MAX_TRIED = 20
+"""Largest number of an expression's numbers that a text is replaced by, to see whether its order matters."""
 _ORDER = r"(?:<=?(?!>)|(?<!<)>=?)"
+_EQUAL = r"(?:==?|<>|!=)"
+_ON_COLUMN = rf"\b(?:{'|'.join(name for name in FUNCTIONS - {'coalesce', 'ifnull'} if name[0].isalpha())})\s*\([\s(]*"
+"""The beginning of a function's call, whose result is compared, not its column."""
 _NO_COLUMN = re.compile(r'no such column: (?:"(?P<quoted>.*)" - should this be .*|(?P<plain>.*))', re.DOTALL)
 
 
@@ -95,9 +101,12 @@ class FilterExpression:
         names, self.known = self.names, [name for name in known if name in self._read]
         self._columns, self._num_known = [*self.known, *names], len(self.known)
         self._check_spelling()
+        self._code = _NOT_CODE.sub(_without_text, text)
         is_compared = [self._is_compared(name) for name in self._columns]
         self._numeric = [place for place, (_, is_numeric) in enumerate(is_compared) if is_numeric]
         self._ordered = [place for place, (is_ordered, _) in enumerate(is_compared) if is_ordered]
+        found = dict.fromkeys(map(float, _LITERAL.findall(self._code))) if self._ordered else {}
+        self._tried = list(found)[:_MAX_TRIED]
         self._misfits: dict[str, tuple[int, str]] = {}
         """Number of texts that are no numbers where numbers are compared, and the first of them, by column."""
 
@@ -118,12 +127,16 @@ class FilterExpression:
             kept = engine.places(rows, condition)
             for place in self._ordered:
                 texts = [row for row in rows if isinstance(row[place], str)]
-                # If the order of a text matters, the least and the greatest number give different results.
-                least, most = (
-                    set(engine.places([_with(row, {place: end}) for row in texts], condition) if texts else ())
-                    for end in (-math.inf, math.inf)
+                if not texts:
+                    continue
+                # If the order of a text matters, the least and the greatest number give different results, or the text
+                # is kept and a number of the expression is not.
+                least, most, *others = (
+                    set(engine.places([_with(row, {place: number}) for row in texts], condition))
+                    for number in (-math.inf, math.inf, *self._tried)
                 )
-                if misfits := sorted(least ^ most):
+                beyond = set(engine.places(texts, condition)) - least.intersection(most, *others)
+                if misfits := sorted((least ^ most) | beyond):
                     num, first = self._misfits.get(self._columns[place], (0, str(texts[misfits[0]][place])))
                     self._misfits[self._columns[place]] = (num + len(misfits), first)
         return kept
@@ -140,21 +153,32 @@ class FilterExpression:
     def _is_compared(self, name: str) -> tuple[bool, bool]:
         """Return whether a column's order is compared with a number, and whether its order or its value is.
 
-        A column whose type the expression asks for, with typeof, is left as it is.
+        A column whose type the expression asks for, with typeof, is left as it is. Raise SettingError if the column is
+        also compared with a text that it would no longer equal as a number.
         """
         escaped = re.escape(name.replace('"', '""'))
         bare = rf"""(?:"{escaped}"|\[{escaped}\]|`{escaped}`|(?<![\w.$"'`\[]){escaped}(?![\w.$"'`\]]))"""
-        column = rf"(?:(?:coalesce|ifnull)\s*\(\s*{bare}\s*,[^()]{{0,200}}\)|\(\s*{bare}\s*\)|{bare})"
-        code = _NOT_CODE.sub("''", self.text)
+        column = rf"(?:(?:coalesce|ifnull)\s*\(\s*{bare}\s*,[^()]{{0,200}}\)|(?:\(\s*)+{bare}(?:\s*\))+|{bare})"
+        code = re.sub(_ON_COLUMN + bare, "f(''", self._code, flags=re.IGNORECASE)
 
-        def is_in(pattern: str) -> bool:
+        def is_in(pattern: str, code: str = code) -> bool:
             return re.search(pattern, code, re.IGNORECASE) is not None
 
-        if (name in self.known and re.fullmatch(_IS_NUMBER, name)) or is_in(rf"typeof\s*\(\s*{bare}\s*\)"):
+        is_typed = is_in(rf"typeof\s*\(\s*{bare}\s*\)", self._code)
+        if is_typed or (name in self.known and re.fullmatch(_IS_NUMBER, name)):
             return False, False
         sides = rf"{column}\s*(?:%s)[-+(\s]*(?:{_IS_NUMBER})|(?<![\w.])(?:{_IS_NUMBER})\s*(?:%s)\s*{column}"
         is_ordered = is_in(sides % (rf"{_ORDER}|(?:not\s+)?between\b", _ORDER))
-        return is_ordered, is_ordered or is_in(sides % (r"==?|<>|!=|(?:not\s+)?in\b", r"==?|<>|!="))
+        is_listed = is_in(rf"{column}\s*(?:not\s+)?in\s*\((?:[^()]*,)?\s*[-+]?(?:{_IS_NUMBER})")
+        is_numeric = is_ordered or is_listed or is_in(sides % (_EQUAL, _EQUAL))
+        after = rf"(?:like|glob)\b|in\s*\([^()]*'0'|{_EQUAL}[(\s]*'0'|(?:{_ORDER}|between\s+(?:\S+\s+and\b)?)[(\s]*'"
+        texts = rf"{column}\s*(?:not\s+)?(?:{after})|'0'\s*{_EQUAL}\s*{column}|'\s*{_ORDER}\s*{column}"
+        if is_numeric and is_in(rf"{texts}|cast\s*\(\s*{bare}\s+as\s+text\b"):
+            raise SettingError(
+                f"{self._option} {one_line(self.text)!r} compares {name} with a number and with a text. Where the "
+                f"number stands, write: cast({name} as real). Or write numbers without quotes"
+            )
+        return is_ordered, is_numeric
 
     def _missing(self) -> str | None:
         """Return a name in the expression that is no column yet; None if SQLite can evaluate the expression."""
@@ -285,6 +309,13 @@ class _Engine:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _without_text(part: re.Match[str]) -> str:
+    """Return a space for a comment, '0' for a text that is a number, and '' for another text."""
+    if not part[0].startswith("'"):
+        return " "
+    return "'0'" if _NUMBER.fullmatch(part[0][1:-1]) else "''"
 
 
 def _with(row: Sequence[object], values: Mapping[int, object]) -> list[object]:

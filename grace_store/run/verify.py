@@ -161,7 +161,7 @@ def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> f
 
 
 def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> list[Problem]:
-    """Repair all problems that a deep check finds, and return them.
+    """Repair all problems that a deep check finds, and return them. Those with the remedy "by hand" are left.
 
     The job's model, data and options are used instead of those that a signal names.
     """
@@ -177,7 +177,7 @@ def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event |
     # The check may have taken hours, and other runs may have written meanwhile: list the stray files again.
     refuse_busy(backend)
     for problem in check_strays(Store.open(backend)):
-        if problem.signal is None and backend.is_ours(problem.where):
+        if problem.signal is None and problem.remedy == "delete":
             backend.delete(problem.where)
     for name in sorted({problem.signal for problem in [*mended, *found] if problem.signal}):
         mine = [problem for problem in found if problem.signal == name]

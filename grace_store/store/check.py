@@ -37,7 +37,7 @@ from grace_store.store.plan_writer import combined_digest, plan_documents, updat
 from grace_store.store.storages import packed_grams
 from grace_store.store.unit_writer import Totals, digest_of
 
-Remedy = Literal["repair", "extract", "replan", "delete"]
+Remedy = Literal["repair", "extract", "replan", "delete", "by hand"]
 Sizes = Mapping[str, int]
 """Key and size of every file of a store."""
 
@@ -82,8 +82,8 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
         digest = hashlib.sha256()
         for start in range(0, array.shape[0], array.chunks[0]):
             key = f"{SAMPLES_GROUP}/{chunk_key(array.name, len(array.dims), start // array.chunks[0])}"
-            if key not in sizes:
-                yield problem(key, "chunk is missing")
+            if not sizes.get(key):
+                yield problem(key, "chunk is empty or no regular file" if key in sizes else "chunk is missing")
             elif deep:
                 try:
                     stop = min(start + array.chunks[0], array.shape[0])
@@ -182,9 +182,10 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
         known.update(f"{view.key}/{key}" for key in ("zarr.json", *layout.array_keys(view.arrays)))
     for key in sizes:
         if key not in known and not key.startswith(tuple(beyond)):
-            yield Problem(
-                None, None, key, "not part of the format; an interrupted run may have left this file", "delete"
-            )
+            is_ours = backend.is_ours(key)
+            origin = "an interrupted run may have left this file"
+            text = origin if is_ours else "a link leads to this file, so delete it yourself if nobody needs it"
+            yield Problem(None, None, key, f"not part of the format; {text}", "delete" if is_ours else "by hand")
 
 
 def remedy_of_lost(store: Store, signal: str) -> Remedy:

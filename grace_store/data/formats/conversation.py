@@ -87,14 +87,13 @@ def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
 def unread_keys(record: Fields, fields: Sequence[str]) -> list[str]:
     """Return the unsupported keys that have a value in the record or in the turns of the given fields."""
     conversations = [turns for field in fields if isinstance(turns := record.get(field), list)]
-    if not any(conversations):
+    turns = [turn for conversation in conversations for turn in conversation if isinstance(turn, dict)]
+    if not turns:
         return []
     found = {key for key in _RECORD_KEYS & record.keys() if not _is_empty(record[key])}
-    turns = [turn for conversation in conversations for turn in conversation]
     for turn in turns:
-        if isinstance(turn, dict):
-            set_keys = [key for key in _TURN_KEYS & turn.keys() if not _is_empty(turn[key])]
-            found.update(key for key in set_keys if not (key in _WEIGHT_KEYS and turn[key] == 1))
+        set_keys = [key for key in _TURN_KEYS & turn.keys() if not _is_empty(turn[key])]
+        found.update(key for key in set_keys if not (key in _WEIGHT_KEYS and turn[key] == 1))
     return [key for key in UNREAD_KEYS if key in found]
 
 

@@ -75,8 +75,15 @@ def _response(record: Fields, key: str, index: int = 0) -> str:
 
 def _replied(record: Fields, prompt: str, response: str) -> Trace:
     """Return the trace of a prompt, after the record's system prompt, and a response."""
-    asked = {"system": record.get("system_prompt"), **record}
-    return Trace(place_images(read_prompt(asked, prompt), record_images(record)), response)
+    return Trace(place_images(_read_question(record, prompt), record_images(record)), response)
+
+
+def _read_question(record: Fields, prompt: str) -> list[Draft]:
+    """Return the system prompt and the question, or raise Unusable if another field has a part of the question."""
+    if more := _more_of_question(record, prompt):
+        how = f"use --map prompt={prompt} --map response=FIELD, and --map options={more} for a multiple choice"
+        raise Unusable(Reason.UNKNOWN_RECORD, f"{more!r} is a part of the question; {how}")
+    return read_prompt({**record, "system": record.get("system") or record.get("system_prompt")}, prompt)
 
 
 _THINKING = (
@@ -115,11 +122,19 @@ _MORE_OF_QUESTION = ("options", "choices", "context", "input")
 
 def _pair_fields(record: Fields) -> tuple[str, str] | None:
     """Return the names of a question (a text or turns) and its response (a text, turns or a list of texts)."""
-    question = next((key for key in _QUESTIONS if is_asked(record, key)), None)
+    questions = [key for key in _QUESTIONS if is_asked(record, key)]
     lists = [key for key in _SEVERAL if _holds_texts(record, key)]
-    response = next((key for key in _RESPONSES if is_asked(record, key) or key in lists), None)
-    has_more = any(record.get(key) for key in _MORE_OF_QUESTION if key != question)
-    return None if question is None or response is None or has_more else (question, response)
+    responses = [key for key in _RESPONSES if is_asked(record, key) or key in lists]
+    if not questions or not responses:
+        return None
+    # An empty field does not hide a filled one.
+    question, response = (next((key for key in some if record[key]), some[0]) for some in (questions, responses))
+    return question, response
+
+
+def _more_of_question(record: Fields, question: str) -> str | None:
+    """Return the first field with another part of the question."""
+    return next((key for key in _MORE_OF_QUESTION if key != question and record.get(key)), None)
 
 
 def _holds_texts(record: Fields, key: str) -> bool:
@@ -133,7 +148,7 @@ def _read_pair(record: Fields) -> Trace:
     said = read_turns({response: record[response]}, response, "role", "content")
     if all(role != "assistant" for role, _ in said):
         raise Unusable(Reason.NO_RESPONSE, f"no turn of {response!r} is the assistant's")
-    return finish_conversation(record, [*read_prompt(record, question), *said])
+    return finish_conversation(record, [*_read_question(record, question), *said])
 
 
 def _other_responses(record: Fields) -> str | None:
@@ -306,7 +321,7 @@ _NAMED = (
     Format(
         name="thinking",
         description="s1K, OpenThoughts' metadata, medical-o1: a question, a field of thoughts and a field of the reply",
-        recognises=lambda record: bool(_thinking_fields(record)),
+        recognises=lambda record: any(not _more_of_question(record, each[0]) for each in _thinking_fields(record)),
         read=_read_thinking,
         others=_other_thinking,
     ),
@@ -318,10 +333,12 @@ _KNOWN = (
         name="pair",
         description="TRL, verl, Nemotron, LIMO, MATH, OpenMath: a question and its response(s), by their usual names",
         recognises=lambda record: (
-            _pair_fields(record) is not None and not any(format.recognises(record) for format in _NAMED)
+            (found := _pair_fields(record)) is not None
+            and not _more_of_question(record, found[0])
+            and not any(format.recognises(record) for format in _NAMED)
         ),
         read=_read_pair,
-        turns=(*_QUESTIONS, "completion"),
+        turns=(*_QUESTIONS, *_RESPONSES),
         others=_other_responses,
     ),
 )

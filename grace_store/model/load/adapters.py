@@ -222,9 +222,10 @@ def _refuse_untrained(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]])
     """
     num_pairs = 0
     for parts in lora.values():
-        columns = nn.functional.normalize(parts["lora_B"].float(), dim=0)
+        columns = parts["lora_B"].float()
+        columns = nn.functional.normalize(columns[:, columns.any(dim=0)], dim=0)
         cosines = (columns.T @ columns).triu(diagonal=1)
-        if not parts["lora_B"].any() or float(cosines.abs().max()) > MOST_COSINE:
+        if not len(cosines) or float(cosines.abs().max()) > MOST_COSINE:
             return
         num_pairs += math.comb(len(cosines), 2)
     if num_pairs >= FEWEST_PAIRS and folder.config.get("init_lora_weights", True) in (True, False, None):
