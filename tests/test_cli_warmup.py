@@ -136,6 +136,15 @@ def test_mistakes_are_sentences(home, tmp_path):
     assert "rank: begun with 8, now 3" in changed.stderr
 
 
+@pytest.mark.parametrize("existing", ["", "runs", "runs/w"])
+def test_a_refused_plan_leaves_no_folder(existing, home, tmp_path):
+    (tmp_path / existing).mkdir(parents=True, exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    words = ["warmup", "--out", tmp_path / "runs" / "w", "--model", home / "model", "--data", home / "traces.jsonl"]
+    assert "Choose a value and give it with --min-steps" in " ".join(run(*words, code=2).stderr.split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_progress_is_a_line_now_and_then(monkeypatch, capsys):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     with progress.ProgressDisplay() as display:

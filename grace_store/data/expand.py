@@ -42,9 +42,8 @@ class Expansion(NamedTuple):
         elements = fields.get(self.field)
         if not isinstance(elements, list) or not elements:
             return None
-        fields[self.field] = [
-            "" if each in (None, []) else each for each in elements
-        ]  # not like a record without the list
+        # An element without a value stays apart from a record without the list.
+        fields[self.field] = ["" if each in (None, []) else each for each in elements]
         parallel = [key for key, value in fields.items() if self._is_parallel(key, value, len(elements))]
         made = []
         for index in range(len(elements)):

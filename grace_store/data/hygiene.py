@@ -219,8 +219,7 @@ def _is_unsupported(text: _Text) -> bool:
 
 def _reaches(value: str, worked: str) -> bool:
     """Return whether the steps contain the number of a value, or else any number, any word or the whole formula."""
-    if any(map(str.isdigit, value)):
-        value = _LEADING.sub("", value)
+    value = _LEADING.sub("", value)
     number = number_alone(value)
     quantity = _QUANTITY.fullmatch(value) if number is None else None
     if quantity is not None and (number := number_alone(quantity[1])) is not None:
@@ -290,7 +289,7 @@ inadequate sufficient correct incorrect equal same right exactly yay"""
 _AROUND_RESULT = "thus therefore hence then the and are was were answer final value number unit units"
 _NOT_DERIVED, _CONNECTING = frozenset(_VERDICTS.split()), frozenset(_AROUND_RESULT.split())
 """Words of answers that the steps need not contain, and words around a result."""
-_LEADING = re.compile(rf"\A(?:(?:{'|'.join(_NOT_DERIVED | _CONNECTING)})\s+)+", re.IGNORECASE)
+_LEADING = re.compile(rf"\A(?=\D*\d)(?:(?:{'|'.join(_NOT_DERIVED | _CONNECTING)})\s+)+", re.IGNORECASE)
 
 _TURN = re.compile(
     r"^\s*(?:[*#]+\s*)?(?:Human|User|Assistant|Question|Problem|Instruction|Q)\s*\d*\**\s*:|<\|(?!end_of_solution)\w+\|>|\[/?INST\]",

@@ -56,16 +56,15 @@ def _check_expanded(fields: Mapping[str, Any], trace: Trace, format: Format, spe
     """Raise Unusable if the format takes its response from another field than the one that is expanded."""
     if spec.expand is None or (element := fields.get(spec.expand)) in (None, []):
         return  # the record has no list, so it was not expanded
+    is_read = True
     if format is MAPPED_FORMAT:
         paths = (spec.map.get(part, "") for part in ("response", "thinking", "steps", "answer"))
         is_read = any(f"{path}.".startswith(f"{spec.expand}.") for path in paths)
     elif isinstance(element, str) and element.strip():
         is_read = element.strip() in trace.response
     else:
-        try:
+        with suppress(Unusable):
             is_read = format.read({**fields, spec.expand: None}) != trace
-        except Unusable:
-            is_read = True
     if not is_read:
         path = spec.expand if isinstance(element, str) else f"{spec.expand}.text"
         how = f"--map prompt=FIELD --map response={path} reads it"

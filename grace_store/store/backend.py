@@ -131,7 +131,7 @@ class Backend(Protocol):
         return True
 
     def prune(self) -> None:
-        """Remove the empty folders of a store, and nothing else."""
+        """Remove the empty folders of a store, and those above it that are newer than this backend; nothing else."""
 
 
 class LocalBackend(Backend):
@@ -141,6 +141,8 @@ class LocalBackend(Backend):
         self.root = root
         self.location = str(root)
         self.tmp_label = "0-of-1"
+        self._new_parents = [folder for folder in root.parents if not os.path.exists(folder)]  # noqa: PTH110 - never raises
+        """Folders above the root that its first file creates, the nearest first."""
         self._unsynced: set[Path] = set()
         self._rooted: set[Path] = set()
         """Folders whose parents up to the root have been synced, or will be with the next flush."""
@@ -255,9 +257,10 @@ class LocalBackend(Backend):
         self._unsynced.add((self.root / prefix).parent)
 
     def prune(self) -> None:
-        for key in (*(f"{TMP}/{label}" for label in self.names(TMP)), TMP, LOCKS, *GROUPS, ""):
+        keys = (*(f"{TMP}/{label}" for label in self.names(TMP)), TMP, LOCKS, *GROUPS, "")
+        for folder in (*(self.root / key for key in keys), *self._new_parents):
             with contextlib.suppress(OSError):  # missing or not empty
-                (self.root / key).rmdir()
+                folder.rmdir()
 
     def _place(self, value: bytes, place: Callable[[Path], object]) -> None:
         """Write a temporary file and place it; the temporary file is removed in any case."""

@@ -121,13 +121,12 @@ _MORE_OF_QUESTION = ("options", "choices", "context", "input")
 
 
 def _pair_fields(record: Fields) -> tuple[str, str] | None:
-    """Return the names of a question (a text or turns) and its response (a text, turns or a list of texts)."""
+    """Return the names of a question (text or turns) and its response (text, turns or texts); filled fields first."""
     questions = [key for key in _QUESTIONS if is_asked(record, key)]
     lists = [key for key in _SEVERAL if _holds_texts(record, key)]
     responses = [key for key in _RESPONSES if is_asked(record, key) or key in lists]
     if not questions or not responses:
         return None
-    # An empty field does not hide a filled one.
     question, response = (next((key for key in some if record[key]), some[0]) for some in (questions, responses))
     return question, response
 
