@@ -243,7 +243,7 @@ def test_images_in_records_need_no_folder(fake: ExtractJob) -> None:
     assert finding(doctor(fake), "images").verdict == "ok"
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(10**12, "ok"), (6000, "warn"), (100, "fail")])
+@pytest.mark.parametrize(("free", "verdict"), [(10**12, "ok"), (11_000, "warn"), (100, "fail")])
 def test_a_full_disk_is_seen_before_it_is_full(
     fake: ExtractJob, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str
 ) -> None:
@@ -257,15 +257,29 @@ def test_the_estimate_is_about_what_is_written(fake: ExtractJob, tmp_path: Path)
     from grace_store.run.extract import extract
     from grace_store.run.status import status
 
-    expected = finding(doctor(fake), "disk").figures["expected_bytes"]
+    # The token table of the fake model has few different numbers, and takes almost no space compressed.
+    request = ExtractSpec(token_table=False)
+    expected = finding(doctor(replace(fake, request=request)), "disk").figures["expected_bytes"]
     view = extract(
         ExtractJob(
             store=str(tmp_path / "store.zarr"), model=fake.model, data=fake.data, data_request=fake.data_request,
-            door="tests.fake_model", samples_per_unit=4,
+            door="tests.fake_model", samples_per_unit=4, request=request,
         )
     )  # fmt: skip
     written = status(view.store).num_bytes
     assert written / 4 < expected < written * 2  # tiny chunks have checksums and headers of their own
+
+
+def test_the_estimate_has_twelve_bytes_for_each_token_of_the_table(fake: ExtractJob) -> None:
+    responses = [f"We look at {'é' * i}.\n\nWe see it.\n\nAnswer: {i}" for i in range(12)]
+    rows = [json.dumps({"prompt": f"What is {i}?", "response": text}) for i, text in enumerate(responses)]
+    Path(fake.data[0]).write_text("\n".join(rows), encoding="utf-8")
+    with_table, without = (
+        finding(doctor(replace(fake, request=ExtractSpec(token_table=on))), "disk").figures["expected_bytes"]
+        for on in (True, False)
+    )
+    num_tokens = sum(len(text.encode()) for text in responses) / 4
+    assert with_table - without == pytest.approx(12 * num_tokens, abs=2)
 
 
 def test_a_place_that_cannot_be_written_to_fails(fake: ExtractJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,19 @@ def test_a_process_that_is_killed_is_an_error_in_words(small_blocks: None) -> No
         list(understood(records, DiesElsewhere(("traces.jsonl",), DataSpec(format="explicit")), 2))
 
 
+def test_a_record_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    parse = Record.parse
+    monkeypatch.setattr(Record, "parse", lambda self: (parsed.append(self.row), parse(self))[1])
+    text = "We add.\n\nWe see.\n\nAnswer: 3"
+    raw = json.dumps({"prompt": "What is 1 + 2?", "responses": [text, text], "source": "a"}).encode()
+    spec = DataSpec(format="pair", min_steps=2, gather=True, group_by="source")
+    (outcome,) = Understanding(("traces",), spec)([Record(0, 0, 0, len(raw), raw)])
+    assert isinstance(outcome, tuple)
+    assert outcome[3] is not None  # the options that read the other response
+    assert parsed == [0]
+
+
 def test_small_data_is_understood_here() -> None:
     assert processes_for(0) == processes_for(BYTES_PER_PROCESS) == 1
     assert 1 <= processes_for(1000 * BYTES_PER_PROCESS) <= 8

@@ -19,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,29 +65,29 @@ class Understanding:
         outcomes: list[RecordOutcome] = []
         for record in records:
             try:
-                outcomes.append(self.planned(record, self.sample(record)))
+                outcomes.append(self.planned(record, self.sample(record, fields := record.parse()), fields))
             except Unusable as why:
                 outcomes.append(why.why)
         return outcomes
 
-    def sample(self, record: Record) -> Sample:
-        """Parse a record into a sample, or raise Unusable."""
-        return parse_record(record, self.spec, self.names[record.file], record.row_in_file)
+    def sample(self, record: Record, fields: dict[str, Any] | None = None) -> Sample:
+        """Parse a record, or its known fields, into a sample, or raise Unusable."""
+        return parse_record(record, self.spec, self.names[record.file], record.row_in_file, fields)
 
-    def planned(self, record: Record, sample: Sample) -> Understood:
+    def planned(self, record: Record, sample: Sample, fields: dict[str, Any]) -> Understood:
         """Return a sample's entry in the plan, its missing images, its group, and how to read the other responses."""
         images = [] if self.images is None else sample.images
         num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
         group, question = b"", prompt_digest(sample)
         if self.spec.gather and self.spec.group_by is None:
             group = question[:QUESTION_BYTES]
-        elif self.spec.gather and (value := value_of(record.parse(), str(self.spec.group_by))) is not None:
+        elif self.spec.gather and (value := value_of(fields, str(self.spec.group_by))) is not None:
             group = field_digest(value, record.row)
         place = record.row, record.file, record.offset, record.length
         known = sample.sample_id, *place, record.digest, sample.num_steps, text_flags(sample)
         num_bytes = len(sample.response.encode())
         find_others = chosen_format(self.spec).others
-        others = None if find_others is None else find_others(record.parse())
+        others = None if find_others is None else find_others(fields)
         return PlannedSample(*known, question, len(sample.response), num_bytes), num_missing, group, others
 
 

@@ -111,12 +111,12 @@ def examine_data(job: ExtractJob, seen: Seen) -> CheckResult:
         tally = RecordTally(understanding)
         for record in records:
             try:
-                sample = understanding.sample(record)
+                sample = understanding.sample(record, fields := record.parse())
             except Unusable as why:
                 tally.take(record, why.why)
                 continue
             seen.samples.append(sample)
-            tally.take(record, understanding.planned(record, sample))
+            tally.take(record, understanding.planned(record, sample, fields))
         num_records = _num_records(dataset, read_bytes, records) if more else len(records)
     share = len(seen.samples) / len(records) if records else 0.0
     seen.num_expected = round(num_records * share)
