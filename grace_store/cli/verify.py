@@ -53,9 +53,9 @@ def verify(
         left = [problem for problem in found if problem.remedy == "by hand"]
         mended = [problem for problem in found if problem.remedy != "by hand"]
         result = {"mended": [each.to_json() for each in mended], "not_repaired": [each.to_json() for each in left]}
-        counts = [f"{counted(len(mended), 'problem')} repaired"] if mended else []
-        counts += [f"{counted(len(left), 'problem')} not repaired"] if left else []
-        lines = [*describe_problems(left), f"{store}: {', '.join(counts) or 'nothing to repair'}."]
+        listed = {"repaired": mended, "not repaired": left}
+        counts = ", ".join(f"{counted(len(some), 'problem')} {how}" for how, some in listed.items() if some)
+        lines = [*describe_problems(left), f"{store}: {counts or 'nothing to repair'}."]
         print_result({"store": store, **result}, click.echo, "\n".join(lines), as_json=as_json)
         if left:
             raise click.exceptions.Exit(1)
