@@ -53,8 +53,8 @@ def verify(
         left = [problem for problem in found if problem.remedy == "by hand"]
         mended = [problem for problem in found if problem.remedy != "by hand"]
         result = {"mended": [each.to_json() for each in mended], "not_repaired": [each.to_json() for each in left]}
-        listed = {"repaired": mended, "not repaired": left}
-        counts = ", ".join(f"{counted(len(some), 'problem')} {how}" for how, some in listed.items() if some)
+        both = (mended, "repaired"), (left, "not repaired")
+        counts = ", ".join(f"{counted(len(some), 'problem')} {how}" for some, how in both if some)
         lines = [*describe_problems(left), f"{store}: {counts or 'nothing to repair'}."]
         print_result({"store": store, **result}, click.echo, "\n".join(lines), as_json=as_json)
         if left:
