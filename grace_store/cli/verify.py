@@ -57,9 +57,7 @@ def verify(
         counts = ", ".join(f"{counted(len(some), 'problem')} {how}" for some, how in both if some)
         lines = [*describe_problems(left), f"{store}: {counts or 'nothing to repair'}."]
         print_result({"store": store, **result}, click.echo, "\n".join(lines), as_json=as_json)
-        if left:
-            raise click.exceptions.Exit(1)
-        return
+        raise click.exceptions.Exit(1 if left else 0)
     again = None if job.model is None else job
     with ProgressDisplay() as display:
         opened = Store.open(store)
