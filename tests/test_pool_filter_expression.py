@@ -164,6 +164,10 @@ def test_texts_whose_order_does_not_matter_are_no_fault(text: str, kept: list[in
     expression.check_texts()
 
 
+def test_a_name_may_have_a_percent_sign() -> None:
+    assert FilterExpression('"50%s" > 3').keeps([["4"], ["10"], [2]]) == [0, 1]
+
+
 def test_names_are_those_that_the_condition_reads() -> None:
     text = """ok and "a""b" = 'not.a.name "nor this"' /* "nor" */ and [c d] and rowid and "$.id" -- "nor" """
     assert FilterExpression(text, ["id"]).known == []

@@ -53,13 +53,11 @@ def verify(
         left = [problem for problem in found if problem.remedy == "by hand"]
         mended = [problem for problem in found if problem.remedy != "by hand"]
         result = {"mended": [each.to_json() for each in mended], "not_repaired": [each.to_json() for each in left]}
-        counts = [f"{counted(len(mended), 'problem')} repaired"] if mended else []
-        counts += [f"{counted(len(left), 'problem')} not repaired"] if left else []
-        lines = [*describe_problems(left), f"{store}: {', '.join(counts) or 'nothing to repair'}."]
+        both = (mended, "repaired"), (left, "not repaired")
+        counts = ", ".join(f"{counted(len(some), 'problem')} {how}" for some, how in both if some)
+        lines = [*describe_problems(left), f"{store}: {counts or 'nothing to repair'}."]
         print_result({"store": store, **result}, click.echo, "\n".join(lines), as_json=as_json)
-        if left:
-            raise click.exceptions.Exit(1)
-        return
+        raise click.exceptions.Exit(1 if left else 0)
     again = None if job.model is None else job
     with ProgressDisplay() as display:
         opened = Store.open(store)

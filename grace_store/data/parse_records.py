@@ -31,10 +31,7 @@ _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 def parse_record(
     record: Record, spec: DataSpec, file_name: str, row_in_file: int, fields: dict[str, Any] | None = None
 ) -> Sample:
-    """Return the sample that a record holds, or raise Unusable. A record without an id gets the id file_name:row.
-
-    fields are those of record.parse(), if they are known already.
-    """
+    """Return the sample that a record holds, or raise Unusable. A record without an id gets the id file_name:row."""
     fields = mapped_record(record.parse() if fields is None else fields, spec)
     format = chosen_format(spec)
     named = {*spec.ignore_key, *(path.partition(".")[0] for path in spec.map.values())}

@@ -56,8 +56,6 @@ _NUMBER = re.compile(r"\s*[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][
 _IS_NUMBER = r"(?:num_steps|num_tokens|row|value)\b|(?:\d[\d.]*|\.\d+)(?:e[-+]?\d+)?"
 """What is surely a number in a condition: a column of the plan or the scores, or digits."""
 _LITERAL = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
-_MAX_TRIED = 20
-"""Largest number of an expression's numbers that a text is replaced by, to see whether its order matters."""
 _ORDER = r"(?:<=?(?!>)|(?<!<)>=?)"
 _EQUAL = r"(?:==?|<>|!=)"
 _ON_COLUMN = rf"\b(?:{'|'.join(name for name in FUNCTIONS - {'coalesce', 'ifnull'} if name[0].isalpha())})\s*\([\s(]*"
@@ -105,8 +103,7 @@ class FilterExpression:
         is_compared = [self._is_compared(name) for name in self._columns]
         self._numeric = [place for place, (_, is_numeric) in enumerate(is_compared) if is_numeric]
         self._ordered = [place for place, (is_ordered, _) in enumerate(is_compared) if is_ordered]
-        found = dict.fromkeys(map(float, _LITERAL.findall(self._code))) if self._ordered else {}
-        self._tried = list(found)[:_MAX_TRIED]
+        self._tried = list(dict.fromkeys(map(float, _LITERAL.findall(self._code))))[:20]
         self._misfits: dict[str, tuple[int, str]] = {}
         """Number of texts that are no numbers where numbers are compared, and the first of them, by column."""
 
@@ -126,8 +123,7 @@ class FilterExpression:
         with closing(_Engine(self._columns)) as engine, self._explained(engine):
             kept = engine.places(rows, condition)
             for place in self._ordered:
-                texts = [row for row in rows if isinstance(row[place], str)]
-                if not texts:
+                if not (texts := [row for row in rows if isinstance(row[place], str)]):
                     continue
                 # If the order of a text matters, the least and the greatest number give different results, or the text
                 # is kept and a number of the expression is not.
@@ -158,7 +154,9 @@ class FilterExpression:
         """
         escaped = re.escape(name.replace('"', '""'))
         bare = rf"""(?:"{escaped}"|\[{escaped}\]|`{escaped}`|(?<![\w.$"'`\[]){escaped}(?![\w.$"'`\]]))"""
-        column = rf"(?:(?:coalesce|ifnull)\s*\(\s*{bare}\s*,[^()]{{0,200}}\)|(?:\(\s*)+{bare}(?:\s*\))+|{bare})"
+        column = (
+            rf"(?:(?:coalesce|ifnull)\s*\(\s*{bare}\s*,[^()]{{0,200}}\)|(?:\(\s*){{1,9}}{bare}(?:\s*\)){{1,9}}|{bare})"
+        )
         code = re.sub(_ON_COLUMN + bare, "f(''", self._code, flags=re.IGNORECASE)
 
         def is_in(pattern: str, code: str = code) -> bool:
@@ -167,10 +165,10 @@ class FilterExpression:
         is_typed = is_in(rf"typeof\s*\(\s*{bare}\s*\)", self._code)
         if is_typed or (name in self.known and re.fullmatch(_IS_NUMBER, name)):
             return False, False
-        sides = rf"{column}\s*(?:%s)[-+(\s]*(?:{_IS_NUMBER})|(?<![\w.])(?:{_IS_NUMBER})\s*(?:%s)\s*{column}"
-        is_ordered = is_in(sides % (rf"{_ORDER}|(?:not\s+)?between\b", _ORDER))
+        first, last = rf"[-+(\s]*(?:{_IS_NUMBER})", rf"(?<![\w.])(?:{_IS_NUMBER})\s*"
+        is_ordered = is_in(rf"{column}\s*(?:{_ORDER}|(?:not\s+)?between\b){first}|{last}{_ORDER}\s*{column}")
         is_listed = is_in(rf"{column}\s*(?:not\s+)?in\s*\((?:[^()]*,)?\s*[-+]?(?:{_IS_NUMBER})")
-        is_numeric = is_ordered or is_listed or is_in(sides % (_EQUAL, _EQUAL))
+        is_numeric = is_ordered or is_listed or is_in(rf"{column}\s*{_EQUAL}{first}|{last}{_EQUAL}\s*{column}")
         after = rf"(?:like|glob)\b|in\s*\([^()]*'0'|{_EQUAL}[(\s]*'0'|(?:{_ORDER}|between\s+(?:\S+\s+and\b)?)[(\s]*'"
         texts = rf"{column}\s*(?:not\s+)?(?:{after})|'0'\s*{_EQUAL}\s*{column}|'\s*{_ORDER}\s*{column}"
         if is_numeric and is_in(rf"{texts}|cast\s*\(\s*{bare}\s+as\s+text\b"):
@@ -313,9 +311,8 @@ class _Engine:
 
 def _without_text(part: re.Match[str]) -> str:
     """Return a space for a comment, '0' for a text that is a number, and '' for another text."""
-    if not part[0].startswith("'"):
-        return " "
-    return "'0'" if _NUMBER.fullmatch(part[0][1:-1]) else "''"
+    text = "'0'" if _NUMBER.fullmatch(part[0][1:-1]) else "''"
+    return text if part[0].startswith("'") else " "
 
 
 def _with(row: Sequence[object], values: Mapping[int, object]) -> list[object]:

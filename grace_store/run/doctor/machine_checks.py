@@ -190,10 +190,9 @@ def examine_vectors(job: ExtractJob, _: Seen) -> CheckResult:
     return CheckResult("vectors", "fail", text, remedy)
 
 
-SEGMENT_BYTES, SAMPLE_BYTES, TOKEN_BYTES = 44, 128, 12
-"""Bytes of a segment and of a sample beside vectors and Gram (statistics, spans, ids), and of a row for a token."""
-BYTES_PER_TOKEN = 4
-"""Bytes of text that are about one token."""
+SEGMENT_BYTES, SAMPLE_BYTES, TABLE_SHARE = 44, 128, 3
+"""Bytes of a segment and of a sample beside vectors and Gram (statistics, spans, ids), and of the token table for each
+byte of a response: a token has 12 bytes there, and about 4 in the text."""
 
 
 def examine_place(job: ExtractJob, _: Seen) -> CheckResult:
@@ -214,8 +213,7 @@ def examine_disk(job: ExtractJob, seen: Seen) -> CheckResult | None:
     per_vector = storage.num_columns * np.dtype(storage.dtype).itemsize + SEGMENT_BYTES
     per_sample = float((segments * per_vector + 2 * segments * (segments + 1) + SAMPLE_BYTES).mean())
     if seen.spec.has_token_table:
-        num_bytes = float(np.mean([len(sample.response.encode()) for sample in seen.samples]))
-        per_sample += num_bytes / BYTES_PER_TOKEN * TOKEN_BYTES
+        per_sample += TABLE_SHARE * float(np.mean([len(sample.response.encode()) for sample in seen.samples]))
     expected = int(per_sample * seen.num_expected)
     place = Path(job.store).expanduser().absolute()
     free = shutil.disk_usage(place if place.exists() else existing_folder(place)).free
