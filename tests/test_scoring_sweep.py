@@ -307,8 +307,8 @@ def test_measures_that_use_no_other_setting_are_swept_beside_grace(store, tmp_pa
     grid = Grid(measure=("grace", "loss:lowest"), alpha=(0.3, 0.7), signal=("early",))
     found = sweep(store, SweepSpec(grid=(grid,)), out=tmp_path / "swept")
     assert [row["measure"] for row in found.summary] == ["grace", "grace", "loss:lowest"]
-    assert found.summary[2]["history"] is None
+    assert found.summary[2]["history"] == ""
     table = score(store, ScoreRequest(spec=ScoreSpec(measure=("loss:lowest",)), signals="early"))
     np.testing.assert_allclose(found.value(2), table.value)
     assert "--measure loss:lowest --out" in found.summary[2]["command"]
-    assert pq.read_table(tmp_path / "swept" / "summary.parquet")["history"].null_count == 1
+    assert pq.read_table(tmp_path / "swept" / "summary.parquet")["history"].to_pylist() == ["uniform", "uniform", ""]

@@ -346,9 +346,8 @@ def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], 
         "setting": setting.name,
         "measure": setting.spec.title,
         "alpha": setting.spec.alpha if "alpha" in setting.words else math.nan,
-        "history": setting.words.get("history"),
-        "target": setting.words.get("target"),
-        "aggregation": setting.words.get("aggregation"),
+        # Empty for a setting that the measure does not use.
+        **{name: setting.words.get(name, "") for name in ("history", "target", "aggregation")},
         "signals": str(setting.weights),
         "num_samples": len(values.every),
         "num_with_value": len(value),
@@ -392,8 +391,7 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
     arrays = []
     for name, kind in zip(SUMMARY_SCHEMA.names, SUMMARY_SCHEMA.types, strict=True):
         column = [row[name] for row in sweep.summary]
-        # A measure that does not use a setting has none.
-        arrays.append(pa.array(column, kind) if kind == pa.string() else arrow_numbers(np.array(column), kind))
+        arrays.append(arrow_texts(column) if kind == pa.string() else arrow_numbers(np.array(column), kind))
     summary = pa.Table.from_arrays(arrays, schema=SUMMARY_SCHEMA)
     pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
     num = len(sweep.settings)
