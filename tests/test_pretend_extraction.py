@@ -23,9 +23,9 @@ COPIES = {
     "text": (5, 2),
     "text, packed": (6, 2),
     # And for each sample its tokens for the mean, and where its rows go.
-    "gradients": (7, 3),
+    "gradients": (5, 3),
 }
-"""Copies for each batch, there and back: vectors and statistics, of gradients norms as well."""
+"""Copies for each batch, there and back: vectors and numbers of tokens, of gradients norms as well."""
 MOST = {
     "text, shared prompts": (64, 8),
     "Qwen3-VL": (104, 24),
@@ -77,10 +77,11 @@ def test_copies_do_not_grow(counted: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in (*COPIES, *MOST) if "gradients" not in name])
-def test_what_comes_back_is_a_vector_and_three_numbers_a_segment(counted: dict[str, Any], name: str) -> None:
+def test_what_comes_back_is_a_vector_a_segment_and_four_numbers_a_token(counted: dict[str, Any], name: str) -> None:
     found, workload = counted[name], hot_loop.WORKLOADS[name]
     num_segments = sum(sample.num_segments for sample in workload.samples)
-    assert found["bytes"][TO_HOST] == 4 * (HIDDEN_SIZE + 3) * num_segments * found["units"]
+    vectors = HIDDEN_SIZE * num_segments * found["units"]
+    assert found["bytes"][TO_HOST] == 4 * (vectors + 4 * found["response tokens"])
 
 
 def test_shared_prompts_and_images_ask_for_less(counted: dict[str, Any]) -> None:

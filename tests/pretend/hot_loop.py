@@ -87,6 +87,7 @@ def count(workload: Workload, folder: Path) -> dict[str, Any]:
     last = {name: after["waits"][name] - between["waits"].get(name, 0) for name in after["waits"]}
     return {
         "units": len(units),
+        "response tokens": int(sum(each.tokens_per_segment().sum() for unit in units for each in unit.tokens.values())),
         "batches": num_batches,
         "launches": sum(between["launches"].values()),
         "waits": between["waits"],
