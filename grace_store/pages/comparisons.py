@@ -264,7 +264,7 @@ def chosen_share(chosen: BoolArray, question: IntArray | None = None) -> Estimat
     """Return the chosen share of a group, with its interval over questions; no interval for few questions.
 
     >>> chosen_share(np.array([True] + [False] * 9)).text(2)
-    '0.10 (0.00 to 0.85)'
+    '0.10 (0.00 to 0.79)'
     """
     chosen_in, num_in = sums_by_question(question, [chosen, np.ones(len(chosen))])
     return ratio_over_questions(chosen_in, num_in, len(chosen))
