@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -149,3 +150,24 @@ def test_grace_alone_can_be_learned_from(known, tmp_path):
     note = gs.score(known.store, gs.ScoreRequest(spec=spec, labels=labels, learn_from=RIGHT)).note.learned
     assert note is not None
     assert not any("loss" in name for name in note.weights)
+
+
+def test_labels_of_steps_teach_steps_and_a_trace_has_their_mean(known, tmp_path):
+    step_loss = [loss[:-1] for loss in known.loss["base"]]
+    ids = known.store.column("sample_id").tolist()
+    rows = [
+        {"id": name, "wrong": [k + 1 for k, each in enumerate(loss) if each > 0.5]}
+        for name, loss in zip(ids, step_loss, strict=True)
+    ]
+    (tmp_path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    of_steps = LabelsNote(field="wrong", says="wrong_steps")
+    request = gs.ScoreRequest(spec=ScoreSpec(learn=True), labels=tmp_path / "steps.jsonl", learn_from=of_steps)
+    table = gs.score(known.store, request)
+    note = table.note.learned
+    assert note is not None
+    assert note.of == "steps"
+    assert note.num_wrong == sum(len(row["wrong"]) for row in rows)
+    assert note.area.low > 0.8
+    steps = np.split(table.flat("step_score"), table.offsets[1:-1])
+    np.testing.assert_allclose(table.value, [each.mean() for each in steps])
+    assert np.corrcoef(table.flat("step_score"), -np.concatenate(step_loss))[0, 1] > 0.8

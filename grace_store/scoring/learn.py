@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, sum_by_sample
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
 from grace_store.base.finding import Estimate, LabelsNote
@@ -27,7 +27,8 @@ from grace_store.scoring.score_table import ScoreRows
 from grace_store.values.gram import is_step
 from grace_store.values.learned import fold_of_questions, judge_forward, learn, standardise
 from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
-from grace_store.values.methods.method import NamedMeasure, ScoreSpec, parse_measure
+from grace_store.values.methods.grace import aggregate
+from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, parse_measure
 from grace_store.values.roc import LabelledItems, area_across, area_within
 
 FEWEST_LABELS = 20
@@ -77,7 +78,8 @@ def prepare_learned(
     )
     scored = scores_note(reader, spec, weights, **pool.filter_notes, learned=learned)
     rows_of = SignalReader(pool.store, weights.names, pool.wanted, ("responses",))  # token counts alone
-    of_trace = value if not features.of_steps else _means(value, num_items)
+    mean = Aggregation("mean")
+    of_trace = aggregate(value, num_items, np.ones(len(value)), mean) if features.of_steps else value
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
         at = np.searchsorted(position, block.sample)
@@ -96,14 +98,6 @@ def prepare_learned(
 def _within(counts: IntArray) -> IntArray:
     """Return the number of each item among the items of its sample, from 0."""
     return np.arange(counts.sum()) - np.repeat(offsets_of(counts)[:-1], counts)
-
-
-def _means(value: FloatArray, counts: IntArray) -> FloatArray:
-    """Return the mean over the steps of each sample; a step without a value does not count."""
-    known = np.isfinite(value)
-    total, number = (sum_by_sample(counts, each) for each in (np.where(known, value, 0.0), known))
-    means: FloatArray = np.divide(total, number, out=np.full(len(counts), np.nan), where=number > 0)
-    return means
 
 
 def _scratch(num_rows: int, num_columns: int) -> Array:
