@@ -10,9 +10,10 @@ from random import Random
 
 import pytest
 
-from jobs.study.choosing import ARMS, CONTROL, TEACHER, Settings, Study, power_table, read_settings, run
+from jobs.study.choosing import ARMS, CONTROL, SETTINGS, TEACHER, Settings, power_table, run
 from jobs.study.corruptions import CLEAN, CORRUPTIONS
 from jobs.study.real_pool import short_records
+from jobs.study.training import Study, read_settings
 from jobs.study.tuning import read_records
 from tests.test_jobs_real_training import problem
 from tests.tiny_models import tiny_text_model
@@ -40,7 +41,7 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study[Settings]:
     home = tmp_path_factory.mktemp("choosing")
     (home / "gsm8k").mkdir()
     for name, numbers in (("train", range(10, 60)), ("test", range(70, 84))):
@@ -52,7 +53,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study
 
 
-def test_the_problems_are_none_of_the_earlier_study(study: Study) -> None:
+def test_the_problems_are_none_of_the_earlier_study(study: Study[Settings]) -> None:
     earlier = list(short_records(study.data / "gsm8k" / "train.jsonl", 400))
     Random(5).shuffle(earlier)
     known = {str(row) for row, _ in earlier[:NUM_PROBLEMS]}
@@ -63,7 +64,7 @@ def test_the_problems_are_none_of_the_earlier_study(study: Study) -> None:
     assert labelled == {record["id"] for record in pool if record["role"] == TEACHER}
 
 
-def test_every_arm_takes_one_trace_of_each_problem_to_choose_from(study: Study) -> None:
+def test_every_arm_takes_one_trace_of_each_problem_to_choose_from(study: Study[Settings]) -> None:
     teaching = {each["id"] for each in read_records(study.work / "pool.jsonl") if each["role"] == TEACHER}
     for arm in ARMS:
         ids = study.ids(arm).read_text().split()
@@ -72,7 +73,9 @@ def test_every_arm_takes_one_trace_of_each_problem_to_choose_from(study: Study) 
     assert {each.partition("-")[2] for each in study.ids(CONTROL).read_text().split()} == {CLEAN}
 
 
-def test_the_tables_have_every_arm_and_can_be_made_again_from_what_is_kept(study: Study, tmp_path: Path) -> None:
+def test_the_tables_have_every_arm_and_can_be_made_again_from_what_is_kept(
+    study: Study[Settings], tmp_path: Path
+) -> None:
     tables = (study.out / "tables.md").read_text()
     for arm in ARMS.values():
         assert tables.count(f"| {arm.label} |") == 2
@@ -87,7 +90,7 @@ def test_the_tables_have_every_arm_and_can_be_made_again_from_what_is_kept(study
 
 
 def test_the_settings_are_those_that_were_fixed() -> None:
-    settings = read_settings()
+    settings = read_settings(SETTINGS, Settings)
     assert (settings.data.num_problems, settings.data.num_teaching, settings.data.other_than) == (200, 50, 20261)
     assert settings.seed != settings.data.other_than
     half_widths = [float(row[2]) for row in power_table(settings).rows]

@@ -16,7 +16,8 @@ from grace_store.scoring.weight_table import read_weights
 from grace_store.study.trial_documents import TrialRun
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, usable
 from jobs.study.real_pool import CHOICES, short_records, write_data
-from jobs.study.real_training import Settings, Study, read_settings, run
+from jobs.study.real_training import SETTINGS, Settings, curation_of, kept_weights, run
+from jobs.study.training import Study, read_settings
 from jobs.study.tuning import read_records
 from tests.tiny_models import tiny_text_model
 
@@ -49,7 +50,7 @@ def problem(number: int) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study[Settings]:
     home = tmp_path_factory.mktemp("real")
     (home / "gsm8k").mkdir()
     for name, numbers in (("train", range(10, 40)), ("test", range(50, 64))):
@@ -62,7 +63,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_the_settings_are_those_that_were_fixed() -> None:
-    settings = read_settings()
+    settings = read_settings(SETTINGS, Settings)
     assert set(settings.subsets.methods) == set(CHOICES)
     assert settings.trial.num_seeds >= 3
     assert settings.subsets.ratio == "0.2"
@@ -75,7 +76,7 @@ def test_what_is_kept_can_be_read(repository: Path) -> None:
     assert len(read_weights(kept / "subsets" / "weights.parquet")) == 1000
 
 
-def test_only_short_problems_that_can_be_spoilt_are_taken(study: Study) -> None:
+def test_only_short_problems_that_can_be_spoilt_are_taken(study: Study[Settings]) -> None:
     path = study.data / "gsm8k" / "train.jsonl"
     whole = list(short_records(path, 400))
     assert len(whole) == 30
@@ -83,7 +84,7 @@ def test_only_short_problems_that_can_be_spoilt_are_taken(study: Study) -> None:
     assert not list(short_records(path, 100))
 
 
-def test_pool_targets_and_held_out_part_share_no_problem(study: Study) -> None:
+def test_pool_targets_and_held_out_part_share_no_problem(study: Study[Settings]) -> None:
     pool = read_records(study.work / "pool.jsonl")
     assert len(pool) == NUM_PROBLEMS * (1 + len(CORRUPTIONS))
     questions = {record["question"] for record in pool}
@@ -94,11 +95,11 @@ def test_pool_targets_and_held_out_part_share_no_problem(study: Study) -> None:
     assert not questions & {each["question"] for each in (*targets, *held_out)}
 
 
-def test_every_subset_is_tried_against_random_ones(study: Study) -> None:
+def test_every_subset_is_tried_against_random_ones(study: Study[Settings]) -> None:
     tables = (study.out / "tables.md").read_text()
     for choice in CHOICES.values():
         assert tables.count(f"| {choice.label} |") == (2 if choice.label == "GRACE" else 3)
-    ids = {method: study.subset(method).read_text().split() for method in CHOICES}
+    ids = {method: study.ids(method).read_text().split() for method in CHOICES}
     assert {len(each) for each in ids.values()} == {NUM_PROBLEMS}
     assert ids["grace-weights"] == ids["grace"]
     assert len({each.partition("-")[0] for each in ids["grace-questions"]}) == NUM_PROBLEMS
@@ -107,7 +108,7 @@ def test_every_subset_is_tried_against_random_ones(study: Study) -> None:
     assert len(runs) == len(CHOICES) + 2
 
 
-def test_what_is_kept_is_enough_to_go_on_from(study: Study, tmp_path: Path) -> None:
+def test_what_is_kept_is_enough_to_go_on_from(study: Study[Settings], tmp_path: Path) -> None:
     """In another place, without anything that can be made again: the same tables, nothing trained or chosen again."""
     elsewhere = replace(study, out=tmp_path / "elsewhere")
     for name in ("settings.json", "subsets", "trial/runs"):
@@ -122,21 +123,21 @@ def test_what_is_kept_is_enough_to_go_on_from(study: Study, tmp_path: Path) -> N
     assert not (elsewhere.work / "warmup").exists()
 
 
-def test_weights_of_another_pool_are_refused(study: Study, tmp_path: Path) -> None:
+def test_weights_of_another_pool_are_refused(study: Study[Settings], tmp_path: Path) -> None:
     other = replace(study, out=tmp_path)
     problems = [json.dumps(problem(number)) for number in range(70, 100)]
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k" / "train.jsonl").write_text("\n".join(problems) + "\n")
     shutil.copy(study.data / "gsm8k" / "test.jsonl", tmp_path / "gsm8k")
     write_data(tmp_path, other.work, study.settings.data, study.settings.seed)
-    other.curation().plan()
+    curation_of(other).plan()
     with pytest.raises(ResumeMismatch, match="the weights of another pool"):
-        other.curation().adopt(study.weights)
+        curation_of(other).adopt(kept_weights(study))
 
 
 def test_kept_trainings_are_those_that_their_names_say_and_the_tables_are_made_of() -> None:
     """Each is bound to its training, undamaged, and the losses in the tables are their means."""
-    settings = read_settings()
+    settings = read_settings(SETTINGS, Settings)
     methods = sorted(settings.subsets.methods, key=lambda method: CHOICES[method].has_weights)
     names = [f"{each}.txt" + " with weights.parquet" * CHOICES[each].has_weights for each in methods]
     arms = {f"subset-{number}": name for number, name in enumerate(names, start=1)}
@@ -155,7 +156,7 @@ def test_kept_trainings_are_those_that_their_names_say_and_the_tables_are_made_o
         assert re.search(rf"\| {CHOICES[method].label} \| {sum(mine) / len(mine):.4f} \|.*\| {len(mine)} \|", table)
 
 
-def test_other_settings_are_refused(study: Study) -> None:
+def test_other_settings_are_refused(study: Study[Settings]) -> None:
     other = study.settings.model_copy(update={"seed": 4})
     with pytest.raises(ResumeMismatch, match="never mixed"):
         run(Study(other, study.data, study.out, study.model, 1))

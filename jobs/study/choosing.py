@@ -11,13 +11,9 @@ the command does what is missing.
 
 from __future__ import annotations
 
-import argparse
 import csv
-import logging
 import math
 import sys
-import tomllib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,38 +24,33 @@ from pydantic import Field
 
 from grace_store.base.documents import read_document
 from grace_store.base.files import whole_file
-from grace_store.base.finding import Estimate, Finding, LabelsNote
+from grace_store.base.finding import Finding, LabelsNote
 from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, RunOptions
 from grace_store.base.states import TEXT_FLAGS
-from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
-from grace_store.example import demo_model
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.scoring.parquet_columns import arrow_floats
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import read_scores, write_scores
-from grace_store.study.trial import trial
-from grace_store.study.trial_documents import FOUND, TrialRequest, TrialRun, TrialSpec
+from grace_store.study.trial_documents import FOUND, TrialRun
 from grace_store.values.intervals import t_quantile
 from grace_store.values.methods.method import ScoreSpec
-from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, versions_of
-from jobs.study.ending import end
+from jobs.study import training
+from jobs.study.corruptions import CLEAN, FEWEST_STEPS, versions_of
 from jobs.study.environment import claim
 from jobs.study.real_pool import UNIT_SAMPLES, short_records
-from jobs.study.real_training import BATCH_TOKENS, TrialSettings, tell
 from jobs.study.tables import Table
 from jobs.study.traces import write_records
+from jobs.study.training import QUALITIES, Study, against_random, how_trained, shares, tell, write_text
 from jobs.study.tuning import read_records
 
 SETTINGS = Path(__file__).with_name("choosing.toml")
 EARLIER = Path(__file__).with_name("results") / "real-training"
 POOL, TEACHER = "pool", "teacher"
-
-log = logging.getLogger("choosing")
 
 
 class DataSettings(Frozen):
@@ -73,18 +64,17 @@ class DataSettings(Frozen):
     """Seed of an earlier pool, whose problems are left out."""
 
 
-class AnsweredTrial(TrialSettings):
+class TrialSettings(training.TrialSettings):
     """The trainings, and the answers of their models."""
 
     max_new_tokens: int = Field(ge=1)
 
 
-class Settings(Frozen):
+class Settings(training.Settings):
     """All that decides the numbers."""
 
-    seed: int = Field(ge=0)
     data: DataSettings
-    trial: AnsweredTrial
+    trial: TrialSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,34 +101,12 @@ ARMS = {
 TRIALS = {"any": "one random trace of each problem", "unflagged": "one random unflagged trace of each problem"}
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
-    """What is asked for, and where."""
-
-    settings: Settings
-    data: Path
-    out: Path
-    model: Path
-    num_processes: int
-
-    @property
-    def work(self) -> Path:
-        """Folder of what can be made again."""
-        return self.out / "work"
-
-    @property
-    def store(self) -> Path:
-        return self.work / "pool.zarr"
-
-    def subset(self, arm: str) -> Path:
-        return self.work / "subsets" / f"{arm}.txt"
-
-    def ids(self, arm: str) -> Path:
-        """The list of a subset's ids; kept, because it decides numbers."""
-        return self.out / "subsets" / f"{arm}.txt"
+def chosen_by(study: Study[Settings], arm: str) -> Path:
+    """The list of a subset as `select` wrote it: random subsets follow the rules that it carries."""
+    return study.work / "subsets" / f"{arm}.txt"
 
 
-def write_data(study: Study) -> None:
+def write_data(study: Study[Settings]) -> None:
     """Write the pool with the teaching problems, their labels, and the held-out problems."""
     settings, rng = study.settings.data, Random(study.settings.seed)
     train = list(short_records(study.data / "gsm8k" / "train.jsonl", settings.most_characters))
@@ -161,7 +129,7 @@ def write_data(study: Study) -> None:
     write_records(study.work / "heldout.jsonl", rng.sample(test, settings.num_heldout))
 
 
-def choose(study: Study) -> None:
+def choose(study: Study[Settings]) -> None:
     """Plan, extract, score and select: one subset for each arm."""
     request = DataSpec(format="gsm8k", min_steps=FEWEST_STEPS)
     plan([study.work / "pool.jsonl"], study.store, request, samples_per_unit=UNIT_SAMPLES, listener=tell)
@@ -179,10 +147,10 @@ def choose(study: Study) -> None:
         score(study.store, ScoreRequest(spec=arm.spec, **(learns if arm.spec.learn else {})), out=table)
         if name == CONTROL:
             _prefer(table, [label[each] == CLEAN for each in read_scores(table).sample_id])
-        subset = study.subset(name)
+        subset = chosen_by(study, name)
         subset.parent.mkdir(parents=True, exist_ok=True)
         export(select(table, arm.selection), subset, as_format="ids")
-        _write(study.ids(name), subset.read_text(encoding="utf-8"))
+        write_text(study.ids(name), subset.read_text(encoding="utf-8"))
 
 
 def _prefer(path: Path, is_better: Sequence[bool]) -> None:
@@ -196,41 +164,19 @@ def _prefer(path: Path, is_better: Sequence[bool]) -> None:
         writer.write_table(changed)
 
 
-def train(study: Study) -> dict[str, Finding]:
+def train(study: Study[Settings]) -> dict[str, Finding]:
     """Do the trainings that are missing, and return what each trial comes to."""
     found = {}
-    chosen = study.settings.trial
     for name in TRIALS:
-        arms = [arm for arm, each in ARMS.items() if each.is_unflagged == (name == "unflagged")]
-        request = TrialRequest(
-            subsets=[study.subset(arm) for arm in arms],
-            store=str(study.store),
-            model=str(study.model),
-            spec=TrialSpec(
-                held_out=str(study.work / "heldout.jsonl"),
-                num_updates=chosen.num_updates,
-                num_random=chosen.num_random,
-                num_seeds=chosen.num_seeds,
-                generate=True,
-                max_new_tokens=chosen.max_new_tokens,
-                training=TrainingSpec(
-                    seed=study.settings.seed,
-                    batch_size=chosen.batch_size,
-                    learning_rate=chosen.learning_rate,
-                    dtype=chosen.dtype,
-                ),
-            ),
-            options=WarmupOptions(threads=1, batch_tokens=BATCH_TOKENS, gradient_checkpointing=False),
-            devices=("cpu",) * study.num_processes if study.num_processes > 1 else (),
-        )
-        found[name] = trial(study.out / name, request, listener=tell)
+        subsets = [chosen_by(study, arm) for arm, each in ARMS.items() if each.is_unflagged == (name == "unflagged")]
+        found[name] = study.train(name, subsets, max_new_tokens=study.settings.trial.max_new_tokens)
     return found
 
 
-def run(study: Study) -> str:
+def run(study: Study[Settings]) -> str:
     """Do what is missing, write the tables, and return them as Markdown."""
     claim(study.settings, study.out / "settings.json")
-    _write(study.out / "power.md", power_table(study.settings).markdown())
+    write_text(study.out / "power.md", power_table(study.settings).markdown())
     write_data(study)
     kept = {name: study.out / name / FOUND for name in TRIALS}
     if all(path.is_file() for path in kept.values()):
@@ -244,14 +190,8 @@ def run(study: Study) -> str:
     text = "\n".join(
         ["# Does choosing by what sees quality train better models?\n", *(each.markdown() for each in tables)]
     )
-    _write(study.out / "tables.md", text)
+    write_text(study.out / "tables.md", text)
     return text
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as partial:
-        partial.write_text(text, encoding="utf-8")
 
 
 def power_table(settings: Settings, earlier: Path = EARLIER) -> Table:
@@ -286,18 +226,10 @@ def results_table(settings: Settings, name: str, found: Finding) -> Table:
     """Return what the models of each subset reach against those of random subsets like it."""
     answers = {row["subset"]: row for row in found.tables["answers"].rows} if "answers" in found.tables else {}
     rows = []
-    for row in found.tables["subsets"].rows:
-        difference = row["difference"]
-        assert isinstance(difference, Estimate)
-        losses = [
-            float(str(arm["heldout_loss"])) for arm in found.tables["arms"].rows if arm["subset"] == row["subset"]
-        ]
-        cells = [f"{losses[0]:.4f}", f"{sum(losses[1:]) / len(losses[1:]):.4f}"]
-        cells.append(f"{difference.value:+.4f} ({difference.low:+.4f} to {difference.high:+.4f})")
+    for row, cells in against_random(found):
         said = answers.get(row["subset"], {})
-        cells += [str(said.get("share_right", "-")), str(said.get("random_shares", "-")), str(row["num_rounds"])]
-        rows.append((ARMS[str(row["subset"]).partition(".")[0]].label, *cells))
-    spec = settings.trial
+        right = (str(said.get("share_right", "-")), str(said.get("random_shares", "-")))
+        rows.append((ARMS[str(row["subset"]).partition(".")[0]].label, *cells, *right, str(row["num_rounds"])))
     headings = (
         "Subset",
         "held-out loss",
@@ -311,41 +243,19 @@ def results_table(settings: Settings, name: str, found: Finding) -> Table:
         f"Against {TRIALS[name]}",
         headings,
         tuple(rows),
-        f"{found.conclusion}\n\nLoss per token of {found.numbers['num_items']} untouched test solutions, lower is "
-        f"better, after {spec.num_updates} updates of {spec.batch_size} traces; {spec.num_random} random subsets; "
-        f"{found.numbers['num_runs']} trainings.",
+        how_trained(settings.trial, found, "random subsets"),
     )
 
 
-def composition_table(study: Study) -> Table:
+def composition_table(study: Study[Settings]) -> Table:
     """Return what subsets are made of, in percent."""
     records = [record for record in read_records(study.work / "pool.jsonl") if record["role"] == POOL]
-    label = {record["id"]: record["label"] for record in records}
-    names = (CLEAN, *CORRUPTIONS)
-    rows = []
-    for name, ids in [("Pool", list(label))] + [
-        (arm.label, study.ids(key).read_text(encoding="utf-8").split()) for key, arm in ARMS.items()
-    ]:
-        counts = Counter(label[each] for each in ids)
-        rows.append((name, *(f"{100 * counts[each] / len(ids):.1f}" for each in names)))
+    quality = {record["id"]: record["label"] for record in records}
+    chosen = {arm.label: study.ids(key).read_text("utf-8").split() for key, arm in ARMS.items()}
+    rows = [(name, *shares(ids, quality)) for name, ids in ({"Pool": list(quality)} | chosen).items()]
     note = "In percent, by what was done. The control saw these labels, the learned value those of other problems."
-    return Table("What the subsets are made of", ("Subset", *names), tuple(rows), note)
-
-
-def read_settings(path: Path = SETTINGS) -> Settings:
-    return Settings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Parse, run, and write the tables."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.study.choosing", description=__doc__)
-    parser.add_argument("data", type=Path, help="folder with gsm8k/train.jsonl and gsm8k/test.jsonl")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results, and of work/ beside them")
-    parser.add_argument("--processes", type=int, default=2, help="trainings at a time, one thread each (default: 2)")
-    chosen = parser.parse_args(arguments)
-    study = Study(read_settings(), chosen.data, chosen.out, demo_model(), chosen.processes)
-    return end(log, lambda: run(study))
+    return Table("What the subsets are made of", ("Subset", *QUALITIES), tuple(rows), note)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(training.main(None, Settings, SETTINGS, __doc__, run))
