@@ -130,33 +130,41 @@ def write_data(study: Study[Settings]) -> None:
 
 
 def choose(study: Study[Settings]) -> None:
-    """Plan, extract, score and select: one subset for each arm."""
+    """Write the subset of each arm with its rules; extract and score only for the arms whose list is not kept."""
     request = DataSpec(format="gsm8k", min_steps=FEWEST_STEPS)
     plan([study.work / "pool.jsonl"], study.store, request, samples_per_unit=UNIT_SAMPLES, listener=tell)
-    options = RunOptions(threads=study.num_processes)
-    job = ExtractJob(store=str(study.store), model=str(study.model), request=ExtractSpec(), options=options)
-    extract(job, tell)
+    missing = [name for name in ARMS if not study.ids(name).is_file()]
+    if missing:
+        options = RunOptions(threads=study.num_processes)
+        job = ExtractJob(store=str(study.store), model=str(study.model), request=ExtractSpec(), options=options)
+        extract(job, tell)
     label = {record["id"]: record["label"] for record in read_records(study.work / "pool.jsonl")}
     for name, arm in ARMS.items():
-        table = study.work / "scores" / f"{name}.parquet"
-        table.parent.mkdir(parents=True, exist_ok=True)
-        learns = {
-            "labels": study.work / "labels.csv",
-            "learn_from": LabelsNote(field="verdict = 'clean'", says="traces"),
-        }
-        score(study.store, ScoreRequest(spec=arm.spec, **(learns if arm.spec.learn else {})), out=table)
-        if name == CONTROL:
-            _prefer(table, [label[each] == CLEAN for each in read_scores(table).sample_id])
-        subset = chosen_by(study, name)
-        subset.parent.mkdir(parents=True, exist_ok=True)
+        table, subset = study.work / "scores" / f"{name}.parquet", chosen_by(study, name)
+        for each in (table, subset):
+            each.parent.mkdir(parents=True, exist_ok=True)
+        if name not in missing:
+            _score_by(study, table, study.ids(name).read_text(encoding="utf-8").split())
+        elif name == CONTROL:
+            _score_by(study, table, [each for each, quality in label.items() if quality == CLEAN])
+        else:
+            learned = {
+                "labels": study.work / "labels.csv",
+                "learn_from": LabelsNote(field="verdict = 'clean'", says="traces"),
+            }
+            score(study.store, ScoreRequest(spec=arm.spec, **(learned if arm.spec.learn else {})), out=table)
         export(select(table, arm.selection), subset, as_format="ids")
-        write_text(study.ids(name), subset.read_text(encoding="utf-8"))
+        chosen = subset.read_text(encoding="utf-8")
+        if name not in missing and chosen != study.ids(name).read_text(encoding="utf-8"):
+            raise SystemExit(f"{study.ids(name)} does not follow the rules of its arm. Remove it to choose again.")
+        write_text(study.ids(name), chosen)
 
 
-def _prefer(path: Path, is_better: Sequence[bool]) -> None:
-    """Add 1 to the values of some rows of a table of scores."""
-    table = read_scores(path)
-    value = table.value + np.array(is_better)
+def _score_by(study: Study[Settings], path: Path, preferred: Sequence[str]) -> None:
+    """Write a table of random values in which these samples come first."""
+    score(study.store, ScoreRequest(spec=ScoreSpec(measure=("random",)), signals={}), out=path)
+    table, better = read_scores(path), set(preferred)
+    value = table.value + np.array([each in better for each in table.sample_id])
     changed = table.table.set_column(
         table.table.column_names.index("value"), "value", arrow_floats(value, table.table["value"].type)
     )
