@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace_store.values.learned import NUM_FOLDS, Sums, fold_of_questions, judge_forward, learn, standardise
+from grace_store.values.learned import (
+    NUM_FOLDS,
+    Sums,
+    fold_of_questions,
+    judge_forward,
+    learn,
+    standardise,
+    sums_by_fold,
+)
 from grace_store.values.roc import LabelledItems, area_across
 from jobs.learned_rates import simulate_pool
 
@@ -29,12 +37,12 @@ def test_no_value_depends_on_the_labels_of_its_own_fold():
     fold = fold_of_questions(question, np.ones(120, dtype=bool), seed=3)
     assert sorted(np.unique(fold)) == list(range(NUM_FOLDS))
     assert all(len(set(fold[question == each])) == 1 for each in range(40))
-    value = learn(x, right, fold).values(x, fold)
+    value = learn(sums_by_fold(x, right, fold)).values(x, fold)
     changed = right.copy()
     mine = fold == 2
     order = np.flatnonzero(mine)
     changed[order] = right[order[::-1]]  # the share of right ones stays the same
-    again = learn(x, changed, fold).values(x, fold)
+    again = learn(sums_by_fold(x, changed, fold)).values(x, fold)
     np.testing.assert_allclose(again[mine], value[mine], rtol=1e-9)
     assert np.abs(again[~mine] - value[~mine]).max() > 1e-6
 
@@ -46,7 +54,7 @@ def test_items_without_labels_get_the_model_of_all_labels():
     x, right = rng.normal(size=(60, 3)), rng.random(60) < 0.5
     fold = fold_of_questions(question, has_label, seed=0)
     assert (fold[50:] == -1).all()
-    model = learn(x[has_label], right[has_label], fold[has_label])
+    model = learn(sums_by_fold(x[has_label], right[has_label], fold[has_label]))
     np.testing.assert_allclose(model.values(x, fold)[50:], x[50:] @ model.weights)
 
 
@@ -70,11 +78,11 @@ def test_each_fold_is_judged_by_the_folds_before_it():
     x, right = rng.normal(size=(200, 4)), rng.random(200) < 0.5
     x[:, 2] -= 2 * right
     fold = fold_of_questions(np.arange(200), np.ones(200, dtype=bool), seed=0)
-    learned, single = judge_forward(x, right, fold)
+    learned, single = judge_forward(x, fold, sums_by_fold(x, right, fold))
     assert np.isnan(learned[fold == 0]).all()
     np.testing.assert_allclose(single[fold > 0], -x[fold > 0, 2])
     changed = np.where(fold == 4, ~right, right)  # the last fold teaches nobody
-    again, _ = judge_forward(x, changed, fold)
+    again, _ = judge_forward(x, fold, sums_by_fold(x, changed, fold))
     assert np.corrcoef(again[fold == 4], learned[fold == 4])[0, 1] > 0.999
 
 
@@ -87,7 +95,7 @@ def test_planted_labels_are_recovered_and_random_ones_are_not(level):
             x, right, question = simulate_pool(60, 8, level=level, effect=float(is_planted), seed=seed)
             measures = standardise(x, question)
             fold = fold_of_questions(question, np.ones(len(question), dtype=bool), seed=0)
-            value, _ = judge_forward(measures, right, fold)
+            value, _ = judge_forward(measures, fold, sums_by_fold(measures, right, fold))
             items = LabelledItems(right, question, fold)
             found = area_across(value, items, fixed=True)
             num_found[is_planted] += found.low > 0.5

@@ -122,7 +122,7 @@ class FilterExpression:
             rows = [_with(row, {place: _as_number(row[place]) for place in self._numeric}) for row in rows]
         with closing(_Engine(self._columns)) as engine, self._explained(engine):
             kept = engine.places(rows, condition)
-            for place in self._ordered:
+            for place in () if negated else self._ordered:  # texts are counted once
                 if not (texts := [row for row in rows if isinstance(row[place], str)]):
                     continue
                 # If the order of a text matters, the least and the greatest number give different results, or the text
@@ -136,6 +136,11 @@ class FilterExpression:
                     num, first = self._misfits.get(self._columns[place], (0, str(texts[misfits[0]][place])))
                     self._misfits[self._columns[place]] = (num + len(misfits), first)
         return kept
+
+    @property
+    def is_by_value(self) -> bool:
+        """Whether equal rows need to be tried only once: no texts are counted that numbers are compared with."""
+        return not self._ordered
 
     def check_texts(self) -> None:
         """Raise SettingError if the rows so far had texts that are no numbers where numbers are compared."""

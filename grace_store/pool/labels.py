@@ -99,40 +99,36 @@ def read_labels(pool: Pool, note: LabelsNote, positions: IntArray) -> Labels:
             raise pool.records().unknown(field)
     if of_steps is None:
         labelled, right = pool.right(note.field, positions)
-        known = dict(zip(labelled.tolist(), right.tolist(), strict=True))
-        steps = [_of_trace(known.get(position)) for position in positions.tolist()]
+        kept, steps, first_wrong = np.searchsorted(positions, labelled), None, np.where(right, -1, 0)
     else:
         num_steps, reader = pool.store.column("sample_num_steps")[positions].tolist(), _Reader(note.says)
-        steps = [reader.read(value, num) for value, num in zip(found[of_steps], num_steps, strict=True)]
-        if all(each is None for each in steps):
+        read = [reader.read(value, num) for value, num in zip(found[of_steps], num_steps, strict=True)]
+        if all(each is None for each in read):
             raise DataError(f"No sample has a usable label in {note}: {reader.trouble}.")
-    kept = [number for number, each in enumerate(steps) if each is not None]
-    labels = [each for each in steps if each is not None]
-    is_right = np.array([RIGHT if first < 0 else WRONG for _, first in labels])
-    kinds = found[note.kind] if note.kind else [None] * len(steps)
+        kept = np.flatnonzero([each is not None for each in read])
+        steps, firsts = zip(*(each for each in read if each is not None), strict=True)
+        first_wrong = np.array(firsts)
+    numbers = kept.tolist()
+    kinds = [found[note.kind][number] for number in numbers] if note.kind else [None] * len(kept)
     if note.question is None:
         question = pool.records(positions[kept]).questions()
     else:  # a record without a question in this field has a question of its own
-        asked, numbers = found[note.question], dict[object, int]()
-        names = ((number,) if asked[number] is None else asked[number] for number in kept)
-        question = np.array([numbers.setdefault(name, len(numbers)) for name in names])
+        asked, seen = found[note.question], dict[object, int]()
+        names = ((number,) if asked[number] is None else asked[number] for number in numbers)
+        question = np.array([seen.setdefault(name, len(seen)) for name in names])
     return Labels(
         position=positions[kept],
-        is_right=is_right,
-        steps=None if note.says == "traces" else [each for each, _ in labels],
-        first_wrong=np.array([first for _, first in labels]),
-        kind=["" if kinds[number] is None else one_line(kinds[number]) for number in kept],
+        is_right=np.where(first_wrong < 0, RIGHT, WRONG),
+        steps=None if steps is None else list(steps),
+        first_wrong=first_wrong,
+        kind=["" if each is None else one_line(each) for each in kinds],
         question=question,
-        num_left_out=len(steps) - len(kept),
+        num_left_out=len(positions) - len(kept),
     )
 
 
 Label = tuple[IntArray, int]
-"""RIGHT, WRONG or UNKNOWN for each step, and the first wrong step; 0 for a wrong trace with an unknown wrong step."""
-
-
-def _of_trace(is_right: bool | None) -> Label | None:
-    return None if is_right is None else (np.zeros(0, np.int64), -1 if is_right else 0)
+"""RIGHT, WRONG or UNKNOWN for each step, and the first wrong step."""
 
 
 class _Reader:

@@ -109,25 +109,23 @@ class SampleFields:
 
         named, known = condition.replace('""', '"').lower(), self.columns
         expression = FilterExpression(condition, [name for name in known if name.lower() in named], option)
-        is_true, is_false = np.zeros((2, self.num_samples), dtype=np.bool_)
-        seen = _Seen({name: [] for name in expression.names})
+        truth = np.zeros((self.num_samples, 2), dtype=np.bool_)
+        seen, tried = _Seen({name: [] for name in expression.names}), _Tried(expression)
         found = self.records() if expression.names else None
-        rows = iter(found) if found is not None else iter(lambda: None, 0)
+        rows = iter(() if found is None else found)
         for start in range(0, self.num_samples, ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, self.num_samples)
             columns = [known[name](start, stop) for name in expression.known]
-            fields = [seen.values(record) for record in islice(rows, stop - start)]
+            fields = [seen.values(record) for record in islice(rows, stop - start)] or [[]] * (stop - start)
             block = [(*each, *more) for *each, more in zip(*columns, fields, strict=True)]
-            is_true[[start + place for place in expression.keeps(block)]] = True
-            if option != "--where":
-                is_false[[start + place for place in expression.keeps(block, negated=True)]] = True
+            truth[start:stop] = tried.truth(block, with_false=option != "--where")
         if found is not None:
             seen.check(expression, found, list(known))
         expression.check_texts()
         for name in expression.known:
             some = known[name](0, min(RECORDS_SEEN, self.num_samples))
             seen.examples[name] = list(dict.fromkeys(each for each in some if each is not None))[:EXAMPLES_SHOWN]
-        return is_true, is_false, seen.in_words()
+        return truth[:, 0], truth[:, 1], seen.in_words()
 
     def groups(self, by: str) -> list[object]:
         """Return the group of each sample: its value of a field, or a tuple of its values of several fields."""
@@ -142,6 +140,28 @@ class SampleFields:
                 if all(value is None for value in values):
                     raise opened.unknown(name, list(known))
         return list(columns[names[0]]) if len(names) == 1 else list(zip(*columns.values(), strict=True))
+
+
+@dataclass(slots=True)
+class _Tried:
+    """A condition, which tries equal rows once: labels have few different values."""
+
+    expression: FilterExpression
+    found: dict[object, tuple[bool, bool]] = field(default_factory=dict)
+
+    def truth(self, rows: Sequence[Sequence[object]], *, with_false: bool) -> Sequence[tuple[bool, bool]]:
+        """Return for each row whether the condition is true, and, if asked for, whether it is false."""
+        is_by_value = self.expression.is_by_value
+        # repr tells 1, 1.0, true and '1' apart.
+        keys: Sequence[object] = [repr(row) for row in rows] if is_by_value else range(len(rows))
+        if len(self.found) > ROWS_AT_ONCE or not is_by_value:
+            self.found.clear()
+        new = {key: row for key, row in zip(keys, rows, strict=True) if key not in self.found}
+        if tried := list(new.values()):
+            is_true = set(self.expression.keeps(tried))
+            is_false = set(self.expression.keeps(tried, negated=True)) if with_false else set()
+            self.found |= {key: (number in is_true, number in is_false) for number, key in enumerate(new)}
+        return [self.found[key] for key in keys]
 
 
 @dataclass(slots=True)

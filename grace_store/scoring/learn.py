@@ -25,7 +25,7 @@ from grace_store.scoring.notes import LearnedNote
 from grace_store.scoring.provenance import scores_note, sources_of
 from grace_store.scoring.score_table import ScoreRows
 from grace_store.values.gram import is_step
-from grace_store.values.learned import fold_of_questions, judge_forward, learn, standardise
+from grace_store.values.learned import fold_of_questions, judge_forward, learn, standardise, sums_by_fold
 from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
 from grace_store.values.methods.grace import aggregate
 from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, parse_measure
@@ -62,11 +62,14 @@ def prepare_learned(
     has_label = np.zeros(len(owner), dtype=np.bool_)
     has_label[place] = True
     fold = fold_of_questions(question, has_label, spec.seed)
-    model = learn(measures[place], is_right, fold[place])
+    taught = measures[place]
+    folds = sums_by_fold(taught, is_right, fold[place])
+    model = learn(folds)
     value = model.values(measures, fold)
     lacks_signal = features.lack(raw)
     value[lacks_signal] = np.nan
-    found = _judged(measures[place], is_right, question[place], fold[place])
+    items = LabelledItems(is_right, np.unique(question[place], return_inverse=True)[1], fold[place])
+    found = _judged(items, *judge_forward(taught, fold[place], folds))
     learned = LearnedNote(
         labels=note,
         of="steps" if features.of_steps else "traces",
@@ -101,10 +104,11 @@ def _within(counts: IntArray) -> IntArray:
 
 
 def _scratch(num_rows: int, num_columns: int) -> Array:
-    """Return an array of float32 zeros; a large one lies in a temporary file that ends with the process."""
+    """Return float32 zeros, column by column; a large array lies in a temporary file that ends with the process."""
+    shape = num_columns, num_rows
     if num_rows * num_columns * 4 < SCRATCH_BYTES:
-        return np.zeros((num_rows, num_columns), dtype=np.float32)
-    return np.memmap(tempfile.TemporaryFile(), dtype=np.float32, mode="w+", shape=(num_rows, num_columns))
+        return np.zeros(shape, dtype=np.float32).T
+    return np.memmap(tempfile.TemporaryFile(), dtype=np.float32, mode="w+", shape=shape).T
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +215,11 @@ def _check_enough(is_right: BoolArray, question: IntArray, note: LabelsNote) -> 
     )
 
 
-def _judged(measures: Array, is_right: BoolArray, question: IntArray, fold: IntArray) -> dict[str, Estimate]:
+def _judged(items: LabelledItems, value: FloatArray, single: FloatArray) -> dict[str, Estimate]:
     """Return how well a learned value and the best single measure tell right from wrong on unseen questions.
 
     Only items of the same fold are compared, because folds have different models.
     """
-    number = np.unique(question, return_inverse=True)[1]
-    items = LabelledItems(is_right, number, fold)
-    value, single = judge_forward(measures, is_right, fold)
     return {
         "area": area_across(value, items, fixed=True),
         "area_within": area_within(value, items),

@@ -84,8 +84,8 @@ class LearnedModel:
         weights = np.concatenate([self.fold_weights, self.weights[None]])
         for start in range(0, len(x), ITEMS_AT_ONCE):
             part = slice(start, start + ITEMS_AT_ONCE)
-            # Each item's row of weights; -1 is the last row, of all labels.
-            out[part] = np.einsum("nf,nf->n", x[part].astype(np.float64), weights[fold[part]])
+            by_fold = x[part].astype(np.float64) @ weights.T  # -1 is the last column, of all labels
+            out[part] = np.take_along_axis(by_fold, fold[part, None] % len(weights), axis=1)[:, 0]
         return out
 
 
@@ -98,26 +98,25 @@ def fold_of_questions(question: IntArray, is_labelled: BoolArray, seed: int) -> 
     return fold[question]
 
 
-def learn(x: Array, is_right: BoolArray, fold: IntArray) -> LearnedModel:
-    """Fit labelled items: measures (n, F) with mean 0 and deviation 1 over the pool, labels, and folds of questions."""
-    folds = _sums_by_fold(x, is_right, fold)
-    without = [_best_fit([each for each in folds if each is not fold]) for fold in folds]
-    return LearnedModel(_best_fit(folds), np.stack(without))
-
-
-def _sums_by_fold(x: Array, is_right: BoolArray, fold: IntArray) -> list[Sums]:
+def sums_by_fold(x: Array, is_right: BoolArray, fold: IntArray) -> list[Sums]:
+    """Return the sums of each fold: of measures (n, F) with mean 0 and deviation 1 over the pool, and of labels."""
     centred = is_right.astype(np.float64) - is_right.mean()
     mine = (np.flatnonzero(fold == number) for number in range(NUM_FOLDS))
     return [Sums.of(x[each], centred[each]) for each in mine]
 
 
-def judge_forward(x: Array, is_right: BoolArray, fold: IntArray) -> tuple[FloatArray, FloatArray]:
+def learn(folds: Sequence[Sums]) -> LearnedModel:
+    """Fit the labelled items of all folds."""
+    without = [_best_fit([each for each in folds if each is not fold]) for fold in folds]
+    return LearnedModel(_best_fit(folds), np.stack(without))
+
+
+def judge_forward(x: Array, fold: IntArray, folds: Sequence[Sums]) -> tuple[FloatArray, FloatArray]:
     """Return values for judging a learned model and the best single measure: each fold by the folds before it.
 
     Items of the first fold have none (NaN). Models that saw all other folds would share labels with the folds that
     they are judged on both ways round, and intervals for them would be too narrow by a factor of up to 1.4.
     """
-    folds = _sums_by_fold(x, is_right, fold)
     learned, single = np.full(len(x), np.nan), np.full(len(x), np.nan)
     for number in range(1, NUM_FOLDS):
         mine = fold == number

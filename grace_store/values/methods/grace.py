@@ -187,6 +187,8 @@ def aggregate(
     """
     known = np.isfinite(step_score)
     kept = step_score if known.all() else np.where(known, step_score, 0.0)
+    if aggregation.kind == "mean" and known.all():
+        return _ratio(sum_by_sample(num_steps, kept), num_steps.astype(np.float64))
     if aggregation.kind in ("mean", "length_weighted"):
         weight = known * (num_tokens if aggregation.kind == "length_weighted" else 1.0)
         return _ratio(sum_by_sample(num_steps, kept * weight), sum_by_sample(num_steps, weight))
