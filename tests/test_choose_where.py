@@ -15,6 +15,8 @@ from grace_store.base.errors import SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.finding import WhereNote
 from grace_store.choose.selection import SubsetNote
+from grace_store.pool.filter_expression import FilterExpression
+from grace_store.pool.sample_fields import SampleFields
 from grace_store.scoring.score import replay
 from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.scoring.sweep import sweep
@@ -79,6 +81,33 @@ def test_texts_that_are_compared_with_numbers_are_counted_over_all_samples(store
     refused = f"compares source with a number, but source is a text that is not a number in {len(RECORDS)} samples"
     with pytest.raises(SettingError, match=refused):
         gs.score(store, gs.ScoreRequest(where="source >= 3"))
+
+
+def test_such_texts_are_counted_once_where_right_and_wrong_are_asked_for(store: Store) -> None:
+    with pytest.raises(SettingError, match=f"not a number in {len(RECORDS)} samples"):
+        gs.Pool(store).right("source >= 3")
+
+
+MIXED = [1, 1.0, True, "1", "a", None, 0, 1, "a"] * 100
+
+
+@pytest.mark.parametrize("condition", ["typeof(x) = 'text'", "typeof(x) = 'real'", "x = 'a'", "x is null", "x"])
+def test_equal_values_are_tried_once_and_unlike_ones_apart(condition: str, monkeypatch) -> None:
+    column = {"x": lambda start, stop: MIXED[start:stop]}
+    fields = SampleFields(column, len(MIXED), lambda: pytest.fail("no record is needed"))
+    keeps, tried = FilterExpression.keeps, []
+
+    def counted(self: FilterExpression, rows: list[list[object]], **options: bool) -> list[int]:
+        tried.append(len(rows))
+        return keeps(self, rows, **options)
+
+    monkeypatch.setattr(FilterExpression, "keeps", counted)
+    is_true, is_false, _ = fields.truth(condition, "--right")
+    monkeypatch.undo()
+    assert tried == [7, 7]
+    for found, negated in ((is_true, False), (is_false, True)):
+        alone = [bool(FilterExpression(condition, ["x"]).keeps([[each]], negated=negated)) for each in MIXED[:9]]
+        assert found.tolist() == alone * 100
 
 
 def test_a_sweep_compares_settings_over_what_is_kept(store: Store, tmp_path: Path) -> None:

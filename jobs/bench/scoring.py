@@ -1,4 +1,4 @@
-"""Scoring: the paper's 27 settings over a store, against a loop over vectors; and how it grows with N and K.
+"""Scoring: 27 settings over a store, against a loop over vectors; any measure and a learned value against one score.
 
 The loop is timed on a few hundred samples and extrapolated. Each reading of a store runs in a process of its own, which
 tells its peak memory.
@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from grace_store.base.finding import LabelsNote
 from grace_store.pool.pool import Pool
 from grace_store.pool.walk import SignalReader
-from grace_store.scoring.score import score
+from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.sweep import sweep
 from grace_store.scoring.sweep_settings import SettingValues, resolve_settings
 from grace_store.scoring.weigh_steps import weights
 from grace_store.store.opened import Store
 from grace_store.values.alignment import history_weights
 from grace_store.values.grid import Grid, SweepSpec
+from grace_store.values.methods.method import ScoreSpec
 from jobs.bench.findings import Curve, Findings, Goal, Ratio
 from jobs.bench.measuring import measured_apart
-from jobs.bench.stores import NUM_STEPS, kept_store, million
+from jobs.bench.stores import NUM_STEPS, kept_labels, kept_store, million
 
 HISTORIES = ("uniform", "window:3", "ema:0.8")
 ALPHAS = tuple(i / 10 for i in range(1, 10))
@@ -35,6 +38,11 @@ FLAT = Goal("<=", 1.5)
 LOOP = "loop, extrapolated"
 TURNS = 3
 WEIGHTS_GOAL = Goal("<=", 3.0)
+MEASURE_GOAL = Goal("<=", 1.2)
+LEARNED_GOAL = Goal("<=", 3.0)
+MEASURED = (["loss:lowest"], ["rsr:lowest"], ["answer_alignment:min"], ["grace=0.5", "loss:lowest=0.5"])
+NUM_LABELS = (20_000,)
+"""Samples with a label; all samples get a learned value."""
 
 
 def loop_over_vectors(num_samples: int) -> float:
@@ -77,6 +85,21 @@ def table(location: str, threads: int) -> None:
         score(Store.open(location), out=Path(folder) / "scores.parquet", threads=threads)
 
 
+def by_measures(location: str, threads: int, measures: list[str]) -> None:
+    """Do all that `grace-store score --measure` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        request = ScoreRequest(spec=ScoreSpec(measure=tuple(measures)))
+        score(Store.open(location), request, out=Path(folder) / "scores.parquet", threads=threads)
+
+
+def learned(location: str, threads: int, labels: str) -> None:
+    """Do all that `grace-store score --learn` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = LabelsNote(field="verdict = 'good'", says="traces")
+        request = ScoreRequest(spec=ScoreSpec(learn=True), labels=labels, learn_from=asked)
+        score(Store.open(location), request, out=Path(folder) / "scores.parquet", threads=threads)
+
+
 def step_weights(location: str, threads: int) -> None:
     """Do all that `grace-store weights` does."""
     with tempfile.TemporaryDirectory() as folder:
@@ -93,18 +116,26 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
     ]
     curves, flat = _growth(Path(work), costs, num_samples, quick=quick, threads=threads)
     small = measured_apart(step_weights, location=kept_store(Path(work), num_samples // 64), threads=threads)
-    return Findings([*ratios, flat, *_of_weights(costs, small, num_samples)], curves).to_json()
+    ratios += [flat, *_of_weights(costs, small, num_samples), *_of_measures(costs, num_samples)]
+    return Findings(ratios, curves).to_json()
 
 
 def _in_turns(location: str, num_samples: int, *, quick: bool, threads: int) -> dict[str, dict[str, Any]]:
     """Return what each task and the loop took when it took least, all of them in turns."""
-    tasks = {"values": values, "sweep": whole_sweep, "table": table, "weights": step_weights}
+    tasks: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
+        "values": (values, {}),
+        "sweep": (whole_sweep, {}),
+        "table": (table, {}),
+        "weights": (step_weights, {}),
+        **{", ".join(each): (by_measures, {"measures": each}) for each in MEASURED},
+        **{f"{num:,} labels": (learned, {"labels": kept_labels(location, num)}) for num in NUM_LABELS},
+    }
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in (*tasks, LOOP)}
     for _ in range(1 if quick else TURNS):
         seconds = loop_over_vectors(20 if quick else 300) * num_samples
         taken[LOOP].append({"cpu_seconds": seconds, "wall_seconds": seconds})
-        for name, task in tasks.items():
-            taken[name].append(measured_apart(task, location=location, threads=threads))
+        for name, (task, more) in tasks.items():
+            taken[name].append(measured_apart(task, location=location, threads=threads, **more))
             del taken[name][-1]["result"]
     return {name: min(costs, key=lambda cost: cost["cpu_seconds"]) for name, costs in taken.items()}
 
@@ -128,6 +159,25 @@ def _of_weights(costs: dict[str, Any], small: dict[str, Any], num_samples: int) 
             FLAT,
             note=f"{small['peak_bytes'] / 1e6:.0f} to {both['weights']['peak_bytes'] / 1e6:.0f} MB",
         ),
+    ]
+
+
+def _of_measures(costs: dict[str, Any], num_samples: int) -> list[Ratio]:
+    """Return what scores by measures and learned values cost against the scores of GRACE."""
+    rows = [(f"score --measure {', '.join(each)}", ", ".join(each), MEASURE_GOAL) for each in MEASURED]
+    rows += [(f"score --learn, {num:,} labels", f"{num:,} labels", LEARNED_GOAL) for num in NUM_LABELS]
+    plain = costs["table"]
+    return [
+        Ratio(
+            what,
+            "score by GRACE, CPU time",
+            costs[task]["cpu_seconds"] / plain["cpu_seconds"],
+            goal,
+            {task: costs[task], "table": plain},
+            f"{num_samples:,} samples: {costs[task]['cpu_seconds']:.1f} s CPU, {plain['cpu_seconds']:.1f} s by GRACE; "
+            f"{costs[task]['peak_bytes'] / 1e6:.0f} MB, {plain['peak_bytes'] / 1e6:.0f} MB",
+        )
+        for what, task, goal in rows
     ]
 
 
