@@ -12,8 +12,8 @@ import pytest
 
 import grace_store as gs
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.finding import LabelsNote
-from grace_store.scoring.learn import FEWEST_LABELS
+from grace_store.base.finding import Estimate, LabelsNote
+from grace_store.scoring.learn import FEWEST_LABELS, FEWEST_QUESTIONS
 from grace_store.values.methods.method import ScoreSpec
 from tests.commands import run
 from tests.scored_stores import KnownStore, known_store
@@ -89,6 +89,43 @@ def test_too_few_labels_are_refused_with_a_number(known, tmp_path):
     labels = label_file(tmp_path / "labels.csv", known, np.arange(NUM) % 4 == 0, num=40)
     with pytest.raises(DataError, match=rf"10 right and 30 wrong .* at least {FEWEST_LABELS} right.* About 200 labels"):
         learned(known, labels)
+
+
+def test_a_samples_own_label_does_not_change_its_value(known, tmp_path):
+    loss = losses(known)
+    right = loss < np.median(loss)
+    table = learned(known, label_file(tmp_path / "labels.csv", known, right))
+    right[7] = not right[7]
+    other = learned(known, label_file(tmp_path / "other.csv", known, right))
+    assert other.value[7] == table.value[7]
+    assert (other.value != table.value).sum() > NUM // 2
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_the_fewest_questions_are_enough_for_a_sentence(drawn, tmp_path):
+    number = np.repeat(np.arange(FEWEST_QUESTIONS), 4)
+    known = known_store(tmp_path, num_steps=[3] * len(number))
+    rng = np.random.default_rng(1)
+    right = rng.random(len(number)) < 0.5 if drawn else losses(known) < np.median(losses(known))
+    ids = known.store.column("sample_id").tolist()
+    rows = [f"{name},{'yes' if good else 'no'},{each}" for name, good, each in zip(ids, right, number, strict=True)]
+    (tmp_path / "labels.csv").write_text("\n".join(["id,good,asked", *rows]))
+    note = learned(known, tmp_path / "labels.csv", group_by="asked").note.learned
+    assert note is not None
+    assert note.num_questions == FEWEST_QUESTIONS
+    assert ("not shown" in note.in_words) == (note.area.low <= 0.5)
+    with pytest.raises(DataError, match=f"of {FEWEST_QUESTIONS} questions are needed"):
+        learned(known, tmp_path / "labels.csv", group_by="asked", where=f"asked < {FEWEST_QUESTIONS - 1}")
+
+
+def test_enough_labels_without_a_finding_are_not_asked_for_again(known, tmp_path):
+    drawn = np.random.default_rng(4).random(NUM) < 0.5
+    note = learned(known, label_file(tmp_path / "labels.csv", known, drawn)).note.learned
+    assert note is not None
+    narrow = note.model_copy(update={"area": Estimate(value=0.5, low=0.49, high=0.51, num=9)})
+    assert narrow.in_words.endswith("not shown to be better than chance. More labels would hardly change this.")
+    unknown = note.model_copy(update={"area": Estimate(value=0.5)})
+    assert unknown.in_words.endswith("too few questions for an interval.")
 
 
 def test_labels_without_learning_are_refused(known):

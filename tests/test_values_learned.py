@@ -7,27 +7,30 @@ import pytest
 
 from grace_store.values.learned import (
     NUM_FOLDS,
-    Sums,
+    fit,
     fold_of_questions,
     judge_forward,
     learn,
+    moments_by_fold,
+    single_forward,
     standardise,
-    sums_by_fold,
+    without_gaps,
 )
 from grace_store.values.roc import LabelledItems, area_across
 from jobs.learned_rates import simulate_pool
 
 
-def test_the_weights_are_those_of_ridge_regression():
+def test_the_weights_are_those_of_ridge_regression_with_a_free_level():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(200, 4)), rng.normal(size=200)
-    sums = Sums.of(x[:80], y[:80]) + Sums.of(x[80:], y[80:])
-    expected = np.linalg.lstsq(
-        np.concatenate([x, np.sqrt(0.1 * 200) * np.eye(4)]), np.concatenate([y, np.zeros(4)]), rcond=None
-    )[0]
-    np.testing.assert_allclose(sums.fit(0.1), expected, rtol=1e-9)
-    weights = rng.normal(size=4)
-    assert sums.error(weights) == pytest.approx(((y - x @ weights) ** 2).sum())
+    x, y = rng.normal(1.0, size=(200, 4)), rng.random(200) < 0.3
+    folds = moments_by_fold(x, y, np.arange(200) % NUM_FOLDS)
+    centred = np.concatenate([x - x.mean(axis=0), np.sqrt(0.1 * 200) * np.eye(4)])
+    expected = np.linalg.lstsq(centred, np.concatenate([y - y.mean(), np.zeros(4)]), rcond=None)[0]
+    error = fit(folds.sum(axis=0), 0.1)
+    np.testing.assert_allclose(-error[1:-1], expected, rtol=1e-9)
+    level = y.mean() - x.mean(axis=0) @ expected
+    squares = ((y - level - x @ expected) ** 2).sum()
+    assert error @ folds.sum(axis=0) @ error == pytest.approx(squares)
 
 
 def test_no_value_depends_on_the_labels_of_its_own_fold():
@@ -37,13 +40,11 @@ def test_no_value_depends_on_the_labels_of_its_own_fold():
     fold = fold_of_questions(question, np.ones(120, dtype=bool), seed=3)
     assert sorted(np.unique(fold)) == list(range(NUM_FOLDS))
     assert all(len(set(fold[question == each])) == 1 for each in range(40))
-    value = learn(sums_by_fold(x, right, fold)).values(x, fold)
-    changed = right.copy()
+    value = learn(moments_by_fold(x, right, fold)).values(x, fold)
     mine = fold == 2
-    order = np.flatnonzero(mine)
-    changed[order] = right[order[::-1]]  # the share of right ones stays the same
-    again = learn(sums_by_fold(x, changed, fold)).values(x, fold)
-    np.testing.assert_allclose(again[mine], value[mine], rtol=1e-9)
+    changed = right | mine  # the share of right ones changes, too
+    again = learn(moments_by_fold(x, changed, fold)).values(x, fold)
+    assert again[mine].tolist() == value[mine].tolist()
     assert np.abs(again[~mine] - value[~mine]).max() > 1e-6
 
 
@@ -54,7 +55,7 @@ def test_items_without_labels_get_the_model_of_all_labels():
     x, right = rng.normal(size=(60, 3)), rng.random(60) < 0.5
     fold = fold_of_questions(question, has_label, seed=0)
     assert (fold[50:] == -1).all()
-    model = learn(sums_by_fold(x[has_label], right[has_label], fold[has_label]))
+    model = learn(moments_by_fold(x[has_label], right[has_label], fold[has_label]))
     np.testing.assert_allclose(model.values(x, fold)[50:], x[50:] @ model.weights)
 
 
@@ -78,12 +79,42 @@ def test_each_fold_is_judged_by_the_folds_before_it():
     x, right = rng.normal(size=(200, 4)), rng.random(200) < 0.5
     x[:, 2] -= 2 * right
     fold = fold_of_questions(np.arange(200), np.ones(200, dtype=bool), seed=0)
-    learned, single = judge_forward(x, fold, sums_by_fold(x, right, fold))
-    assert np.isnan(learned[fold == 0]).all()
-    np.testing.assert_allclose(single[fold > 0], -x[fold > 0, 2])
     changed = np.where(fold == 4, ~right, right)  # the last fold teaches nobody
-    again, _ = judge_forward(x, fold, sums_by_fold(x, changed, fold))
-    assert np.corrcoef(again[fold == 4], learned[fold == 4])[0, 1] > 0.999
+    for judged in (
+        lambda labels: judge_forward(x, fold, moments_by_fold(x, labels, fold)),
+        lambda labels: single_forward(x, labels, fold),
+    ):
+        value = judged(right)
+        assert np.isnan(value[fold == 0]).all()
+        assert judged(changed)[fold > 0].tolist() == value[fold > 0].tolist()
+    np.testing.assert_allclose(single_forward(x, right, fold)[fold > 0], -x[fold > 0, 2])
+
+
+def test_the_best_single_measure_has_no_scale_and_no_level():
+    rng = np.random.default_rng(4)
+    right = rng.random(300) < 0.5
+    x = rng.normal(size=(300, 3)) + np.array([0.0, 0.5, 0.0]) * right[:, None]
+    fold = fold_of_questions(np.arange(300), np.ones(300, dtype=bool), seed=0)
+    scaled = x * np.array([1e6, 1e-6, 1.0]) + np.array([1e3, 5.0, -1e3])
+    np.testing.assert_allclose(single_forward(scaled, right, fold)[fold > 1], scaled[fold > 1, 1])
+
+
+def test_gaps_get_the_mean_and_a_measure_without_numbers_is_zero():
+    assert without_gaps(np.array([np.nan, np.inf])).tolist() == [0.0, 0.0]
+
+
+def test_values_of_random_labels_by_question_do_not_tell_them():
+    """Labels that are alike within a question, few questions: the means of labels must not leak between folds."""
+    areas = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        question = np.repeat(np.arange(15), 4)
+        x, right = rng.normal(size=(60, 30)), np.repeat(rng.random(15) < 0.5, 4)
+        fold = fold_of_questions(question, np.ones(60, dtype=bool), seed)
+        value = learn(moments_by_fold(x, right, fold)).values(x, fold)
+        if 0 < right.sum() < 60:
+            areas.append((value[right][:, None] > value[~right]).mean())
+    assert abs(np.mean(areas) - 0.5) < 3 * np.std(areas) / np.sqrt(len(areas))
 
 
 @pytest.mark.parametrize("level", [0.0, 5.0])
@@ -95,7 +126,7 @@ def test_planted_labels_are_recovered_and_random_ones_are_not(level):
             x, right, question = simulate_pool(60, 8, level=level, effect=float(is_planted), seed=seed)
             measures = standardise(x, question)
             fold = fold_of_questions(question, np.ones(len(question), dtype=bool), seed=0)
-            value, _ = judge_forward(measures, fold, sums_by_fold(measures, right, fold))
+            value = judge_forward(measures, fold, moments_by_fold(measures, right, fold))
             items = LabelledItems(right, question, fold)
             found = area_across(value, items, fixed=True)
             num_found[is_planted] += found.low > 0.5

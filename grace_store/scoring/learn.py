@@ -25,7 +25,15 @@ from grace_store.scoring.notes import LearnedNote
 from grace_store.scoring.provenance import scores_note, sources_of
 from grace_store.scoring.score_table import ScoreRows
 from grace_store.values.gram import is_step
-from grace_store.values.learned import fold_of_questions, judge_forward, learn, standardise, sums_by_fold
+from grace_store.values.learned import (
+    fold_of_questions,
+    judge_forward,
+    learn,
+    moments_by_fold,
+    single_forward,
+    standardise,
+    without_gaps,
+)
 from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
 from grace_store.values.methods.grace import aggregate
 from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, parse_measure
@@ -33,8 +41,8 @@ from grace_store.values.roc import LabelledItems, area_across, area_within
 
 FEWEST_LABELS = 20
 """Fewest right labels, and fewest wrong labels, to learn from."""
-FEWEST_QUESTIONS = 10
-"""Fewest questions with labels."""
+FEWEST_QUESTIONS = 15
+"""Fewest questions with labels; those of four folds of five are judged."""
 SCRATCH_BYTES = 1 << 26
 """Size from which on the measures of a pool lie in a temporary file instead of memory."""
 
@@ -48,6 +56,9 @@ def prepare_learned(
     if pool.signals and set(pool.weights.weights.values()) != {1.0}:
         raise SettingError("a learned value finds the weights of signals: leave the weights of --signal out")
     note = resolve_labels(pool, asked, None, None)
+    if note.question is not None and pool.group_by is None:
+        group = group.copy()
+        group[pool.positions] = pool.records(pool.positions).questions(note.question)
     features = _Features.of(names, spec, of_steps=note.says != "traces")
     reader = SignalReader(pool.store, weights.names, pool.wanted, features.reads)
     reader.check_complete(partial=pool.partial)
@@ -63,13 +74,16 @@ def prepare_learned(
     has_label[place] = True
     fold = fold_of_questions(question, has_label, spec.seed)
     taught = measures[place]
-    folds = sums_by_fold(taught, is_right, fold[place])
+    folds = moments_by_fold(taught, is_right, fold[place])
     model = learn(folds)
     value = model.values(measures, fold)
     lacks_signal = features.lack(raw)
     value[lacks_signal] = np.nan
     items = LabelledItems(is_right, np.unique(question[place], return_inverse=True)[1], fold[place])
-    found = _judged(items, *judge_forward(taught, fold[place], folds))
+    # A single measure may be compared over all traces, or within questions (the first half of the columns).
+    known = np.column_stack([*map(without_gaps, raw[place].T), taught[:, : raw.shape[1]]])
+    single = single_forward(known, is_right, fold[place])
+    found = _judged(items, judge_forward(taught, fold[place], folds), single)
     learned = LearnedNote(
         labels=note,
         of="steps" if features.of_steps else "traces",

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import ResumeMismatch, SettingError
-from grace_store.base.finding import Estimate, LabelsFile, LabelsNote, PoolNote, SignalNote, WhereNote
+from grace_store.base.finding import NARROW, Estimate, LabelsFile, LabelsNote, PoolNote, SignalNote, WhereNote
 from grace_store.base.settings import Frozen
 from grace_store.base.text import counted
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
@@ -126,14 +126,18 @@ class LearnedNote(Frozen):
         )
         told = f"Learned from {labels}: on questions that were left out, a right one has the larger value in"
         pairs = f"{self.area.text(2)} of pairs (the best single measure: {self.single_area.text(2)}; chance: 0.50)"
-        if self.area.low <= 0.5 <= self.area.high or not self.area.is_known:
-            wanted = self.area.num_wanted(self.num_right + self.num_wrong)
-            return (
-                f"{told} {pairs}: not shown to be better than chance. About {wanted} labels would narrow this to 0.05."
-            )
-        largest = sorted(self.weights, key=lambda name: -abs(self.weights[name]))[:3]
+        if not self.area.is_known:
+            return f"{told} {pairs}. There are too few questions for an interval."
+        if self.area.low <= 0.5 <= self.area.high:
+            num = self.num_right + self.num_wrong
+            more = "More labels would hardly change this."
+            if self.area.half_width > NARROW:
+                more = f"About {self.area.num_wanted(num)} labels would narrow this to {NARROW}."
+            return f"{told} {pairs}: not shown to be better than chance. {more}"
+        largest = sorted(filter(self.weights.get, self.weights), key=lambda name: -abs(self.weights[name]))[:3]
         weighed = ", ".join(f"{name} ({self.weights[name]:+.2g})" for name in largest)
-        return f"{told} {pairs}. The largest weights: {weighed}."
+        single = " A single measure does as well: `judge` names it." if self.single_area.value >= self.area.value else ""
+        return f"{told} {pairs}. The largest weights: {weighed}.{single}"
 
 
 class ScoresNote(StoreNote):

@@ -2,10 +2,10 @@
 
 Questions are split into folds. An item whose question has labels gets its value from a model that was fitted without
 the question's fold; all other items get theirs from the model of all labels. The strength of the penalty is chosen by
-the squared error on the folds that a model may see. Sums over items (``Sums``) are enough for all of it.
+the squared error on the folds that a model may see. Sums over items (moments) are enough for all of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,55 +18,48 @@ PENALTIES = (0.01, 0.1, 1.0, 10.0)
 ITEMS_AT_ONCE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Sums over labelled items: of x x^T, x y and y y, where x is an item's measures and y its centred label."""
+def moments_by_fold(x: Array, is_right: BoolArray, fold: IntArray) -> FloatArray:
+    """Return the second moments of labelled items, (folds, F + 2, F + 2).
 
-    square: FloatArray
-    product: FloatArray
-    label: float
-    num: int
-
-    @classmethod
-    def of(cls, x: Array, y: FloatArray) -> "Sums":
-        square, product = np.zeros((x.shape[1], x.shape[1])), np.zeros(x.shape[1])
-        for start in range(0, len(x), ITEMS_AT_ONCE):
-            part = x[start : start + ITEMS_AT_ONCE].astype(np.float64)
-            square += part.T @ part
-            product += part.T @ y[start : start + ITEMS_AT_ONCE]
-        return cls(square, product, float(y @ y), len(y))
-
-    def __add__(self, other: "Sums") -> "Sums":
-        added = self.square + other.square, self.product + other.product
-        return Sums(*added, self.label + other.label, self.num + other.num)
-
-    def fit(self, penalty: float) -> FloatArray:
-        """Return the weights that minimise the squared error plus the penalty."""
-        ridge = penalty * max(self.num, 1) * np.eye(len(self.product))
-        return np.asarray(np.linalg.solve(self.square + ridge, self.product), dtype=np.float64)
-
-    def error(self, weights: FloatArray) -> float:
-        """Return the squared error of weights."""
-        return float(self.label - 2 * weights @ self.product + weights @ self.square @ weights)
+    They are sums of z z^T, where z has 1, the measures x (with mean 0 and deviation 1 over the pool), and the label.
+    """
+    found = np.zeros((NUM_FOLDS, x.shape[1] + 2, x.shape[1] + 2))
+    for number in range(NUM_FOLDS):
+        mine = np.flatnonzero(fold == number)
+        for start in range(0, len(mine), ITEMS_AT_ONCE):
+            part = mine[start : start + ITEMS_AT_ONCE]
+            z = np.column_stack([np.ones(len(part)), x[part], is_right[part]]).astype(np.float64)
+            found[number] += z.T @ z
+    return found
 
 
-def _best_fit(folds: Sequence[Sums]) -> FloatArray:
-    """Return the weights from all of these folds, with the penalty that predicts each of them best from the others."""
-    total = _total(folds)
-    if len(folds) == 1:
-        return total.fit(PENALTIES[-2])
-    errors = []
-    for penalty in PENALTIES:
-        others = (_total([each for each in folds if each is not fold]) for fold in folds)
-        errors.append(sum(fold.error(other.fit(penalty)) for fold, other in zip(folds, others, strict=True)))
-    return total.fit(PENALTIES[int(np.argmin(errors))])
+def _centred(moments: FloatArray) -> FloatArray:
+    """Return the second moments of measures and label about their means over the same items."""
+    return np.asarray(moments[1:, 1:] - np.outer(moments[0, 1:], moments[0, 1:]) / max(moments[0, 0], 1))
 
 
-def _total(folds: Sequence[Sums]) -> Sums:
-    total = folds[0]
-    for each in folds[1:]:
-        total = total + each
-    return total
+def fit(moments: FloatArray, penalty: float) -> FloatArray:
+    """Return r such that r @ z is the error of the ridge regression of the label on the measures."""
+    num, centred = max(moments[0, 0], 1), _centred(moments)
+    weights = np.linalg.solve(centred[:-1, :-1] + penalty * num * np.eye(len(centred) - 1), centred[:-1, -1])
+    level = (moments[0, -1] - weights @ moments[0, 1:-1]) / num
+    return np.concatenate([[-level], -weights, [1.0]])
+
+
+def _best_fit(folds: FloatArray) -> FloatArray:
+    """Return the weights from all of these folds, with the penalty that predicts each of them best from the others.
+
+    Means are taken over the items that a model sees, so no label has a part in a model that must not see it.
+    """
+    penalty = PENALTIES[-2]
+    if len(folds) > 1:
+        others = [np.delete(folds, number, axis=0).sum(axis=0) for number in range(len(folds))]
+        errors = [
+            sum(r @ fold @ r for fold, r in zip(folds, (fit(each, tried) for each in others), strict=True))
+            for tried in PENALTIES
+        ]
+        penalty = PENALTIES[int(np.argmin(errors))]
+    return -fit(folds.sum(axis=0), penalty)[1:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +91,38 @@ def fold_of_questions(question: IntArray, is_labelled: BoolArray, seed: int) -> 
     return fold[question]
 
 
-def sums_by_fold(x: Array, is_right: BoolArray, fold: IntArray) -> list[Sums]:
-    """Return the sums of each fold: of measures (n, F) with mean 0 and deviation 1 over the pool, and of labels."""
-    centred = is_right.astype(np.float64) - is_right.mean()
-    mine = (np.flatnonzero(fold == number) for number in range(NUM_FOLDS))
-    return [Sums.of(x[each], centred[each]) for each in mine]
-
-
-def learn(folds: Sequence[Sums]) -> LearnedModel:
-    """Fit the labelled items of all folds."""
-    without = [_best_fit([each for each in folds if each is not fold]) for fold in folds]
+def learn(folds: FloatArray) -> LearnedModel:
+    """Fit the labelled items of all folds, given by their moments."""
+    without = [_best_fit(np.delete(folds, number, axis=0)) for number in range(len(folds))]
     return LearnedModel(_best_fit(folds), np.stack(without))
 
 
-def judge_forward(x: Array, fold: IntArray, folds: Sequence[Sums]) -> tuple[FloatArray, FloatArray]:
-    """Return values for judging a learned model and the best single measure: each fold by the folds before it.
+def judge_forward(x: Array, fold: IntArray, folds: FloatArray) -> FloatArray:
+    """Return values for judging a learned model: each fold by a model of the folds before it; NaN in the first.
 
-    Items of the first fold have none (NaN). Models that saw all other folds would share labels with the folds that
-    they are judged on both ways round, and intervals for them would be too narrow by a factor of up to 1.4.
+    Models that saw all other folds would share labels with the folds that they are judged on both ways round, and
+    intervals for them would be too narrow by a factor of up to 1.4.
     """
-    learned, single = np.full(len(x), np.nan), np.full(len(x), np.nan)
+    learned = np.full(len(x), np.nan)
     for number in range(1, NUM_FOLDS):
         mine = fold == number
         learned[mine] = x[mine] @ _best_fit(folds[:number])
-        product = _total(folds[:number]).product
+    return learned
+
+
+def single_forward(x: Array, is_right: BoolArray, fold: IntArray) -> FloatArray:
+    """Return values for judging the best single column of x: the one most correlated with labels in the folds before.
+
+    Columns need no scale. Items of the first fold have no value (NaN).
+    """
+    folds, single = moments_by_fold(x, is_right, fold), np.full(len(x), np.nan)
+    for number in range(1, NUM_FOLDS):
+        centred, mine = _centred(folds[:number].sum(axis=0)), fold == number
+        deviation = np.sqrt(np.maximum(np.diag(centred)[:-1], 0))
+        product = np.divide(centred[:-1, -1], deviation, out=np.zeros_like(deviation), where=deviation > 0)
         best = int(np.argmax(np.abs(product)))
         single[mine] = np.sign(product[best]) * x[mine, best]
-    return learned, single
+    return single
 
 
 # ---------------------------------------------------------------- measures of a pool as columns
@@ -144,15 +142,23 @@ def standardise(x: Array, question: IntArray, empty: Callable[[int, int], Array]
     has_groups = bool((count > 1).any())
     out = empty(len(x), x.shape[1] * (2 if has_groups else 1))
     for column in range(x.shape[1]):
-        each = x[:, column].astype(np.float64)
-        known = np.isfinite(each)
-        filled = np.where(known, each, each[known].mean() if known.any() else 0.0)
+        filled = without_gaps(x[:, column]).astype(np.float64)
         if not has_groups:
             out[:, column] = _standard(filled)
             continue
         mean = (np.bincount(question, filled) / np.maximum(count, 1))[question]
         out[:, column], out[:, column + x.shape[1]] = _standard(filled - mean), _standard(mean)
     return out
+
+
+def without_gaps(value: Array) -> Array:
+    """Return the values of a measure with their mean in place of missing ones.
+
+    >>> without_gaps(np.array([1.0, np.nan, 3.0]))
+    array([1., 2., 3.])
+    """
+    known = np.isfinite(value)
+    return np.where(known, value, value[known].mean(dtype=np.float64) if known.any() else 0.0)
 
 
 def _standard(value: FloatArray) -> FloatArray:
