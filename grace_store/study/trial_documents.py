@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -104,12 +104,10 @@ class TrialSubset(Frozen):
     """The table of step weights for this subset, if any."""
 
 
-class TrialPlan(Document):
+class TrialPlan(
+    Document, words="the plan of a trial", maker="trial", remedy="Run `grace-store {maker}` with a new --out."
+):
     """All that decides the numbers of a trial. Frozen before the first training; compared when it is resumed."""
-
-    words: ClassVar[str] = "the plan of a trial"
-    maker: ClassVar[str] = "trial"
-    remedy: ClassVar[str] = "Run `grace-store {maker}` with a new --out."
 
     kind: Literal["trial_plan"] = "trial_plan"
     spec: Whole[TrialSpec]
@@ -149,12 +147,13 @@ class TrialItem(Frozen):
     """Whether the model's answer has the right result, if answers were generated."""
 
 
-class TrialRun(Document):
+class TrialRun(
+    Document,
+    words="a training of a trial",
+    maker="trial",
+    remedy="Delete it and run `grace-store {maker}` again: only this training is repeated.",
+):
     """One training with the measurements of its model. The file exists only if the training is done."""
-
-    words: ClassVar[str] = "a training of a trial"
-    maker: ClassVar[str] = "trial"
-    remedy: ClassVar[str] = "Delete it and run `grace-store {maker}` again: only this training is repeated."
 
     kind: Literal["trial_run"] = "trial_run"
     plan_sha256: str

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -46,10 +46,8 @@ class LeftOut(SampleRef):
     detail: str = ""
 
 
-class WarmupSubset(WarmupDocument):
+class WarmupSubset(WarmupDocument, words="the subset of a warm-up"):
     """The samples that a warm-up trains on and those that it holds out, in the order of the dataset."""
-
-    words: ClassVar[str] = "the subset of a warm-up"
 
     kind: Literal["warmup_subset"] = "warmup_subset"
     num_planned: Count
@@ -65,10 +63,8 @@ class WarmupSubset(WarmupDocument):
         return hashlib.sha256(canonical_json(self.model_dump(mode="json", include=chosen))).hexdigest()
 
 
-class Recipe(WarmupDocument):
+class Recipe(WarmupDocument, words="the recipe of a warm-up"):
     """Everything that changes a warm-up's numbers, frozen in recipe.json and compared on resuming."""
-
-    words: ClassVar[str] = "the recipe of a warm-up"
 
     kind: Literal["warmup_recipe"] = "warmup_recipe"
     spec: Whole[WarmupSpec]
@@ -90,11 +86,12 @@ class Recipe(WarmupDocument):
         return hashlib.sha256(canonical_json(compared)).hexdigest()
 
 
-class WarmupDone(WarmupDocument):
+class WarmupDone(
+    WarmupDocument,
+    words="the end of a warm-up",
+    remedy="Delete this file and run `grace-store {maker}` again. All finished steps are kept.",
+):
     """The note that a warm-up is complete."""
-
-    words: ClassVar[str] = "the end of a warm-up"
-    remedy: ClassVar[str] = "Delete this file and run `grace-store {maker}` again. All finished steps are kept."
 
     kind: Literal["warmup_done"] = "warmup_done"
     recipe_sha256: str
