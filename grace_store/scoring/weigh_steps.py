@@ -24,8 +24,7 @@ from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, 
 from grace_store.store.storages import num_packed
 from grace_store.values.intervals import FEWEST_QUESTIONS, MAX_PARTS, number_parts, ratio_over_questions
 from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
-from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
+from grace_store.values.weightings import WEIGHTINGS, RaggedWeights, SignalGrams, WeightsSpec, weigh_ragged
 
 
 @overload
