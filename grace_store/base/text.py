@@ -152,7 +152,7 @@ def one_line(value: object) -> str:
     return text if len(text) <= LINE_CHARS else text[:LINE_CHARS] + "..."
 
 
-def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Return values as one line of bars; with more values than bars, neighbours are averaged.
 
     >>> sparkline([4.0, 3.0, 2.0, 1.0])
@@ -160,7 +160,7 @@ def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
     """
     if not values:
         return ""
-    width = min(width, len(values))
+    width = min(LINE_CHARS, len(values))
     parts = (values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width))
     means = [sum(part) / len(part) for part in parts]
     low = min(means)
