@@ -1,5 +1,6 @@
 """Texts of values, for people and for JSON."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -171,3 +172,8 @@ def sparkline(values: Sequence[float]) -> str:
 def canonical_json(value: Any) -> bytes:
     """Return the JSON text from which digests are computed: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def json_sha256(value: Any) -> str:
+    """Return the digest of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()

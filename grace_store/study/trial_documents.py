@@ -5,7 +5,6 @@ OUT/runs/ROUND-ARM.json        TrialRun, one for each training, written at its e
 OUT/trial.json                 Finding, written last
 """
 
-import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import Count, Document, SampleRef, read_document, write_document
 from grace_store.base.errors import DataError, ResumeMismatch
 from grace_store.base.settings import Frozen, Spec, Whole
-from grace_store.base.text import canonical_json
+from grace_store.base.text import json_sha256
 from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.store.opened import Store
 from grace_store.values.subset_trial import MIN_DRAWS
@@ -132,7 +131,7 @@ class TrialPlan(
         compared["spec"]["by"] = None
         for subset in compared["subsets"]:
             del subset["path"], subset["weights"]
-        return hashlib.sha256(canonical_json(compared)).hexdigest()
+        return json_sha256(compared)
 
 
 class TrialItem(Frozen):
@@ -182,7 +181,7 @@ class TrialRun(
     def content_sha256(self) -> str:
         """Return the digest of the other fields."""
         content = {name: value for name, value in self.to_json().items() if name != "sha256"}
-        return hashlib.sha256(canonical_json(content)).hexdigest()
+        return json_sha256(content)
 
     @property
     def heldout_loss(self) -> float:

@@ -1,6 +1,5 @@
 """The recipe of a warm-up and its other documents. The recipe is frozen once and compared on resuming."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from grace_store.base.documents import Count, SampleRef, parse_document
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.files import write_text
 from grace_store.base.settings import Whole
-from grace_store.base.text import canonical_json
+from grace_store.base.text import json_sha256
 from grace_store.base.training_settings import WarmupSpec
 from grace_store.model.load.adapter_folder import WarmupDocument
 from grace_store.run.open_signal import describe_differences, software
@@ -60,7 +59,7 @@ class WarmupSubset(WarmupDocument, words="the subset of a warm-up"):
     def fingerprint(self) -> str:
         """Return a digest of the choice."""
         chosen = {"num_planned", "ratio", "seed", "samples", "heldout"}
-        return hashlib.sha256(canonical_json(self.model_dump(mode="json", include=chosen))).hexdigest()
+        return json_sha256(self.model_dump(mode="json", include=chosen))
 
 
 class Recipe(WarmupDocument, words="the recipe of a warm-up"):
@@ -83,7 +82,7 @@ class Recipe(WarmupDocument, words="the recipe of a warm-up"):
     def fingerprint(self) -> str:
         """Return a digest of the compared fields."""
         compared = self.model_dump(mode="json", include={"spec", "plan_sha256", "subset_sha256"})
-        return hashlib.sha256(canonical_json(compared)).hexdigest()
+        return json_sha256(compared)
 
 
 class WarmupDone(
