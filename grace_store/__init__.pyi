@@ -38,7 +38,7 @@ from grace_store.run.doctor import doctor as doctor
 from grace_store.run.engines.engine import ExtractJob as ExtractJob
 from grace_store.run.extract import extract as extract
 from grace_store.run.plan import plan as plan
-from grace_store.run.preview import preview as preview
+from grace_store.run.plan import preview as preview
 from grace_store.run.record_tally import RecordTally as RecordTally
 from grace_store.run.status import Status as Status
 from grace_store.run.status import status as status

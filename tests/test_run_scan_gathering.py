@@ -15,10 +15,10 @@ import pytest
 from grace_store.base.errors import DatasetChanged, ResumeMismatch, SettingError, StorageError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.settings import DataSpec
+from grace_store.cli.plan import preview_lines
 from grace_store.pool.records import SampleRecords, UnitLoader, locators_at, open_dataset, rows_at
 from grace_store.run.extract import extract
-from grace_store.run.plan import plan
-from grace_store.run.preview import preview, preview_lines
+from grace_store.run.plan import plan, preview
 from grace_store.run.scan import SampleOrder, gathered_order
 from grace_store.run.verify import repair, verify
 from grace_store.store.layout import PlannedSample

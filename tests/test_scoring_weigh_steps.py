@@ -19,10 +19,9 @@ from grace_store.scoring.notes import ScoredSignal, WeightsNote
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.weigh_steps import WeightSummary, weights
 from grace_store.scoring.weight_table import read_weights
-from grace_store.values.step_weights import RaggedWeights
-from grace_store.values.weightings import WeightsSpec
+from grace_store.values.weightings import RaggedWeights, WeightsSpec
 from tests.scored_stores import known_store
-from tests.test_values_nnls import best_by_trying_all
+from tests.test_values_weightings_nnls import best_by_trying_all
 
 
 @pytest.fixture(scope="module")

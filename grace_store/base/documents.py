@@ -41,7 +41,10 @@ class SampleRef(Frozen):
 
 
 class Document(Frozen):
-    """Base of all documents. A field that is None is left out of the JSON."""
+    """Base of all documents. A field that is None is left out of the JSON.
+
+    A class gives its words, maker, remedy and mistaken as keywords of its definition.
+    """
 
     words: ClassVar[str]
     """The file that has such a document, in words for a message."""
@@ -55,6 +58,11 @@ class Document(Frozen):
     kind: str
     version: FormatVersion = FORMAT_VERSION
     made_by: str = Field(default=f"grace-store {__version__}", pattern="^grace-store ")
+
+    def __init_subclass__(cls, **texts: Any) -> None:
+        super().__init_subclass__()
+        for name, text in texts.items():
+            setattr(cls, name, text)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as JSON, with null for unknown numbers."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import Corrupt, SettingError, StorageError
-from grace_store.base.text import canonical_json, without_nan
+from grace_store.base.text import json_sha256, without_nan
 
 BUCKET_SCHEMES = ("s3", "gs", "az")
 """Schemes of the URLs of object stores."""
@@ -250,7 +250,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 def files_sha256(files: Iterable[str | os.PathLike[str]]) -> str:
     """Return one digest over the contents of files, independent of their names, places and order."""
-    return hashlib.sha256(canonical_json(sorted(map(file_sha256, files)))).hexdigest()
+    return json_sha256(sorted(map(file_sha256, files)))
 
 
 def _read_sha256(path: Path) -> str:

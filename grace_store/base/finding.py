@@ -6,7 +6,7 @@ finding needs to know nothing about the study.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -247,17 +247,22 @@ class PoolNote(Frozen):
     """The file of labels, if there was one."""
 
 
-class Finding(Document):
-    """The result of a study."""
+_MISTAKEN = {
+    **dict.fromkeys(("a file of JSON lines", "a Parquet table"), "Give a file that a study wrote with --out."),
+    "trial_plan": "Give trial.json in the same folder. The trial writes this file when it ends.",
+    "trial_run": "Give trial.json in the folder above runs. The trial writes this file when it ends.",
+}
+"""What to do when another file is given instead of a finding."""
 
-    words: ClassVar[str] = "a finding"
-    maker: ClassVar[str] = "judge --out"
-    remedy: ClassVar[str] = "Make the file again with the command that wrote it."
-    mistaken: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("a file of JSON lines", "a Parquet table"), "Give a file that a study wrote with --out."),
-        "trial_plan": "Give trial.json in the same folder. The trial writes this file when it ends.",
-        "trial_run": "Give trial.json in the folder above runs. The trial writes this file when it ends.",
-    }
+
+class Finding(
+    Document,
+    words="a finding",
+    maker="judge --out",
+    remedy="Make the file again with the command that wrote it.",
+    mistaken=_MISTAKEN,
+):
+    """The result of a study."""
 
     kind: Literal["finding"] = "finding"
     study: str

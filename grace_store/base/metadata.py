@@ -1,13 +1,12 @@
 """Documents in stores: plan, signals, commits, totals. A change to a document needs a change to schemas/FORMAT.md."""
 
-import hashlib
 from typing import Literal
 
 from pydantic import Field
 
 from grace_store.base.settings import DataSpec, DecimalText, ExtractSpec, Frozen, Whole
 from grace_store.base.states import Reason
-from grace_store.base.text import canonical_json
+from grace_store.base.text import json_sha256
 
 FormatVersion = Literal["2.1"]
 FORMAT_VERSION: FormatVersion = "2.1"
@@ -59,7 +58,7 @@ class Plan(Frozen):
     def content_digest(self) -> str:
         """Return a digest of the planned samples and the settings, independent of the places of files and store."""
         content = {"samples": self.samples_sha256, "spec": self.spec.model_dump(mode="json")}
-        return hashlib.sha256(canonical_json(content)).hexdigest()
+        return json_sha256(content)
 
     @property
     def units(self) -> range:
@@ -86,7 +85,7 @@ class Signal(Frozen):
 
     def identity(self) -> str:
         """Return the digest of everything that the numbers depend on, which is all but the origin."""
-        return hashlib.sha256(canonical_json(self.model_dump(mode="json", exclude={"origin"}))).hexdigest()
+        return json_sha256(self.model_dump(mode="json", exclude={"origin"}))
 
 
 class Sharing(Frozen):

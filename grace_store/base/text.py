@@ -1,5 +1,6 @@
 """Texts of values, for people and for JSON."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -152,7 +153,7 @@ def one_line(value: object) -> str:
     return text if len(text) <= LINE_CHARS else text[:LINE_CHARS] + "..."
 
 
-def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Return values as one line of bars; with more values than bars, neighbours are averaged.
 
     >>> sparkline([4.0, 3.0, 2.0, 1.0])
@@ -160,7 +161,7 @@ def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
     """
     if not values:
         return ""
-    width = min(width, len(values))
+    width = min(LINE_CHARS, len(values))
     parts = (values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width))
     means = [sum(part) / len(part) for part in parts]
     low = min(means)
@@ -171,3 +172,8 @@ def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
 def canonical_json(value: Any) -> bytes:
     """Return the JSON text from which digests are computed: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def json_sha256(value: Any) -> str:
+    """Return the digest of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()

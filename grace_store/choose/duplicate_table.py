@@ -22,7 +22,7 @@ from grace_store.likeness.duplicate_groups import (
     group_samples,
 )
 from grace_store.scoring.notes import DuplicatesNote, GroupSpec
-from grace_store.scoring.parquet_columns import read_columns, read_note, write_whole
+from grace_store.scoring.parquet_columns import numpy_numbers, read_columns, read_note, write_whole
 
 SCHEMA = pa.schema(
     [
@@ -192,11 +192,11 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
         sample_id=ids,
         row=row,
         nearest=np.array(nearest, dtype=np.int64),
-        similarity=_floats(table, "similarity").astype(np.float32),
+        similarity=numpy_numbers(table["similarity"]),
         exact=np.asarray(table["exact"].to_numpy(zero_copy_only=False), dtype=np.bool_),
         link=np.where(linked < 0, -1, np.searchsorted(row, linked)),
-        link_similarity=_floats(table, "link_similarity").astype(np.float32),
-        value=_floats(table, "value"),
+        link_similarity=numpy_numbers(table["link_similarity"]),
+        value=numpy_numbers(table["value"]),
         num_tokens=_ints(table, "num_tokens"),
         note=note,
         path=path,
@@ -205,7 +205,3 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
 
 def _ints(table: pa.Table, name: str) -> IntArray:
     return np.asarray(table[name].fill_null(-1).to_numpy(), dtype=np.int64)
-
-
-def _floats(table: pa.Table, name: str) -> FloatArray:
-    return np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)

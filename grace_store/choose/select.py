@@ -111,10 +111,10 @@ class Ranking:
     def _by_value_alone(self, by: str, count: int) -> str:
         """Return which groups would rise or fall if values alone chose this many samples."""
         assert self.rules.groups is not None
-        question, names = self.scores.question, [group_name(self.rules.groups[i]) for i in self.ranked.tolist()]
+        names = [group_name(self.rules.groups[i]) for i in self.ranked.tolist()]
         best = rank(self.scores.comparable(self.value), self.scores.row)[:count]
         is_best = np.isin(self.ranked, best)
-        return rise_and_fall(by, names, is_best, None if question is None else question[self.ranked], would=True)
+        return rise_and_fall(by, names, is_best, self.scores.question[self.ranked], would=True)
 
     def _reaching(self, threshold: float) -> IntArray:
         if self.selection.by is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -175,11 +175,8 @@ WORDS: dict[str, Callable[[Any], str]] = {
 """Functions from the value of a field to words, by field. A field that is not here is shown by name and value."""
 
 
-class SubsetNote(Document):
+class SubsetNote(Document, words="a subset", maker="select"):
     """The note beside a subset: the selection, the scores and the rows chosen."""
-
-    words: ClassVar[str] = "a subset"
-    maker: ClassVar[str] = "select"
 
     kind: Literal["subset"] = "subset"
     spec: Selection

@@ -223,7 +223,7 @@ clusters = stacked(
 def take_pool(store: str, settings: dict[str, Any], threads: Threads) -> Pool:
     """Remove --signal, --where, --labels, --data and --partial from the settings, and return the pool they describe."""
     named = only_given({name: settings.pop(name, None) for name in ("where", "labels", "data", "partial")})
-    return Pool.of(store, signals=settings.pop("signal"), threads=threads, **named)
+    return Pool.of(store, signals=settings.pop("signal", None) or None, threads=threads, **named)
 
 
 LOCAL = "local"

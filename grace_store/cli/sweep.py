@@ -43,7 +43,7 @@ from grace_store.scoring.sweep_settings import sweep_of
 @shared.partial
 @shared.threads
 @shared.engine
-def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json: bool, **settings: Any) -> None:
+def sweep(store: str, folder: Path, grid: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Score a store with many settings at once, and compare them.
 
     All combinations of the settings are scored in one pass over the store. The command writes values.parquet (row, and
@@ -51,16 +51,11 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     draws overlap and rank correlation.
     """
     axes = {name: settings[name] for name in ("measure", "alpha", "history", "target", "aggregation")}
-    spec = sweep_of(only_given(axes), settings["signal"], settings["ratio"], grid)
+    spec = sweep_of(only_given(axes), settings.pop("signal"), settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
     with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:
-        given = {
-            "where": settings["where"],
-            "labels": settings["labels"],
-            "data": settings["data"] or None,
-            "partial": partial,
-        }
-        found = gs.sweep(gs.Pool.of(store, threads=threads, **given), spec, out=folder, listener=display).finding()
+        pool = shared.take_pool(store, settings, threads)
+        found = gs.sweep(pool, spec, out=folder, listener=display).finding()
     replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
     written = f"{folder}: values.parquet, samples.parquet, summary.parquet, overlap.parquet{replaced}"
     show(found.model_copy(update={"notes": (*found.notes, written)}), as_json=as_json)

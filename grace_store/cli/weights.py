@@ -45,8 +45,7 @@ def weights(store: str, out: Path, *, as_json: bool, **settings: Any) -> None:
     `select --weights` writes the chosen samples with their weights, for trainers that read weights. --measure, --alpha,
     --history and --target set how the methods scores and drop score steps.
     """
-    given = {name: settings.pop(name) for name in ("where", "labels", "partial", "threads")}
-    pool = gs.Pool.of(store, signals=settings.pop("signal") or None, data=settings.pop("data") or None, **given)
+    pool = shared.take_pool(store, settings, settings.pop("threads"))
     scores = ScoreSpec.parse(**only_given({name: settings.pop(name) for name in SCORE_SETTINGS}))
     spec = WeightsSpec.parse(scores=scores, **{name: value for name, value in settings.items() if value is not None})
     with ProgressDisplay(quiet=as_json) as display:

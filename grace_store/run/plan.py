@@ -1,4 +1,4 @@
-"""Turn files of records into a plan: read the records, understand them, freeze the plan. Needs no model."""
+"""Turn files of records into a plan, or show how they would be planned. Needs no model."""
 
 import itertools
 import tempfile
@@ -96,6 +96,28 @@ def plan(
                 raise
         with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS) as lease:
             return job.write_anew(lease)
+
+
+def preview(
+    data: Sequence[str | Path],
+    request: DataSpec | None = None,
+    *,
+    store: str | Path | None = None,
+    images: str | None = None,
+    workers: int | None = 1,
+    listener: Listener = ignore,
+) -> RecordTally:
+    """Count the records that `plan` would plan or set aside, and write nothing.
+
+    If the store has a plan, settings that are not given come from it. `to_json()` of the result has everything that
+    `grace-store plan --dry-run --json` prints.
+    """
+    check_images(images)
+    backend = None if store is None else open_backend(store)
+    planned = Store.open(backend).plan if backend is not None and backend.read("zarr.json") is not None else None
+    with Dataset.open(data) as dataset:
+        merged = merged_request(planned, dataset, request or DataSpec())
+        return tally_dataset(dataset, merged, images, workers, listener)
 
 
 def check_images(images: str | None) -> None:

@@ -1,7 +1,6 @@
 """Notes of results: the settings, store, plan and signals that made a result. schemas/ has their JSON schemas."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
@@ -140,11 +139,8 @@ class LearnedNote(Frozen):
         return f"{told} {pairs}. The largest weights: {weighed}.{single}"
 
 
-class ScoresNote(StoreNote):
+class ScoresNote(StoreNote, words="a table of scores", maker="score"):
     """The note of a table of scores."""
-
-    words: ClassVar[str] = "a table of scores"
-    maker: ClassVar[str] = "score"
 
     kind: Literal["scores"] = "scores"
     spec: Annotated[
@@ -195,22 +191,16 @@ class ScoresNote(StoreNote):
         return self
 
 
-class WeightsNote(StoreNote):
+class WeightsNote(StoreNote, words="a table of weights", maker="weights"):
     """The note of a table of step weights."""
-
-    words: ClassVar[str] = "a table of weights"
-    maker: ClassVar[str] = "weights"
 
     kind: Literal["weights"] = "weights"
     spec: WeightsSpec
     signals: dict[str, ScoredSignal] = Field(min_length=1)
 
 
-class PointsNote(StoreNote):
+class PointsNote(StoreNote, words="a description of samples", maker="duplicates"):
     """The note of descriptors, by which samples are compared."""
-
-    words: ClassVar[str] = "a description of samples"
-    maker: ClassVar[str] = "duplicates"
 
     kind: str = "descriptors"
     signal: NamedSignal
@@ -245,14 +235,15 @@ class SearchNote(Frozen):
     num_probed: Count | None = None
 
 
-class DuplicatesNote(PointsNote):
-    """The note of a table of duplicates."""
+_MISTAKEN = {
+    "against": "It compares samples with benchmarks; `grace-store duplicates` compares them with each other.",
+    "duplicates": "It compares samples with each other; `grace-store contamination` compares them with benchmarks.",
+}
+"""What to do when one kind of comparison is given instead of the other."""
 
-    words: ClassVar[str] = "a table of duplicates"
-    maker: ClassVar[str] = "duplicates"
-    mistaken: ClassVar[Mapping[str, str]] = {
-        "against": "It compares samples with benchmarks; `grace-store duplicates` compares them with each other."
-    }
+
+class DuplicatesNote(PointsNote, words="a table of duplicates", mistaken=_MISTAKEN):
+    """The note of a table of duplicates."""
 
     kind: Literal["duplicates"] = "duplicates"
     spec: GroupSpec
@@ -296,14 +287,8 @@ class BenchmarkNote(Frozen):
     """Signal of the benchmark's vectors; None if only texts were compared."""
 
 
-class AgainstNote(StoreNote):
+class AgainstNote(StoreNote, words="a table of benchmark items in samples", maker="contamination", mistaken=_MISTAKEN):
     """The note of a table of benchmark items in samples."""
-
-    words: ClassVar[str] = "a table of benchmark items in samples"
-    maker: ClassVar[str] = "contamination"
-    mistaken: ClassVar[Mapping[str, str]] = {
-        "duplicates": "It compares samples with each other; `grace-store contamination` compares them with benchmarks."
-    }
 
     kind: Literal["against"] = "against"
     spec: AgainstSpec

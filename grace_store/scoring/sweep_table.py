@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -51,11 +51,8 @@ OVERLAP = "overlap.parquet"
 SWEEP_NOTE = "sweep.json"
 
 
-class SweepNote(StoreNote):
+class SweepNote(StoreNote, words="a sweep", maker="sweep"):
     """The note of a sweep."""
-
-    words: ClassVar[str] = "a sweep"
-    maker: ClassVar[str] = "sweep"
 
     kind: Literal["sweep"] = "sweep"
     spec: Annotated[

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import overload
 
@@ -24,8 +24,7 @@ from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, 
 from grace_store.store.storages import num_packed
 from grace_store.values.intervals import FEWEST_QUESTIONS, MAX_PARTS, number_parts, ratio_over_questions
 from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
-from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
+from grace_store.values.weightings import WEIGHTINGS, RaggedWeights, SignalGrams, WeightsSpec, weigh_ragged
 
 
 @overload
@@ -152,7 +151,7 @@ class WeightSummary:
         sums = zip(MEANS, self._sums[:, has], strict=True)
         return {name: ratio_over_questions(each, self._num[has], num, scale="plain") for name, each in sums}
 
-    def finding(self, pool: PoolNote | None, note: WeightsNote, out: Path, remarks: Sequence[str] = ()) -> Finding:
+    def finding(self, pool: PoolNote | None, note: WeightsNote, out: Path) -> Finding:
         """Return the summary as a finding; out is the file that was written."""
         means = self.means()
         rows: list[dict[str, Cell]] = [{"name": MEANS[name], "mean": each} for name, each in means.items()]
@@ -174,7 +173,7 @@ class WeightSummary:
             conclusion=self.conclusion,
             numbers={**self.counts, "largest": self.largest, **means, **flagged},
             tables={"means": Table(columns=columns, rows=tuple(rows))} if self.counts["num_weighed"] else {},
-            notes=(*notes, *remarks),
+            notes=tuple(notes),
         )
 
     @property

@@ -31,7 +31,7 @@ from grace_store.values.weightings import WEIGHTINGS
 
 if TYPE_CHECKING:
     from grace_store.pool.walk import SampleBlock
-    from grace_store.values.step_weights import RaggedWeights
+    from grace_store.values.weightings import RaggedWeights
 
 COLUMNS = {
     "sample_id": pa.string(),

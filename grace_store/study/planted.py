@@ -15,8 +15,10 @@ from grace_store.pool.records import SampleRecords
 from grace_store.scoring.provenance import filter_scores, noted_pool, open_store_of
 from grace_store.scoring.score_table import read_scores
 
-CLEAN = "clean"
-"""The value of the field of flaws for a trace without a flaw."""
+FLAW, CLEAN = "quality", "clean"
+"""The field of the records that names the flaw, and its value for a trace without a flaw."""
+COPY_OF = "copy_of"
+"""The field of a copy with the id of the original."""
 
 
 def find_planted(
@@ -25,25 +27,21 @@ def find_planted(
     choices: Mapping[str, Path],
     chosen_from: str,
     duplicates: Path | None = None,
-    *,
-    kind: str = "quality",
-    copy_of: str = "copy_of",
 ) -> Finding:
     """Compare the choices of commands with the planted flaws.
 
     choices are subsets by the words for how they were chosen, all from the samples that meet the filter chosen_from.
-    kind is the field of the records that names the flaw; copy_of is the field with the id of the original of a copy.
     """
     table = read_scores(scores, steps=False)
     store = open_store_of(table, None)
     records = SampleRecords(store, positions=store.positions_of(table.row))
-    fields = records.fields([kind, copy_of])
-    kinds = dict(zip(table.row.tolist(), map(str, fields[kind]), strict=True))
+    fields = records.fields([FLAW, COPY_OF])
+    kinds = dict(zip(table.row.tolist(), map(str, fields[FLAW]), strict=True))
     rows = {"the pool": filter_scores(table, chosen_from)[0].row.tolist()}
     rows |= {name: read_subset(path).row.tolist() for name, path in choices.items()}
     flawed = {name: sum(kinds[row] != CLEAN for row in each) for name, each in rows.items()}
     of_all = {name: f"{flawed[name]} of {len(each)}" for name, each in rows.items()}
-    originals = dict(zip(table.sample_id, fields[copy_of], strict=True))
+    originals = dict(zip(table.sample_id, fields[COPY_OF], strict=True))
     copies = {sample: str(first) for sample, first in originals.items() if first is not None}
     flagged = Counter(kinds[row] for row in table.row[np.flatnonzero(table.is_flagged(HYGIENE_FLAGS))].tolist())
     told = [of_flags(Counter(kinds.values()), flagged), *_of_copies(duplicates, copies)]

@@ -5,12 +5,11 @@ OUT/runs/ROUND-ARM.json        TrialRun, one for each training, written at its e
 OUT/trial.json                 Finding, written last
 """
 
-import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -18,7 +17,7 @@ from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import Count, Document, SampleRef, read_document, write_document
 from grace_store.base.errors import DataError, ResumeMismatch
 from grace_store.base.settings import Frozen, Spec, Whole
-from grace_store.base.text import canonical_json
+from grace_store.base.text import json_sha256
 from grace_store.base.training_settings import TrainingSpec, WarmupOptions
 from grace_store.store.opened import Store
 from grace_store.values.subset_trial import MIN_DRAWS
@@ -104,12 +103,10 @@ class TrialSubset(Frozen):
     """The table of step weights for this subset, if any."""
 
 
-class TrialPlan(Document):
+class TrialPlan(
+    Document, words="the plan of a trial", maker="trial", remedy="Run `grace-store {maker}` with a new --out."
+):
     """All that decides the numbers of a trial. Frozen before the first training; compared when it is resumed."""
-
-    words: ClassVar[str] = "the plan of a trial"
-    maker: ClassVar[str] = "trial"
-    remedy: ClassVar[str] = "Run `grace-store {maker}` with a new --out."
 
     kind: Literal["trial_plan"] = "trial_plan"
     spec: Whole[TrialSpec]
@@ -134,7 +131,7 @@ class TrialPlan(Document):
         compared["spec"]["by"] = None
         for subset in compared["subsets"]:
             del subset["path"], subset["weights"]
-        return hashlib.sha256(canonical_json(compared)).hexdigest()
+        return json_sha256(compared)
 
 
 class TrialItem(Frozen):
@@ -149,12 +146,13 @@ class TrialItem(Frozen):
     """Whether the model's answer has the right result, if answers were generated."""
 
 
-class TrialRun(Document):
+class TrialRun(
+    Document,
+    words="a training of a trial",
+    maker="trial",
+    remedy="Delete it and run `grace-store {maker}` again: only this training is repeated.",
+):
     """One training with the measurements of its model. The file exists only if the training is done."""
-
-    words: ClassVar[str] = "a training of a trial"
-    maker: ClassVar[str] = "trial"
-    remedy: ClassVar[str] = "Delete it and run `grace-store {maker}` again: only this training is repeated."
 
     kind: Literal["trial_run"] = "trial_run"
     plan_sha256: str
@@ -183,7 +181,7 @@ class TrialRun(Document):
     def content_sha256(self) -> str:
         """Return the digest of the other fields."""
         content = {name: value for name, value in self.to_json().items() if name != "sha256"}
-        return hashlib.sha256(canonical_json(content)).hexdigest()
+        return json_sha256(content)
 
     @property
     def heldout_loss(self) -> float:

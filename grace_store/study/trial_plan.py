@@ -1,6 +1,5 @@
 """The inputs of a trial: subsets, store, settings and held-out traces, by the request or by the trial begun in OUT."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -10,7 +9,7 @@ from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, DatasetChanged, GraceStoreError, ResumeMismatch, SettingError
 from grace_store.base.files import file_sha256, sidecar_of
 from grace_store.base.settings import DataSpec
-from grace_store.base.text import canonical_json, counted
+from grace_store.base.text import counted, json_sha256
 from grace_store.base.training_settings import TrainingSpec
 from grace_store.choose.selection import SubsetNote, check_unchanged
 from grace_store.data.dataset import Dataset
@@ -134,7 +133,7 @@ def _plan_held_out(
             # The name is unique to the file's content and settings: trials that begin at the same time may differ.
             with Dataset.open([file]) as dataset:
                 contents = [file_sha256(each.path) for each in dataset.files]
-            digest = hashlib.sha256(canonical_json({**settings, "contents": contents})).hexdigest()
+            digest = json_sha256({**settings, "contents": contents})
             name = f"held-out-{digest[:12]}.zarr"
         given = {key: value for key, value in settings.items() if value is not None}
         return name, plan([file], out / name, DataSpec(min_steps=1, **given))

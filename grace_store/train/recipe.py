@@ -1,10 +1,9 @@
 """The recipe of a warm-up and its other documents. The recipe is frozen once and compared on resuming."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -14,7 +13,7 @@ from grace_store.base.documents import Count, SampleRef, parse_document
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.files import write_text
 from grace_store.base.settings import Whole
-from grace_store.base.text import canonical_json
+from grace_store.base.text import json_sha256
 from grace_store.base.training_settings import WarmupSpec
 from grace_store.model.load.adapter_folder import WarmupDocument
 from grace_store.run.open_signal import describe_differences, software
@@ -46,10 +45,8 @@ class LeftOut(SampleRef):
     detail: str = ""
 
 
-class WarmupSubset(WarmupDocument):
+class WarmupSubset(WarmupDocument, words="the subset of a warm-up"):
     """The samples that a warm-up trains on and those that it holds out, in the order of the dataset."""
-
-    words: ClassVar[str] = "the subset of a warm-up"
 
     kind: Literal["warmup_subset"] = "warmup_subset"
     num_planned: Count
@@ -62,13 +59,11 @@ class WarmupSubset(WarmupDocument):
     def fingerprint(self) -> str:
         """Return a digest of the choice."""
         chosen = {"num_planned", "ratio", "seed", "samples", "heldout"}
-        return hashlib.sha256(canonical_json(self.model_dump(mode="json", include=chosen))).hexdigest()
+        return json_sha256(self.model_dump(mode="json", include=chosen))
 
 
-class Recipe(WarmupDocument):
+class Recipe(WarmupDocument, words="the recipe of a warm-up"):
     """Everything that changes a warm-up's numbers, frozen in recipe.json and compared on resuming."""
-
-    words: ClassVar[str] = "the recipe of a warm-up"
 
     kind: Literal["warmup_recipe"] = "warmup_recipe"
     spec: Whole[WarmupSpec]
@@ -87,14 +82,15 @@ class Recipe(WarmupDocument):
     def fingerprint(self) -> str:
         """Return a digest of the compared fields."""
         compared = self.model_dump(mode="json", include={"spec", "plan_sha256", "subset_sha256"})
-        return hashlib.sha256(canonical_json(compared)).hexdigest()
+        return json_sha256(compared)
 
 
-class WarmupDone(WarmupDocument):
+class WarmupDone(
+    WarmupDocument,
+    words="the end of a warm-up",
+    remedy="Delete this file and run `grace-store {maker}` again. All finished steps are kept.",
+):
     """The note that a warm-up is complete."""
-
-    words: ClassVar[str] = "the end of a warm-up"
-    remedy: ClassVar[str] = "Delete this file and run `grace-store {maker}` again. All finished steps are kept."
 
     kind: Literal["warmup_done"] = "warmup_done"
     recipe_sha256: str

@@ -71,7 +71,8 @@ class Responses:
 
     def by_token(self, name: str) -> FloatArray:
         """Return the mean of a statistic over the tokens of each response; NaN without tokens."""
-        return token_mean(self.num_parts, self.num_tokens, self.statistic[name])
+        sums = (sum_by_sample(self.num_parts, each) for each in (_totals(self, name), self.num_tokens))
+        return _ratio(*sums)
 
     def of_steps(self, name: str) -> FloatArray:
         """Return a statistic of each step, flat."""
@@ -82,15 +83,6 @@ class Responses:
         """GRACE's scores."""
         arrays, cosine = (self.num_steps, self.gram, self.num_tokens), self.target_cosine
         return score_ragged(*arrays, self.spec, custom_history=self.history, target_cosine=cosine)
-
-
-def token_mean(num_parts: Numbers, num_tokens: Numbers, mean: Numbers) -> FloatArray:
-    """Return the mean over the tokens of each response, from the means of its parts; NaN without tokens.
-
-    >>> token_mean(np.array([2]), np.array([3, 1]), np.array([1.0, 5.0]))
-    array([2.])
-    """
-    return _ratio(sum_by_sample(num_parts, num_tokens * mean.astype(np.float64)), sum_by_sample(num_parts, num_tokens))
 
 
 def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
@@ -158,12 +150,9 @@ def _norms(samples: Responses) -> FloatArray:
     return np.asarray(np.sqrt(square[samples.is_step].astype(np.float64)))
 
 
-def _later_loss(tokens: FloatArray, loss: FloatArray, first: FloatArray) -> FloatArray:
-    return _ratio(tokens * loss - first, tokens - 1)
-
-
 def _later_steps(samples: Responses) -> FloatArray:
-    return _later_loss(samples.step_tokens, samples.of_steps("loss"), samples.of_steps("first_loss"))
+    tokens = samples.step_tokens
+    return _ratio(tokens * samples.of_steps("loss") - samples.of_steps("first_loss"), tokens - 1)
 
 
 def _later_value(samples: Responses) -> FloatArray:
@@ -175,11 +164,6 @@ def _later_value(samples: Responses) -> FloatArray:
 def _totals(samples: Responses, name: str) -> FloatArray:
     """Return the sum of a statistic over the tokens of each part."""
     return np.asarray(samples.num_tokens * samples.statistic[name].astype(np.float64))
-
-
-def _rsr(samples: Responses) -> FloatArray:
-    parts = samples.num_parts
-    return _ratio(*(sum_by_sample(parts, _totals(samples, name)) for name in ("rank", "loss")))
 
 
 MEASURES = {
@@ -216,7 +200,9 @@ MEASURES = {
         better="lowest",
         reads=("rank", "loss"),
         steps=lambda samples: _ratio(samples.of_steps("rank"), samples.of_steps("loss")),
-        value=_rsr,
+        value=lambda samples: _ratio(
+            *(sum_by_sample(samples.num_parts, _totals(samples, name)) for name in ("rank", "loss"))
+        ),
     ),
     "hes": Measure(
         about="high-entropy sum: entropies of the trace's most uncertain 0.5 % of tokens",

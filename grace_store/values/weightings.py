@@ -1,18 +1,24 @@
-"""Methods that weigh steps, and their settings. numpy only. A new method is one more entry of WEIGHTINGS."""
+"""Grams to step weights: how much a trainer should count each token of a step. A new method is an entry of WEIGHTINGS.
+
+A weight is a factor on the loss of each token of its step. The weights of a sample are scaled so that their mean over
+the tokens of its steps is 1. If the answer's tokens have weight 1, the mean over the whole response is 1, too. Masks
+(0 or 1) are not scaled, because trainers take means over the tokens that a mask keeps. Knows Grams and settings, no
+files.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Self
+from dataclasses import dataclass, fields
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers, offsets_of
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
-from grace_store.values.gram import RESOLUTION, TINY, GramColumns, num_entries
+from grace_store.base.states import Flag
+from grace_store.values.gram import RESOLUTION, TINY, Block, GramColumns, num_entries
 from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.nnls import nonnegative_least_squares
 from grace_store.values.ranking import DIGITS, budget
 
 
@@ -183,3 +189,203 @@ WEIGHTINGS = {
     ),
 }
 """Methods by name, in the order that help shows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedWeights:
+    """The weights of n samples; steps lie flat, sample i owning offsets[i]..offsets[i + 1]."""
+
+    weight: FloatArray
+    """NaN for all steps of a sample that has no weights."""
+    equal_cosine: FloatArray
+    """Cosine of the sum of all steps' pulls with the answer, (n,)."""
+    cosine: FloatArray
+    """Cosine of the weighted sum with the answer, (n,); 0 where all weights are 0."""
+    flags: FlagArray
+    """(n,), bits of Flag."""
+    offsets: IntArray
+    """(n + 1,), from 0 to the number of steps."""
+
+    @classmethod
+    def none(cls, num_steps: Numbers) -> Self:
+        """Return samples without weights, flags or cosines."""
+        offsets, num = offsets_of(num_steps), len(num_steps)
+        weight, equal, cosine = (np.full(size, np.nan) for size in (int(offsets[-1]), num, num))
+        return cls(weight, equal, cosine, np.zeros(num, dtype=np.uint8), offsets)
+
+    def put(self, part: Self, place: IntArray) -> None:
+        """Copy the weights of some samples to these places."""
+        mine = np.zeros(len(self.flags), dtype=np.bool_)
+        mine[place] = True
+        self.weight[np.repeat(mine, np.diff(self.offsets))] = part.weight
+        self.equal_cosine[place], self.cosine[place], self.flags[place] = part.equal_cosine, part.cosine, part.flags
+
+
+class SignalGrams(NamedTuple):
+    """The Grams and token counts of some samples in one signal."""
+
+    packed: Numbers
+    """Packed Grams, concatenated."""
+    num_tokens: Numbers
+    """Token counts of segments, concatenated, the answer of a sample last."""
+    share: float = 1.0
+    """Share of the signal; the shares of all signals add up to 1."""
+
+
+def weigh_ragged(
+    num_steps: Numbers, signals: Sequence[SignalGrams], spec: WeightsSpec, step_score: FloatArray | None = None
+) -> RaggedWeights:
+    """Weigh the steps of consecutive samples with any numbers of steps, by one signal or several together.
+
+    num_steps is (n,); step_score, one number for each step, is for the methods that use scores.
+
+    >>> gram = np.array([1.0, 0.0, 1.0, 0.5, -0.5, 1.0])
+    >>> weigh_ragged(np.array([2]), [SignalGrams(gram, np.array([6, 2, 1]))], WeightsSpec()).weight.round(4)
+    array([1.3333, 0.    ])
+    """
+    weighting = WEIGHTINGS[spec.method]
+    blocks = [Block(num_steps, each.packed, each.num_tokens) for each in signals]
+    found = RaggedWeights.none(num_steps)
+    for chunks in zip(*(block.chunks() for block in blocks), strict=True):
+        first = chunks[0]
+        score = None if step_score is None else first.columns_of(step_score, found.offsets)
+        pulls = Pulls.of([chunk.gram for chunk in chunks], [each.share for each in signals])
+        steps = Steps(pulls=pulls, present=first.gram.present, score=score)
+        weight = weighting.weigh(spec, steps)
+        if not weighting.is_mask:  # weights that are all 0 stay 0
+            tokens = first.gram.step_tokens
+            total = np.add.reduce(weight * tokens, axis=0)
+            is_any = total > 0
+            weight = weight * np.where(is_any, np.add.reduce(tokens, axis=0) / np.where(is_any, total, 1.0), 1.0)
+        weight[:, ~pulls.has_target] = np.nan
+        found.equal_cosine[first.sample] = pulls.cosines_of(first.gram.present.astype(np.float64))[1:]
+        found.cosine[first.sample] = pulls.cosines_of(weight)[1:]
+        found.flags[first.sample] = (pulls.met_zero * np.uint8(Flag.ZERO_VECTOR))[1:]
+        first.write_steps(weight, found.weight, found.offsets)
+    not_finite = np.logical_or.reduce([block.not_finite for block in blocks]).astype(np.bool_)
+    has_none = not_finite
+    if len(not_finite):
+        has_none = not_finite | np.logical_or.reduceat(np.isnan(found.weight), found.offsets[:-1])
+    found.weight[np.repeat(has_none, np.diff(found.offsets))] = np.nan
+    found.cosine[has_none] = found.equal_cosine[has_none] = np.nan
+    found.flags[has_none] |= np.uint8(Flag.NO_VALUE)
+    found.flags[not_finite] = Flag.NOT_FINITE
+    return found
+
+
+# ---------------------------------------------------------------- non-negative least squares
+# Many small problems at once, from inner products alone, by block principal pivoting: guess which variables are above
+# 0, solve for these, exchange the variables that violate the KKT conditions, and repeat. If exchanging many variables
+# at once stops helping, only the last of them is exchanged, which ends after finitely many rounds (Murty's rule).
+# Problems are columns, and all operations are elementwise along the columns, so the bits of a result do not depend on
+# the other problems.
+
+RIDGE = 2.0**-18
+"""Added to the diagonal, which is 1. It is larger than the error of float32 in the least eigenvalue, so there is always
+exactly one optimum. Equal variables share their amount."""
+TOLERANCE = 1e-9
+"""How far a variable or a slope may be below 0, relative to the largest variable."""
+FULL_EXCHANGES = 3
+"""Rounds without progress before exchanges become single."""
+SOLVED_AT_ONCE = 1 << 18
+"""Matrix entries that are solved together, to fit a processor's cache. Changes the speed, never a bit."""
+
+
+def nonnegative_least_squares(packed: FloatArray, dot: FloatArray, num: IntArray) -> FloatArray:
+    """Return x >= 0, (K, n), that minimises x'Ax - 2 x'dot for each of n problems; NaN where A is no Gram.
+
+    packed is (K(K+1)/2, n): lower triangles of matrices with a diagonal of 1, row by row. num (n,), never rising, is
+    the number of variables of each problem; all entries beyond it are 0, here and in dot (K, n).
+
+    >>> one = np.ones(1)
+    >>> nonnegative_least_squares(np.stack([one, 0 * one, one]), np.stack([0.5 * one, -one]), np.array([2])).round(5)
+    array([[0.5],
+           [0. ]])
+    """
+    solution = np.zeros_like(dot)
+    start = 0
+    while start < len(num):
+        most = max(1, int(num[start]))
+        here = slice(start, start + max(1, SOLVED_AT_ONCE // most**2))
+        solution[:most, here] = _Problems.of(packed[: num_entries(most), here], dot[:most, here]).solve()
+        start = here.stop
+    return solution
+
+
+@dataclass(slots=True)
+class _Problems:
+    """Some problems of K variables each, and the state of their solution."""
+
+    matrix: FloatArray
+    """(K, K, n)"""
+    dot: FloatArray
+    """(K, n)"""
+    is_free: BoolArray
+    """Variables that are assumed to be above 0, (K, n)."""
+    fewest_wrong: IntArray
+    """Least number of violated conditions so far, (n,)."""
+    patience: IntArray
+    """Full exchanges left, (n,)."""
+
+    @classmethod
+    def of(cls, packed: FloatArray, dot: FloatArray) -> Self:
+        num_variables, num = dot.shape
+        matrix = np.empty((num_variables, num_variables, num))
+        for row in range(num_variables):
+            matrix[row, : row + 1] = matrix[: row + 1, row] = packed[num_entries(row) : num_entries(row + 1)]
+            matrix[row, row] = 1 + RIDGE
+        fewest = np.full(num, num_variables + 1)
+        return cls(matrix, dot, dot > 0, fewest, np.full(num, FULL_EXCHANGES))
+
+    def solve(self) -> FloatArray:
+        """Return the optimum of each problem; NaN if its matrix is not positive definite."""
+        problems, place = self, np.arange(self.dot.shape[1])
+        solution = np.full(self.dot.shape, np.nan)
+        for _ in range(100 + 10 * len(self.dot)):
+            variable, is_sound = problems._solve_free()
+            is_wrong = problems._on_wrong_side(variable)
+            is_right = is_sound & ~is_wrong.any(axis=0)
+            solution[:, place[is_right]] = np.maximum(variable[:, is_right], 0.0)
+            go_on = is_sound & ~is_right
+            if not go_on.any():
+                break
+            problems._exchange(is_wrong)
+            if not go_on.all():
+                arrays = (getattr(problems, each.name)[..., go_on] for each in fields(problems))
+                problems, place = _Problems(*arrays), place[go_on]
+        return solution
+
+    def _solve_free(self) -> tuple[FloatArray, BoolArray]:
+        """Return the optimum over the free variables, with 0 for the others, and which problems had sound pivots."""
+        work, right, inverse = self.matrix.copy(), self.dot.copy(), np.empty_like(self.dot)
+        is_sound = np.ones(right.shape[1], dtype=np.bool_)
+        for pivot in range(len(right)):
+            size = work[pivot, pivot]
+            is_sound &= (size > RIDGE / 4) | ~self.is_free[pivot]
+            inverse[pivot] = np.where(self.is_free[pivot], 1.0 / np.where(size > RIDGE / 4, size, 1.0), 0.0)
+            share = work[pivot, pivot + 1 :] * inverse[pivot]
+            work[pivot + 1 :, pivot + 1 :] -= work[pivot + 1 :, pivot, None] * share
+            right[pivot + 1 :] -= share * right[pivot]
+        for pivot in reversed(range(len(right))):
+            right[pivot] *= inverse[pivot]
+            right[:pivot] -= work[:pivot, pivot] * right[pivot]
+        return right, is_sound
+
+    def _on_wrong_side(self, variable: FloatArray) -> BoolArray:
+        """Return which variables violate the KKT conditions: free and below 0, or fixed at 0 with a negative slope."""
+        slope = -self.dot
+        for each in range(len(variable)):
+            slope += self.matrix[each] * variable[each]
+        allowed = -TOLERANCE * (1.0 + np.abs(variable).max(axis=0))
+        return np.asarray(np.where(self.is_free, variable, slope) < allowed)
+
+    def _exchange(self, is_wrong: BoolArray) -> None:
+        """Exchange all variables that are wrong, or only the last of them after rounds without progress."""
+        num_wrong = np.count_nonzero(is_wrong, axis=0)
+        is_better = num_wrong < self.fewest_wrong
+        is_single = ~is_better & (self.patience == 0)
+        self.patience = np.where(is_better, FULL_EXCHANGES, np.maximum(self.patience - 1, 0))
+        self.fewest_wrong = np.minimum(num_wrong, self.fewest_wrong)
+        last = len(is_wrong) - 1 - np.argmax(is_wrong[::-1], axis=0)
+        is_last = np.arange(len(is_wrong))[:, None] == last
+        self.is_free ^= is_wrong & (~is_single | is_last)

@@ -41,10 +41,10 @@ class ImageNames:
     All trainers read files, and not every trainer reads data URLs.
     """
 
-    def __init__(self, folder: str | Path, extracted: Path) -> None:
-        self._folder = Path(folder).absolute()
-        self._extracted = extracted.absolute()
-        self.num_written = 0
+    def __init__(self, chosen: ChosenRecords, exported: Exported) -> None:
+        self._folder = Path(chosen.image_folder).absolute()
+        self._extracted = exported.out.with_name(f"{exported.out.stem}-images").absolute()
+        self._num_written = 0
 
     def __call__(self, image: ImageRef) -> str:
         source = image.source
@@ -63,8 +63,13 @@ class ImageNames:
         if not path.exists():
             with whole_file(path) as partial:
                 partial.write_bytes(content)
-            self.num_written += 1
+            self._num_written += 1
         return str(path)
+
+    def notes(self) -> list[str]:
+        """Return a note on the images that were written, if any were."""
+        told = f"{counted(self._num_written, 'image')} from inside the records in {self._extracted.name}"
+        return [told] if self._num_written else []
 
 
 def _data_url_bytes(url: str) -> bytes:
@@ -88,8 +93,7 @@ def write_conversations(
 
     stray is the end of a note: what the trainer does with a text that has more <image> placeholders than images.
     """
-    out = exported.out
-    names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
+    names = ImageNames(chosen, exported)
     # A column of images, even an empty one, makes trainers expect a vision model.
     has_images = any(sample.images for _, sample in chosen.samples())
     num_with_images = num_stray = 0
@@ -107,11 +111,10 @@ def write_conversations(
                 del record["images"]
             yield json.dumps(record, ensure_ascii=False).encode()
 
-    write_records(out, lines())
+    write_records(exported.out, lines())
     if num_with_images:
         exported.notes.append(f"{counted(num_with_images, 'sample')} with images")
-    if names.num_written:
-        exported.notes.append(f"{counted(names.num_written, 'image')} from inside the records in {out.stem}-images")
+    exported.notes += names.notes()
     if num_stray:
         exported.notes.append(f"{counted(num_stray, 'sample')} with <image> in the text and no image for it{stray}")
     return num_with_images

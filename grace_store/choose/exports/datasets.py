@@ -38,14 +38,8 @@ def write_datasets_folder(folder: Path, records: Records, fingerprint: str) -> N
             batch = pa.RecordBatch.from_struct_array(_array(block, kind))
             writer.write_batch(batch)
             num_bytes += batch.nbytes
-    info = {
-        "citation": "",
-        "description": "",
-        "features": None,
-        "homepage": "",
-        "license": "",
-        "dataset_size": num_bytes,
-    }
+    info: dict[str, Any] = dict.fromkeys(("citation", "description", "features", "homepage", "license"), "")
+    info |= {"features": None, "dataset_size": num_bytes}
     state: dict[str, Any] = {
         "_data_files": [{"filename": DATA}],
         "_fingerprint": fingerprint,

@@ -48,16 +48,14 @@ def plain_records(chosen: ChosenRecords, image_name: ImageName, *, has_images: b
 
 def write_prompts(chosen: ChosenRecords, exported: Exported, records: TrlRecords = plain_records) -> None:
     """Write records that begin with a prompt, and add notes on their images."""
-    out = exported.out
-    names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
+    names = ImageNames(chosen, exported)
     num_with_images = sum(bool(sample.images) for _, sample in chosen.samples())
     made = records(chosen, names, has_images=num_with_images > 0)
-    write_records(out, (json.dumps(record, ensure_ascii=False).encode() for record in made))
+    write_records(exported.out, (json.dumps(record, ensure_ascii=False).encode() for record in made))
     if num_with_images:
         cast = 'load_dataset("json", data_files=...).cast_column("images", List(Image()))'
         exported.notes.append(f"{counted(num_with_images, 'sample')} with images; read them with {cast}")
-    if names.num_written:
-        exported.notes.append(f"{counted(names.num_written, 'image')} from inside the records in {out.stem}-images")
+    exported.notes += names.notes()
 
 
 EXPORT = Export(

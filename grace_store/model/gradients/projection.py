@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.settings import SPARSE_ENTRIES, GradientSpec
-from grace_store.base.text import canonical_json
+from grace_store.base.text import json_sha256
 from grace_store.model.load.adapter_folder import MOMENTS, OPTIMIZER
 from grace_store.model.load.adapters import Adapter, tensor_names
 
@@ -32,7 +32,7 @@ def coordinates_of(adapter: Adapter) -> dict[str, torch.Size]:
 
 def coordinates_sha256(coordinates: dict[str, torch.Size]) -> str:
     """Return the digest of the names and shapes, in order."""
-    return hashlib.sha256(canonical_json([[name, list(shape)] for name, shape in coordinates.items()])).hexdigest()
+    return json_sha256([[name, list(shape)] for name, shape in coordinates.items()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Moments:
             for name, tensor in members.items()
         }
         settings = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon, "step": self.step}
-        return hashlib.sha256(canonical_json({"tensors": tensors, **settings})).hexdigest()
+        return json_sha256({"tensors": tensors, **settings})
 
 
 def read_moments(adapter: Adapter, coordinates: dict[str, torch.Size]) -> Moments:

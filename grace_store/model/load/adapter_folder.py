@@ -8,7 +8,7 @@ import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from grace_store.base.documents import Count, Document, read_document
 from grace_store.base.errors import MissingExtra, ModelError, SettingError, UnsafeModel, how_to_install
@@ -48,17 +48,12 @@ IMMATERIAL = (
 its modules, which the names of its tensors do more exactly."""
 
 
-class WarmupDocument(Document):
+class WarmupDocument(Document, maker="warmup", remedy="Run `grace-store {maker}` with a new --out."):
     """The base class of all documents of a warm-up."""
 
-    maker: ClassVar[str] = "warmup"
-    remedy: ClassVar[str] = "Run `grace-store {maker}` with a new --out."
 
-
-class CheckpointState(WarmupDocument):
+class CheckpointState(WarmupDocument, words="the state of a checkpoint"):
     """The position of a checkpoint in its training, and the training's model and recipe."""
-
-    words: ClassVar[str] = "the state of a checkpoint"
 
     kind: Literal["warmup_checkpoint"] = "warmup_checkpoint"
     step: Count

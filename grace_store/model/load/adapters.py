@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from grace_store.base.errors import ModelError
 from grace_store.base.settings import ModelIdentity
-from grace_store.base.text import canonical_json, counted
+from grace_store.base.text import counted, json_sha256
 from grace_store.model.load.adapter_folder import MERGING, UNDERSTOOD, AdapterFolder, changed_base, open_adapter
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def read_adapter(path: str | Path) -> Adapter:
         raw = tensor.contiguous().flatten().view(torch.uint8).numpy().data
         contents[name] = [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw).hexdigest()]
     settings = {key: folder.config[key] for key in UNDERSTOOD if folder.config.get(key)}
-    digest = hashlib.sha256(canonical_json({"tensors": contents, "settings": settings})).hexdigest()
+    digest = json_sha256({"tensors": contents, "settings": settings})
     return Adapter(folder, lora, saved, carried, digest)
 
 

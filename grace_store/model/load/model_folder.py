@@ -4,7 +4,6 @@ Reads names, JSON, the headers of weights, and all bytes for digests, so that a 
 is refused before a model is built. Knows neither torch nor transformers.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 from grace_store.base.errors import ModelError, UnsafeModel
 from grace_store.base.files import files_sha256
 from grace_store.base.settings import ModelIdentity
-from grace_store.base.text import canonical_json
+from grace_store.base.text import json_sha256
 
 Shapes = dict[str, tuple[int, ...]]
 _LAYERS = re.compile(r"(^|_)n(um)?_.*(layer|block|stage)s?$|^(.*_)?(layers|depth|n_layer)$")
@@ -226,10 +225,10 @@ def identify(
         hidden_size=shape[1],
         vocab_size=shape[0],
         # A GGUF has its configuration in the weight file.
-        config=weights if folder.gguf_file else _digest(_without_volatile(folder.config)),
+        config=weights if folder.gguf_file else json_sha256(_without_volatile(folder.config)),
         weights=weights,
-        tokenizer=_digest(tokens),
-        template=_digest(tokenizer.chat_template) if tokenizer.chat_template else None,
+        tokenizer=json_sha256(tokens),
+        template=json_sha256(tokenizer.chat_template) if tokenizer.chat_template else None,
         processor=None if processor is None else processor_digest(processor),
     )
 
@@ -242,14 +241,10 @@ def processor_digest(processor: Any) -> str:
         settings = _without_volatile(part.to_dict()).items()
         # Its own class, not the class in the file: the latter may have another backend, which makes other pixels.
         parts[type(part).__name__] = {name: value for name, value in settings if name not in _NOT_THE_PROCESSORS_OWN}
-    return _digest({"backend": images.backend, "parts": parts})
+    return json_sha256({"backend": images.backend, "parts": parts})
 
 
 def _without_volatile(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_volatile(entry) for key, entry in value.items() if key not in _VOLATILE}
     return [_without_volatile(entry) for entry in value] if isinstance(value, list) else value
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value)).hexdigest()

@@ -61,10 +61,9 @@ def parse_count(cells: Mapping[str, str], column: str, path: Path) -> int:
     return int(number)
 
 
-def listed(names: list[str], at_most: int = 4) -> str:
-    """Return at most at_most names joined by commas, and the number of the others."""
-    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + more
+def listed(names: list[str]) -> str:
+    """Return at most four names joined by commas, and the number of the others."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 Row = Mapping[str, str]

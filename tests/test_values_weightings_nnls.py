@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.values import nnls
+from grace_store.values import weightings
 from grace_store.values.gram import pack
-from grace_store.values.nnls import RIDGE, nonnegative_least_squares
+from grace_store.values.weightings import RIDGE, nonnegative_least_squares
 
 
 def best_by_trying_all(vectors, target):
@@ -91,7 +91,7 @@ def test_bits_do_not_depend_on_what_stands_beside(monkeypatch):
     np.testing.assert_array_equal(
         np.concatenate([solve(vectors[i : i + 1], target[i : i + 1]) for i in range(200)], 1), together
     )
-    monkeypatch.setattr(nnls, "SOLVED_AT_ONCE", 81 * 3)
+    monkeypatch.setattr(weightings, "SOLVED_AT_ONCE", 81 * 3)
     np.testing.assert_array_equal(solve(vectors, target), together)
 
 
@@ -104,5 +104,5 @@ def test_what_is_no_gram_has_no_optimum():
 def test_single_exchanges_come_to_the_same_optimum(monkeypatch):
     vectors, target = problems(np.random.default_rng(11), 40, 10, 6, shared=2.0)
     usual = solve(vectors, target)
-    monkeypatch.setattr(nnls, "FULL_EXCHANGES", 0)
+    monkeypatch.setattr(weightings, "FULL_EXCHANGES", 0)
     np.testing.assert_allclose(solve(vectors, target), usual, atol=1e-7)

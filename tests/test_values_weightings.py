@@ -12,9 +12,8 @@ from grace_store.base.states import flag_names
 from grace_store.values.gram import pack
 from grace_store.values.methods.grace import score_grams
 from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.step_weights import SignalGrams, weigh_ragged
-from grace_store.values.weightings import WeightsSpec
-from tests.test_values_nnls import best_by_trying_all
+from grace_store.values.weightings import SignalGrams, WeightsSpec, weigh_ragged
+from tests.test_values_weightings_nnls import best_by_trying_all
 
 FIT = WeightsSpec()
 SCORES = WeightsSpec(method="scores")
