@@ -12,7 +12,7 @@ from grace_store.base.arrays import Float32Array, offsets_of
 from grace_store.base.errors import DataError, SettingError, Unfinished, UnknownName
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.finding import Cell, Column, Finding, Table, make_columns
-from grace_store.base.states import STATISTICS, flag_names
+from grace_store.base.states import flag_names
 from grace_store.base.text import counted, one_line
 from grace_store.choose.duplicates import scored_pool
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
@@ -21,18 +21,21 @@ from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.pool.samples import StoredSample, samples_at, token_table
+from grace_store.pool.walk import EVERYTHING, SignalReader, reads_of
 from grace_store.run.status import check_planned, why_set_aside
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.methods.grace import score_grams
+from grace_store.values.measures import NO_VALUE, Responses, scores_by, trace_values
+from grace_store.values.methods.grace import RaggedScores
 from grace_store.values.methods.method import ScoreSpec
 
 
-def inspect(pool: PoolLike, sample: str, *, tokens: bool = False) -> dict[str, Any]:
-    """Return a sample (its id, or #ROW) as sample_view does, with default scores, and why the sample was set aside.
+def inspect(pool: PoolLike, sample: str, *, tokens: bool = False, score: ScoreSpec | None = None) -> dict[str, Any]:
+    """Return a sample (its id, or #ROW) as sample_view does, and why the sample was set aside.
 
-    With tokens, every segment has its tokens, with their numbers from the token table and their parts of the text.
+    The scores are those of each measure of score, without weights; by default GRACE's, if the signal has steps. With
+    tokens, every segment has its tokens, with their numbers from the token table and their parts of the text.
 
     Without any signal in the store, the result is the text by segments, without values. The pool names the signal and
     the location of the dataset. A sample that the pool's filter leaves out is shown, too. If the pool has a file of
@@ -40,6 +43,8 @@ def inspect(pool: PoolLike, sample: str, *, tokens: bool = False) -> dict[str, A
     """
     pool = Pool.of(pool)
     store = pool.store
+    if score is not None and (weighed := [str(each) for each in score.measures if each.weight != 1.0]):
+        raise SettingError(f"inspect shows each measure by itself: leave the weight of {weighed[0]} out")
     check_planned(store, sample)
     known: dict[str, Any] = {}
     if pool.label_columns is not None:
@@ -48,7 +53,7 @@ def inspect(pool: PoolLike, sample: str, *, tokens: bool = False) -> dict[str, A
     if not pool.signals and not store.signal_names and not tokens:
         return planned_view(store, store.find(sample), pool.data) | {"why_set_aside": None} | known
     view = pool.signal
-    shown = sample_view(view, store.find(sample), ScoreSpec(), pool.data)
+    shown = sample_view(view, store.find(sample), score, pool.data)
     if tokens and shown["state"] == "done":
         for segment, found in zip(shown["segments"], _tokens(view, shown), strict=True):
             segment["tokens"] = found
@@ -107,25 +112,44 @@ def planned_view(store: Store, sample: int, data: Sequence[str | Path] | None = 
 
 
 def sample_view(
-    view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str | Path] | None = None
+    view: SignalView, sample: int, spec: ScoreSpec | None = None, data: Sequence[str | Path] | None = None
 ) -> dict[str, Any]:
-    """Return the segments of a sample with all stored signals; texts are None if the dataset cannot be read."""
+    """Return the segments of a sample with all stored signals; texts are None if the dataset cannot be read.
+
+    values and each segment's scores have a number for each measure, larger ones better; value and step_score are those
+    of the first measure.
+    """
     result = planned_view(view.store, sample, data) | {"signal": view.name, "state": view.state(sample)}
-    if result["state"] == "done" and not view.per_sample:
-        found = _signals(view, sample, spec, [segment["text"] for segment in result["segments"]])
-        return result | found | {"flags": found["flags"] + (result["flags"] or [])}
-    if result["state"] == "done":  # the sample has one vector and no steps
+    if result["state"] != "done":
+        return result
+    if view.per_sample:  # the sample has one vector and no steps
         numbers = {name: float(view.sample_value(f"sample_{name}", sample)) for name in ("loss", "norm")}
-        result |= {"value": None, "num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
-    return result
+        result |= {"num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
+        if spec is None:
+            return result | {"value": None, "values": {}}
+    spec = spec or ScoreSpec()
+    reads = reads_of(spec) if view.per_sample else EVERYTHING
+    (block,) = SignalReader.blocks_at(view.store, (view.name,), np.array([sample]), reads)
+    samples = block.responses(0, spec)
+    measured = {each.bare: scores_by(each, samples) for each in spec.measures}
+    values = {name: _number(each.value[0]) for name, each in measured.items()}
+    result |= {"value": next(iter(values.values())), "values": values}
+    if view.per_sample:
+        return result
+    found = _signals(view, sample, samples, measured, [segment["text"] for segment in result["segments"]])
+    return result | found | {"flags": found["flags"] + (result["flags"] or [])}
 
 
-def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -> dict[str, Any]:
-    gram = view.gram(sample)
-    num_tokens = view.segments("segment_num_tokens", sample)
-    scores = score_grams([gram], [num_tokens], spec)
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _signals(
+    view: SignalView, sample: int, samples: Responses, measured: Mapping[str, RaggedScores], texts: list[str]
+) -> dict[str, Any]:
+    gram, num_tokens, aligned = view.gram(sample), samples.num_tokens, samples.scores
+    first = next(iter(measured.values()))
     span = view.segments("segment_span", sample)
-    statistics = {str(name): view.segments(f"segment_{name}", sample) for name in STATISTICS}
     num_segments = len(num_tokens)
     segments = []
     for i in range(num_segments):
@@ -136,15 +160,16 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
                 "text": texts[i] if texts else None,
                 "span": span[i].tolist(),
                 "num_tokens": int(num_tokens[i]),
-                **{name: float(each[i]) for name, each in statistics.items()},
+                **{name: float(each[i]) for name, each in samples.statistic.items()},
                 "norm": float(gram[i, i] ** 0.5),
-                "answer_alignment": float(scores.answer_alignment[i]) if is_step else None,
-                "history_alignment": float(scores.history_alignment[i]) if is_step and i > 0 else None,
-                "step_score": float(scores.step_score[i]) if is_step else None,
+                "answer_alignment": float(aligned.answer_alignment[i]) if is_step else None,
+                "history_alignment": float(aligned.history_alignment[i]) if is_step and i > 0 else None,
+                "step_score": _number(first.step_score[i]) if is_step else None,
+                "scores": {name: _number(each.step_score[i]) if is_step else None for name, each in measured.items()},
             }
         )
-    flags = flag_names(int(scores.flags[0]))
-    return {"value": float(scores.value[0]), "flags": flags, "segments": segments, "gram": gram.tolist()}
+    flags = np.bitwise_or.reduce([aligned.flags[0] & ~NO_VALUE, *(each.flags[0] for each in measured.values())])
+    return {"flags": flag_names(int(flags)), "segments": segments, "gram": gram.tolist()}
 
 
 COUNT = 10
@@ -169,13 +194,15 @@ def neighbours(
     dimension: int | None = None,
     seed: int | None = None,
     scores: ScoreTable | None = None,
+    score: ScoreSpec | None = None,
     listener: Listener = ignore,
 ) -> Finding:
     """Find the samples of a pool with the largest cosine to a sample (its id, or #ROW); with least, the smallest.
 
     Instead of a sample, the vectors of any trace may be given: (K+1, d), the answer last, from the signal's model.
     The search is exact and covers every done sample of the pool, except samples with a descriptor of zeros. Values and
-    the step scores for the descriptor weighted come from scores; without scores, values are GRACE's default scores.
+    the step scores for the descriptor weighted come from scores; without scores, values are by the first measure of
+    score, or GRACE's default values.
     """
     if count < 1:
         raise SettingError(f"--neighbours {count} is below 1")
@@ -204,7 +231,9 @@ def neighbours(
     if not there.all() or len(points) < count:
         listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with this sample."))
     places = [*([] if place is None else [place]), *points[there].tolist()]
-    rows, missing_text = _rows(samples_at(reader.view, places, pool.data), scores, has_steps=not reader.view.per_sample)
+    samples = samples_at(reader.view, places, pool.data)
+    by_measure = score or (None if reader.view.per_sample else ScoreSpec())
+    rows, missing_text = _rows(samples, _values_of(reader.view, samples, by_measure if scores is None else scores))
     asked: Mapping[str, Cell] = rows.pop(0) if place is not None else {}
     rows = [{"cosine": cosine, **row} for row, cosine in zip(rows, cosines[there].tolist(), strict=True)]
     by = str(reader.made_by["descriptor"])
@@ -221,22 +250,28 @@ def neighbours(
     )
 
 
-def _rows(
-    samples: Sequence[StoredSample], scores: ScoreTable | None, *, has_steps: bool
-) -> tuple[list[dict[str, Cell]], str | None]:
-    """Return rows of samples with values and texts, and the reason if texts are missing."""
-    values = np.full(len(samples), np.nan)
+def _values_of(view: SignalView, samples: Sequence[StoredSample], scores: ScoreTable | ScoreSpec | None) -> list[float]:
+    """Return the values of samples in a table, or by the first measure of a score."""
+    if isinstance(scores, ScoreTable):
+        return list(scores.values_of(np.array([each.row for each in samples], dtype=np.int64)).tolist())
+    found: dict[int, float] = {}
     if scores is not None:
-        values = scores.values_of(np.array([each.row for each in samples], dtype=np.int64))
-    elif has_steps and samples:
-        values = score_grams([each.gram for each in samples], [each.num_tokens for each in samples], ScoreSpec()).value
+        places = np.array([each.position for each in samples], dtype=np.int64)
+        for block in SignalReader.blocks_at(view.store, (view.name,), places, reads_of(scores)):
+            values = trace_values(scores.measures[0], block.responses(0, scores))
+            found |= dict(zip(block.sample.tolist(), values.tolist(), strict=True))
+    return [found.get(each.position, math.nan) for each in samples]
+
+
+def _rows(samples: Sequence[StoredSample], values: list[float]) -> tuple[list[dict[str, Cell]], str | None]:
+    """Return rows of samples with values and texts, and the reason if texts are missing."""
     texts: list[tuple[str | None, str | None]] = [(None, None)] * len(samples)
     missing_text = None
     try:
         texts = [(each.prompt, each.segments[-1].strip()) for each in samples]
     except (DataError, OSError) as error:
         missing_text = str(error)
-    known = zip(samples, values.tolist(), texts, strict=True)
+    known = zip(samples, values, texts, strict=True)
     return [
         {
             "value": value if math.isfinite(value) else None,
