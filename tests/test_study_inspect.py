@@ -83,31 +83,31 @@ def test_vectors_that_fit_no_sample_are_refused(store, vectors, words):
         neighbours(store, vectors.astype(np.float32))
 
 
-@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("name", [*MEASURES, "loss:highest", "rsr:lowest:min"])
 def test_a_sample_is_shown_by_any_measure_as_score_writes_it(tmp_path, name):
     store = write_store(tmp_path / "s", [1, 4, 2, 7, 3], 4, "float32", 5).store
-    spec = ScoreSpec(measure=(name, "tokens") if name != "tokens" else (name, "loss"))
-    table = score(store, ScoreSpec(measure=(name,)))
-    has_steps = table.has_step_scores
+    spec = ScoreSpec(measure=(name,))
+    table = score(store, spec)
     for place, (row, value) in enumerate(zip(table.row.tolist(), table.value.tolist(), strict=True)):
         shown = inspect(store, f"#{row}", score=spec)
-        assert list(shown["values"]) == [spec.measures[0].bare, spec.measures[1].bare]
-        assert shown["value"] == shown["values"][spec.measures[0].bare] == (None if math.isnan(value) else value)
+        assert shown["value"] == pytest.approx(value, rel=0, nan_ok=True)
+        wanted = [math.nan] * shown["num_steps"]
+        if table.has_step_scores:
+            wanted = table.flat("step_score")[slice(*table.offsets[place : place + 2])].tolist()
         steps = [segment["step_score"] for segment in shown["segments"]]
-        wanted = table.flat("step_score")[slice(*table.offsets[place : place + 2])].tolist() if has_steps else []
-        assert steps == [*([None if math.isnan(each) else each for each in wanted] or [None] * (len(steps) - 1)), None]
-        assert steps == [segment["scores"][spec.measures[0].bare] for segment in shown["segments"]]
-    by_measure = rows_of(neighbours(store, "#1", count=3, score=spec))
-    wanted = table.values_of(np.array([each["row"] for each in by_measure])).tolist()
-    assert [each["value"] for each in by_measure] == [None if math.isnan(each) else each for each in wanted]
+        assert steps == [*(None if math.isnan(each) else each for each in wanted), None]
+    near = rows_of(neighbours(store, "#1", count=3, score=spec))
+    wanted = table.values_of(np.array([each["row"] for each in near])).tolist()
+    assert [each["value"] for each in near] == [None if math.isnan(each) else each for each in wanted]
 
 
 def test_measures_without_meaning_are_refused(tmp_path):
     store = write_store(tmp_path / "s", [1, 4], 4, "float32", 5).store
-    with pytest.raises(SettingError, match="each measure by itself: leave the weight of loss:lowest=2 out"):
-        inspect(store, "#1", score=ScoreSpec(measure=("loss=2", "norm")))
-    with pytest.raises(SettingError, match="--target group needs the vectors of other traces"):
-        inspect(store, "#1", score=ScoreSpec(target="group"))
+    for find in (inspect, neighbours):
+        with pytest.raises(SettingError, match="inspect takes one measure: 2 are given, loss:lowest=2, norm:lowest"):
+            find(store, "#1", score=ScoreSpec(measure=("loss=2", "norm")))
+        with pytest.raises(SettingError, match="--target group needs the vectors of other traces"):
+            find(store, "#1", score=ScoreSpec(target="group"))
 
 
 def test_whole_responses_have_the_measures_that_score_gives_them(tmp_path):

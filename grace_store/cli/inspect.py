@@ -16,7 +16,6 @@ from grace_store.cli import shared
 from grace_store.cli.console import console, escape_controls, print_json, show
 from grace_store.cli.options import COUNT, FILE, NATURAL, As, command, flag, given, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.values.measures import MEASURES
 from grace_store.values.methods.method import ScoreSpec
 
 COLUMNS = {
@@ -29,10 +28,10 @@ COLUMNS = {
     "history": "history_alignment",
     "score": "step_score",
 }
-"""Headings for the numbers of a segment, with the names of these numbers in the result; --measure has its own."""
+"""Headings for the numbers of a segment, with the names of these numbers in the result."""
 MEASURE = (
-    "Measure whose numbers to show instead of those above, as NAME:WAY:AGGREGATION. `score --help` lists the names. "
-    "Larger numbers are better: if the lowest losses are better, they are shown as negative numbers. [default: grace]"
+    "Measure of the scores, as NAME:WAY:AGGREGATION; `score --help` lists the names. Larger scores are better: if the "
+    "lowest losses are better, their scores are negative. [default: grace]"
 )
 SCORE_SETTINGS = ("measure", "alpha", "history", "target")
 
@@ -41,7 +40,7 @@ SCORE_SETTINGS = ("measure", "alpha", "history", "target")
     "grace-store inspect traces.zarr triangle-03",
     "grace-store inspect traces.zarr '#17'                         # the record in row 17 of the dataset",
     "grace-store inspect traces.zarr '#17' --tokens                # with the numbers of every token",
-    "grace-store inspect traces.zarr '#17' --measure loss --measure rsr:lowest:min",
+    "grace-store inspect traces.zarr '#17' --measure rsr:lowest            # scores by another measure",
     "grace-store inspect traces.zarr '#17' --neighbours 5          # and the samples nearest to it",
     "grace-store inspect traces.zarr --vectors new.npy             # the samples nearest to a new trace",
 )
@@ -62,7 +61,7 @@ SCORE_SETTINGS = ("measure", "alpha", "history", "target")
 )
 @shared.scores(
     "Table with the values to show for neighbours, and with the step scores for --descriptor weighted. [default: "
-    "values by the first --measure]"
+    "values by --measure]"
 )
 @shared.where(" (with --scores also num_tokens, value, flags)")
 @shared.search
@@ -83,10 +82,9 @@ def inspect(
 
     SAMPLE is an id, or #ROW for a row of the dataset. The output begins with the sample's flags and their meanings. For
     each segment it has the number of tokens, the mean loss and entropy, the share of tokens that the model predicts
-    (hits), the norm of the vector, the alignments with answer and history, and the step score. With
-    --measure, it has the number of tokens and the step's number by each measure. A sample that is not extracted yet has
-    only its segments' texts. With --tokens, a line for each token follows instead of the text, and colours mark
-    unlikely tokens: yellow for a probability below 0.1, red below 0.001.
+    (hits), the norm of the vector, the alignments with answer and history, and the score by --measure. A sample that is
+    not extracted yet has only its segments' texts. With --tokens, a line for each token follows instead of the text,
+    and colours mark unlikely tokens: yellow for a probability below 0.1, red below 0.001.
 
     With --neighbours, the nearest samples follow, in the order of their cosines. Each one has its value, the beginning
     of its prompt and its answer. The options from --least to --seed, except --signal and --labels, are for neighbours.
@@ -136,28 +134,18 @@ def _print_sample(shown: dict[str, Any], spec: ScoreSpec) -> None:
         console.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:
         console.print(Text(escape_controls(shown["prompt"]), style="dim"))
-    has_scores = "gram" in shown
-    for name, value in shown.get("values", {}).items():
-        used = (key for key in SCORE_SETTINGS if key in MEASURES[name.partition(":")[0]].settings)
-        told = ", ".join(f"{key} {getattr(spec, key)}" for key in used)
-        number = "no value" if value is None else f"value {value:.4f}"
-        console.print(f"{number} by {name}{' with ' if told else ''}{told}")
-    columns = COLUMNS
-    if "measure" in spec.model_fields_set:
-        has_steps = (name for name in shown.get("values", ()) if MEASURES[name.partition(":")[0]].steps is not None)
-        columns = {"tokens": "num_tokens"} | {name: name for name in has_steps}
-    if has_scores:
-        console.print(" " * 9 + "".join(f"{name:>{max(8, len(name) + 2)}}" for name in columns), style="bold")
+    if shown.get("value") is not None:
+        told = "".join(f", {name} {getattr(spec, name)}" for name in SCORE_SETTINGS[1:] if name in spec.used)
+        console.print(f"value {number_text(shown['value'], 4)} by {spec.title}{told}")
+    if has_scores := "gram" in shown:
+        console.print(" " * 9 + "".join(f"{name:>8}" for name in COLUMNS), style="bold")
     elif shown["state"] == "done":  # one vector for the whole sample
         console.print(f"{shown['num_tokens']} tokens, loss {shown['loss']:.3f}, gradient of length {shown['norm']:.4g}")
     for segment in shown["segments"]:
         if has_scores:
             cells = [f"{segment['name']:<9}"]
-            numbers = segment | segment["scores"]
-            for name, key in columns.items():
-                value = numbers[key]
-                text = "" if value is None else value if isinstance(value, int) else number_text(value)
-                cells.append(f"{text:>{max(8, len(name) + 2)}}")
+            for value in (segment[key] for key in COLUMNS.values()):
+                cells.append(f"{'' if value is None else value if isinstance(value, int) else number_text(value):>8}")
             score = segment["step_score"] if spec.is_grace else None
             style = None if score is None else "green" if score > 0 else "red"
             console.print("".join(cells), style=style, markup=False)

@@ -46,12 +46,6 @@ def arrays_of(*specs: ScoreSpec) -> tuple[Reads, ...]:
     return cast(tuple[Reads, ...], tuple(each for each in found if each != "plan"))
 
 
-def reads_of(spec: ScoreSpec) -> tuple[Reads, ...]:
-    """Return what a score reads. Some measures also work on whole responses, of signals with one vector per sample."""
-    of_responses = all(set(MEASURES[name].reads) <= {"loss", "plan"} for name in spec.names)
-    return (*arrays_of(spec), *(("responses",) if of_responses else ()))
-
-
 EVERYTHING: tuple[Reads, ...] = ("gram", *STATISTICS, "top_entropy")
 """What measures can read of a signal with steps."""
 

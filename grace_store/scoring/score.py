@@ -20,7 +20,7 @@ from grace_store.base.finding import LabelsNote
 from grace_store.base.states import ABOUT, flag_counts
 from grace_store.pool.label_columns import LabelsLike
 from grace_store.pool.pool import Pool, Signals, SignalWeights
-from grace_store.pool.walk import SampleBlock, SignalReader, Threads, reads_of
+from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
 from grace_store.scoring.grouped_scoring import (
     GroupAlignment,
     Scoring,
@@ -51,7 +51,7 @@ from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
-from grace_store.values.measures import Spread, combine_measures, scores_by
+from grace_store.values.measures import MEASURES, Spread, combine_measures, scores_by
 from grace_store.values.methods.grace import RaggedScores, combine_scores
 from grace_store.values.methods.method import METHODS, InfluenceSpec, MethodSpec, ScoreSpec
 from grace_store.values.within_groups import Within
@@ -267,8 +267,10 @@ def _score_blocks(
     has_none = pool.signals == {} or (not pool.signals and not pool.store.signal_names)
     is_planned = has_none and not spec.reads_model
     weights = SignalWeights({}) if is_planned else pool.weights
-    reads = reads_of(spec)
-    whole = [name for name in weights.names if "responses" in reads and pool.store.signal(name).per_sample]
+    # Some measures also work on whole responses, of signals with one vector per sample.
+    of_responses = all(set(MEASURES[name].reads) <= {"loss", "plan"} for name in spec.names)
+    reads = (*arrays_of(spec), *(("responses",) if of_responses else ()))
+    whole = [name for name in weights.names if pool.store.signal(name).per_sample] if of_responses else []
     if whole and len(whole) < len(weights.names):
         others = ", ".join(name for name in weights.names if name not in whole)
         raise SettingError(

@@ -21,7 +21,7 @@ from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.pool.samples import StoredSample, samples_at, token_table
-from grace_store.pool.walk import EVERYTHING, SignalReader, reads_of
+from grace_store.pool.walk import EVERYTHING, Reads, SignalReader, arrays_of
 from grace_store.run.status import check_planned, why_set_aside
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.score_table import ScoreTable
@@ -34,8 +34,8 @@ from grace_store.values.methods.method import ScoreSpec
 def inspect(pool: PoolLike, sample: str, *, tokens: bool = False, score: ScoreSpec | None = None) -> dict[str, Any]:
     """Return a sample (its id, or #ROW) as sample_view does, and why the sample was set aside.
 
-    The scores are those of each measure of score, without weights; by default GRACE's, if the signal has steps. With
-    tokens, every segment has its tokens, with their numbers from the token table and their parts of the text.
+    score has the measure for the scores; by default GRACE's, if the signal has steps. With tokens, every segment has
+    its tokens, with their numbers from the token table and their parts of the text.
 
     Without any signal in the store, the result is the text by segments, without values. The pool names the signal and
     the location of the dataset. A sample that the pool's filter leaves out is shown, too. If the pool has a file of
@@ -43,8 +43,6 @@ def inspect(pool: PoolLike, sample: str, *, tokens: bool = False, score: ScoreSp
     """
     pool = Pool.of(pool)
     store = pool.store
-    if score is not None and (weighed := [str(each) for each in score.measures if each.weight != 1.0]):
-        raise SettingError(f"inspect shows each measure by itself: leave the weight of {weighed[0]} out")
     check_planned(store, sample)
     known: dict[str, Any] = {}
     if pool.label_columns is not None:
@@ -114,11 +112,7 @@ def planned_view(store: Store, sample: int, data: Sequence[str | Path] | None = 
 def sample_view(
     view: SignalView, sample: int, spec: ScoreSpec | None = None, data: Sequence[str | Path] | None = None
 ) -> dict[str, Any]:
-    """Return the segments of a sample with all stored signals; texts are None if the dataset cannot be read.
-
-    values and each segment's scores have a number for each measure, larger ones better; value and step_score are those
-    of the first measure.
-    """
+    """Return the segments of a sample with all stored signals; texts are None if the dataset cannot be read."""
     result = planned_view(view.store, sample, data) | {"signal": view.name, "state": view.state(sample)}
     if result["state"] != "done":
         return result
@@ -126,29 +120,30 @@ def sample_view(
         numbers = {name: float(view.sample_value(f"sample_{name}", sample)) for name in ("loss", "norm")}
         result |= {"num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
         if spec is None:
-            return result | {"value": None, "values": {}}
-    spec = spec or ScoreSpec()
-    reads = reads_of(spec) if view.per_sample else EVERYTHING
-    (block,) = SignalReader.blocks_at(view.store, (view.name,), np.array([sample]), reads)
-    samples = block.responses(0, spec)
-    measured = {each.bare: scores_by(each, samples) for each in spec.measures}
-    values = {name: _number(each.value[0]) for name, each in measured.items()}
-    result |= {"value": next(iter(values.values())), "values": values}
+            return result | {"value": None}
+    samples = _responses(view, sample, spec or ScoreSpec())
+    scores = scores_by(samples.spec.measures[0], samples)
+    result["value"] = float(scores.value[0])
     if view.per_sample:
         return result
-    found = _signals(view, sample, samples, measured, [segment["text"] for segment in result["segments"]])
+    found = _signals(view, sample, samples, scores, [segment["text"] for segment in result["segments"]])
     return result | found | {"flags": found["flags"] + (result["flags"] or [])}
 
 
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _responses(view: SignalView, sample: int, spec: ScoreSpec) -> Responses:
+    """Return a done sample as the measure of a score takes it, and all that a signal with steps has of it."""
+    if len(spec.measure) > 1:
+        raise SettingError(f"inspect takes one measure: {len(spec.measure)} are given, {', '.join(spec.measure)}")
+    of_whole: tuple[Reads, ...] = ("responses",) if {*arrays_of(spec)} <= {"loss"} else ()
+    reads = (*arrays_of(spec), *of_whole) if view.per_sample else EVERYTHING
+    (block,) = SignalReader.blocks_at(view.store, (view.name,), np.array([sample]), reads)
+    return block.responses(0, spec)
 
 
 def _signals(
-    view: SignalView, sample: int, samples: Responses, measured: Mapping[str, RaggedScores], texts: list[str]
+    view: SignalView, sample: int, samples: Responses, scores: RaggedScores, texts: list[str]
 ) -> dict[str, Any]:
     gram, num_tokens, aligned = view.gram(sample), samples.num_tokens, samples.scores
-    first = next(iter(measured.values()))
     span = view.segments("segment_span", sample)
     num_segments = len(num_tokens)
     segments = []
@@ -164,12 +159,11 @@ def _signals(
                 "norm": float(gram[i, i] ** 0.5),
                 "answer_alignment": float(aligned.answer_alignment[i]) if is_step else None,
                 "history_alignment": float(aligned.history_alignment[i]) if is_step and i > 0 else None,
-                "step_score": _number(first.step_score[i]) if is_step else None,
-                "scores": {name: _number(each.step_score[i]) if is_step else None for name, each in measured.items()},
+                "step_score": float(scores.step_score[i]) if is_step and np.isfinite(scores.step_score[i]) else None,
             }
         )
-    flags = np.bitwise_or.reduce([aligned.flags[0] & ~NO_VALUE, *(each.flags[0] for each in measured.values())])
-    return {"flags": flag_names(int(flags)), "segments": segments, "gram": gram.tolist()}
+    flags = flag_names(int((aligned.flags[0] & ~NO_VALUE) | scores.flags[0]))
+    return {"flags": flags, "segments": segments, "gram": gram.tolist()}
 
 
 COUNT = 10
@@ -201,8 +195,8 @@ def neighbours(
 
     Instead of a sample, the vectors of any trace may be given: (K+1, d), the answer last, from the signal's model.
     The search is exact and covers every done sample of the pool, except samples with a descriptor of zeros. Values and
-    the step scores for the descriptor weighted come from scores; without scores, values are by the first measure of
-    score, or GRACE's default values.
+    the step scores for the descriptor weighted come from scores; without scores, values are by the measure
+    of score, or GRACE's default values.
     """
     if count < 1:
         raise SettingError(f"--neighbours {count} is below 1")
@@ -232,8 +226,14 @@ def neighbours(
         listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with this sample."))
     places = [*([] if place is None else [place]), *points[there].tolist()]
     samples = samples_at(reader.view, places, pool.data)
-    by_measure = score or (None if reader.view.per_sample else ScoreSpec())
-    rows, missing_text = _rows(samples, _values_of(reader.view, samples, by_measure if scores is None else scores))
+    values = np.full(len(samples), np.nan)
+    if scores is not None:
+        values = scores.values_of(np.array([each.row for each in samples], dtype=np.int64))
+    elif score is not None or not reader.view.per_sample:
+        spec = score or ScoreSpec()
+        found = (_responses(reader.view, place, spec) for place in places)
+        values = np.array([trace_values(spec.measures[0], each)[0] for each in found])
+    rows, missing_text = _rows(samples, values.tolist())
     asked: Mapping[str, Cell] = rows.pop(0) if place is not None else {}
     rows = [{"cosine": cosine, **row} for row, cosine in zip(rows, cosines[there].tolist(), strict=True)]
     by = str(reader.made_by["descriptor"])
@@ -248,19 +248,6 @@ def neighbours(
         tables={"neighbours": Table(title=title, columns=COLUMNS, rows=tuple(rows))},
         notes=() if missing_text is None else (f"Texts are not shown: {missing_text}",),
     )
-
-
-def _values_of(view: SignalView, samples: Sequence[StoredSample], scores: ScoreTable | ScoreSpec | None) -> list[float]:
-    """Return the values of samples in a table, or by the first measure of a score."""
-    if isinstance(scores, ScoreTable):
-        return list(scores.values_of(np.array([each.row for each in samples], dtype=np.int64)).tolist())
-    found: dict[int, float] = {}
-    if scores is not None:
-        places = np.array([each.position for each in samples], dtype=np.int64)
-        for block in SignalReader.blocks_at(view.store, (view.name,), places, reads_of(scores)):
-            values = trace_values(scores.measures[0], block.responses(0, scores))
-            found |= dict(zip(block.sample.tolist(), values.tolist(), strict=True))
-    return [found.get(each.position, math.nan) for each in samples]
 
 
 def _rows(samples: Sequence[StoredSample], values: list[float]) -> tuple[list[dict[str, Cell]], str | None]:
