@@ -86,11 +86,15 @@ def test_other_plans_are_matched_by_id_and_other_choices_are_noted(two, tmp_path
     score(other, out=two / "c.parquet")
     found = compare(two / "a.parquet", two / "c.parquet", ratio=1)
     assert found.numbers["num_both"] == 5
-    assert found.notes[1:] == ("the tables are of different plans: samples are matched by their ids",)
+    assert found.notes[1:] == (
+        "the tables are of different plans: samples are matched by their ids",
+        "a.parquet was scored by grace",
+        "c.parquet was scored by grace",
+    )
     subset = select(two / "a.parquet", Selection(by="num_steps", control=["num_steps"]))
     export(subset, two / "d.txt", as_format="ids")
     notes = compare(two / "a.txt", two / "d.txt").notes
-    assert ["num_steps taken out" in notes[1], "strata of num_steps" in notes[2]] == [True, True]
+    assert ["num_steps taken out" in notes[3], "strata of num_steps" in notes[4]] == [True, True]
     export(select(two / "a.parquet", Selection(by="num_steps"), count=5), two / "e.txt", as_format="ids")
     found = compare(two / "a.txt", two / "e.txt")
     assert {change["why"] for change in found.tables["left"].rows} == {"strata of num_steps"}

@@ -12,7 +12,9 @@ from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
 from grace_store.scoring.score_table import ScoreRows, read_scores, write_scores
-from grace_store.values.methods.grace import score_grams, value_parts
+from grace_store.values.gram import pack
+from grace_store.values.measures import Responses, scores_by
+from grace_store.values.methods.grace import value_parts
 from grace_store.values.methods.method import ScoreSpec
 from tests.score_tables import NOTE
 
@@ -143,7 +145,12 @@ def test_what_chance_gives_is_told_from_more_and_from_less(tmp_path):
     ("spec", "words"),
     [
         (ScoreSpec(measure=("tokens",)), "values by tokens:highest in b.parquet are not made of alignments"),
+        (
+            ScoreSpec(measure=("grace=0.5", "loss:lowest")),
+            "values by grace=0.5 + loss:lowest in b.parquet are not made of alignments with answer and history alone",
+        ),
         (ScoreSpec(aggregation="min"), "values by aggregation min in b.parquet are no sum"),
+        (ScoreSpec(measure=("grace:min",)), "values by aggregation min in b.parquet are no sum"),
         (ScoreSpec(alpha=0.2), "the values in b.parquet are not those of its step scores"),
     ],
 )
@@ -172,6 +179,7 @@ def test_other_sizes_and_reasons_are_told(base, tmp_path):
         ScoreSpec(),
         ScoreSpec(alpha=0.2, history="window:2", target="suffix"),
         ScoreSpec(aggregation="last"),
+        ScoreSpec(measure=("grace:last",)),
         ScoreSpec(aggregation="length_weighted", alpha=0.4),
         ScoreSpec(without_answer=True),
     ],
@@ -182,7 +190,9 @@ def test_parts_add_up_to_the_value(spec):
     num_steps = np.array([3, 1, 6, 2])
     vectors = [rng.normal(size=(steps + 1, 9)) for steps in num_steps]
     tokens = [rng.integers(1, 30, len(each)) for each in vectors]
-    scores = score_grams([each @ each.T for each in vectors], tokens, spec)
+    packed = np.concatenate([pack((each @ each.T)[None])[0] for each in vectors])
+    arrays = {"row": num_steps, "num_steps": num_steps, "num_tokens": np.concatenate(tokens), "gram": packed}
+    scores = scores_by(spec.measures[0], Responses(spec=spec, **arrays))
     step_tokens = np.concatenate([each[:-1] for each in tokens])
     parts = value_parts(spec, num_steps, step_tokens, scores.answer_alignment, scores.history_alignment)
     np.testing.assert_allclose(parts.sum(axis=0), scores.value, atol=1e-12)

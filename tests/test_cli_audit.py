@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from grace_store.study.first_tokens import compare_first_tokens
@@ -40,9 +41,37 @@ def test_an_audit_of_few_samples_says_that_it_can_tell_nothing(tmp_path):
     store = known_store(tmp_path, num_steps=(2, 3, 4)).store.location
     run("score", store, "--out", tmp_path / "s.parquet")
     shown = run("audit", tmp_path / "s.parquet").stdout
-    assert shown.startswith("3 samples have a value, too few to say how far values follow length; about 230 would do.")
+    assert shown.startswith(
+        "3 samples have a value by grace, too few to say how far values follow length; about 230 would do."
+    )
     assert "Pearson" not in shown
     assert json.loads(run("audit", tmp_path / "s.parquet", "--json").stdout)["numbers"]["enough_samples"] is False
+
+
+@pytest.mark.parametrize(
+    ("measures", "title", "last"),
+    [
+        (["loss:lowest"], "loss:lowest", "The lower the loss, the higher the value."),
+        (["loss:highest"], "loss:highest", None),
+        (["steps", "loss=2", "norm"], "steps:highest + loss:lowest=2 + norm:lowest", "The lower the loss and norm,"),
+    ],
+)
+def test_an_audit_of_any_measure_names_it_and_says_which_way_is_better(tmp_path, measures, title, last):
+    known = known_store(tmp_path, num_steps=[2, 3, 4, 5] * 10)
+    words = [word for each in measures for word in ("--measure", each)]
+    run("score", known.store.location, "--out", tmp_path / "s.parquet", *words)
+    found = json.loads(run("audit", tmp_path / "s.parquet", "--json").stdout)
+    assert found["conclusion"].startswith(f"40 samples have a value by {title}")
+    assert found["settings"]["measure"] == title
+    assert [note.startswith(last) for note in found["notes"]] == ([True] if last else [])
+    if len(measures) == 1:  # by hand from the stored losses
+        sign = -1 if "lowest" in title else 1
+        value, length = [], []
+        for (_, tokens), loss in zip(known.samples["base"], known.loss["base"], strict=True):
+            value.append(sign * (tokens * loss).sum() / tokens.sum())
+            length.append(np.log(tokens.sum()))
+        rows = {row["length"]: row for row in found["tables"]["lengths"]["rows"]}
+        assert rows["response_length"]["pearson"] == pytest.approx(np.corrcoef(value, length)[0, 1])
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,22 @@ def test_compare_lists_what_changed(scored, tmp_path):
     assert first in (tmp_path / "page.html").read_text()
 
 
+def test_compare_takes_tables_of_any_measures_and_names_them(scored, tmp_path):
+    several = ("--measure", "grace=0.5", "--measure", "loss:lowest")
+    for name, measures in (("loss", ("--measure", "loss")), ("several", several)):
+        run("score", scored / "store.zarr", "--out", tmp_path / f"{name}.parquet", *measures)
+    found = json.loads(run("compare", tmp_path / "loss.parquet", tmp_path / "several.parquet", "--json").stdout)
+    best = []
+    for name in ("loss", "several"):
+        table = pq.read_table(tmp_path / f"{name}.parquet").to_pylist()
+        ranked = sorted(table, key=lambda row: (-row["value"], row["row"]))
+        best.append({row["sample_id"] for row in ranked[:5]})
+    assert {row["sample_id"] for row in found["tables"]["entered"]["rows"]} == best[1] - best[0]
+    assert {row["sample_id"] for row in found["tables"]["left"]["rows"]} == best[0] - best[1]
+    said = ["loss.parquet was scored by loss:lowest", "several.parquet was scored by grace=0.5 + loss:lowest"]
+    assert found["notes"][1:] == said
+
+
 def test_compare_writes_over_neither_side_and_shows_ids_as_they_stand(scored, tmp_path):
     table = pq.read_table(scored / "scores.parquet")
     ids = pa.array([f"[bold]{text}[/nothing]\x1b[2J" for text in table["sample_id"].to_pylist()])

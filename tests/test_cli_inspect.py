@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grace_store.scoring.score_table import read_scores
 from tests.commands import extract_words, run, run_json
 
 
@@ -20,6 +21,28 @@ def test_inspect_shows_a_sample_by_segment(extracted: Path) -> None:
     text = run("inspect", extracted / "store.zarr", "#10").stdout
     assert "case-7" in text
     assert "value" in text
+
+
+@pytest.mark.parametrize("measure", ["loss:lowest", "rsr:lowest:min", "hes:highest"])
+def test_scores_are_by_the_measure_that_is_named(extracted: Path, tmp_path: Path, measure: str) -> None:
+    store, scores = extracted / "store.zarr", tmp_path / "scores.parquet"
+    shown = run_json("inspect", store, "case-7", "--measure", measure)
+    printed = run("inspect", store, "case-7", "--measure", measure).stdout
+    run("score", store, "--out", scores, "--measure", measure)
+    table = read_scores(scores)
+    value = table.value[table.sample_id.index("case-7")]
+    assert shown["value"] == value
+    assert f"value {value:.4f} by {measure}\n" in printed
+    first = shown["segments"][0]
+    by_hand = {"loss:lowest": -first["loss"], "rsr:lowest:min": -first["rank"] / first["loss"], "hes:highest": None}
+    assert first["step_score"] == (None if by_hand[measure] is None else pytest.approx(by_hand[measure]))
+    told = run("inspect", store, "case-7", "--measure", measure, "--alpha", 0.2, code=1).stderr
+    assert f"measure {measure} does not use --alpha" in told
+
+
+def test_settings_of_the_scores_are_told(extracted: Path) -> None:
+    printed = run("inspect", extracted / "store.zarr", "case-7", "--target", "trace").stdout
+    assert " by grace, alpha 0.7, history uniform, target trace\n" in printed
 
 
 def test_inspect_goes_without_the_text_when_the_data_is_gone(tmp_path: Path, text_model: str, data: str) -> None:

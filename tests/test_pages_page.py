@@ -366,7 +366,7 @@ def test_tokens_are_coloured_by_their_numbers(watched: Watched, made: Made) -> N
     response, stops = "".join(sample.segments), np.cumsum(tokens["num_characters"]).tolist()
     texts = [response[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
     for name, numbers in wanted.items():
-        page.locator("#colour-by").select_option(name)
+        page.locator("#colour-by").select_option(f"token-{name}")
         pieces = page.locator(".step .token")
         assert "".join(pieces.all_text_contents()) == response
         titles = [piece.get_attribute("title") or "" for piece in pieces.all()]
@@ -394,7 +394,7 @@ def test_steps_are_coloured_by_their_scores_and_say_them(watched: Watched, made:
     strengths = [alpha for *_, alpha in parts]
     strongest = max(range(len(scores)), key=lambda i: abs(scores[i]))
     assert strengths[strongest] == max(strengths)
-    page.get_by_label("Colour by").select_option("answer")
+    page.get_by_label("Colour by").select_option("answer_alignment")
     assert page.locator(".step .gutter b").first.inner_text() == steps.locator(".gutter b").first.inner_text()
 
 
@@ -463,14 +463,37 @@ def test_traces_are_sorted_by_other_tables_and_steps_coloured_by_loss(watched: W
         assert listed(page)[:20] == [table.sample_id[i] for i in order[:20]]
     watched.open(made.url("sample=trace-0011"))
     options = page.locator("#colour-by option").all_inner_texts()
-    assert options[0] == "step score (grace)"
+    assert options[0] == "step score (grace), higher is better"
+    assert {"loss, lower is better", "hit_rate, higher is better", "rsr, lower is better"} < set(options)
     losses = made.store.signal(None).segments("segment_loss", made.store.find("trace-0011")).tolist()
     page.get_by_label("Colour by").select_option("loss")
-    assert page.locator(".step .gutter b").all_inner_texts() == [f"{each:.3f}" for each in losses]
+    assert page.locator(".step .gutter b").all_inner_texts() == [f"{each:.4g}" for each in losses]
     assert page.locator(".step.answer .gutter small").inner_text() == "answer"
     colour = page.locator(".step").first.evaluate("each => getComputedStyle(each).backgroundColor")
     red, _, blue, *_ = (float(part) for part in colour.split("(")[1].rstrip(")").split(","))
     assert red > blue, "orange"
+    ramp = page.locator(".ramp[role=img]")
+    assert "none at 0 to orange at" in str(ramp.get_attribute("aria-label"))
+    assert str(ramp.get_attribute("aria-label")).endswith(": lower is better")
+    page.get_by_label("Colour by").select_option("tokens")
+    colour = page.locator(".step").first.evaluate("each => getComputedStyle(each).backgroundColor")
+    red, _, blue, *_ = (float(part) for part in colour.split("(")[1].rstrip(")").split(","))
+    assert blue > red, "blue"
+    assert str(ramp.get_attribute("aria-label")).endswith(": higher is better")
+
+
+@pytest.mark.parametrize(("name", "better"), [("rsr", "lowest"), ("hes", "highest"), ("answer_alignment", "highest")])
+def test_traces_are_sorted_by_any_measure(watched: Watched, made: Made, name: str, better: str) -> None:
+    page = watched.open(made.url("traces"))
+    table = score(made.store, ScoreSpec(measure=(f"{name}:{better}",)))
+    worse = {"lowest": "highest", "highest": "lowest"}[better]
+    rounded = [float(f"{each:.6g}") for each in table.value]
+    for label, sign in ((f"By {name}, best ({better}) first", -1), (f"By {name}, worst ({worse}) first", 1)):
+        page.get_by_label("Sort").select_option(label=label)
+        order = sorted(range(len(table)), key=lambda i, sign=sign: (sign * rounded[i], table.row[i]))
+        assert listed(page)[:20] == [table.sample_id[i] for i in order[:20]]
+        numbers = [float(text) for text in page.locator("#trace-list .value").all_inner_texts()][:20]
+        assert numbers == [abs(rounded[i]) if better == "lowest" else rounded[i] for i in order[:20]]
 
 
 def test_an_image_is_shown_small_and_a_missing_one_says_so(watched: Watched, made: Made) -> None:

@@ -31,6 +31,7 @@ from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store
 from grace_store.study.stability import StabilitySettings, stability
 from grace_store.values.grid import SweepSpec
+from grace_store.values.measures import MEASURES
 from grace_store.values.methods.method import InfluenceSpec, ScoreSpec
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec, plan_store, record
 from tests.reports import HOSTILE_ID, NUM_TRACES, make_store, read_page
@@ -66,7 +67,10 @@ def test_a_report_carries_all_traces_with_their_numbers(tmp_path: Path, store: S
     assert len(blocks) == NUM_SHOWN
     hostile = blocks[index["id"].index(HOSTILE_ID)]
     assert "</script><script>" in hostile["segments"][0]
-    assert hostile["tokens"] == store.signal(None).segments("segment_num_tokens", store.find(HOSTILE_ID)).tolist()
+    assert (
+        hostile["measures"]["tokens"]
+        == store.signal(None).segments("segment_num_tokens", store.find(HOSTILE_ID)).tolist()
+    )
     near = blocks[index["id"].index("copy-of-7")]["near"]
     assert [index["id"][near[0][0]], near[0][1]] == ["trace-0007", 1.0]
 
@@ -140,6 +144,9 @@ def test_less_is_held_against_others_without_any_step_scores(tmp_path: Path) -> 
     table = score(pool, ScoreRequest(spec=InfluenceSpec(method="less"), targets=Targets(targets)))
     np.testing.assert_allclose(page.document("trace-index")["value"], table.value, atol=1e-6)
     assert "cosines" not in page.document("traces-0")[0]
+    by_measure = page.document("trace-index")["measures"]
+    assert set(by_measure) == {"loss", "tokens", "steps", "characters", "random"}
+    np.testing.assert_allclose(by_measure["loss"], score(pool, ScoreSpec(measure=("loss:highest",))).value, rtol=1e-5)
     took = next(block for section in page.document("page")["sections"] for block in section["blocks"]
                 if block.get("title") == "Cost of each method")["rows"]  # fmt: skip
     assert took[0][0] == "less"
@@ -188,8 +195,54 @@ def test_traces_are_shown_with_any_measure(tmp_path: Path, store: Store, measure
     trace, view = page.document("traces-0")[5], store.signal(None)
     for key in ("loss", "entropy"):
         stored = view.segments(f"segment_{key}", store.positions_of(shown.row)[5])
-        np.testing.assert_allclose(trace["loss" if key == "loss" else "mean_entropy"], stored, atol=1e-3)
-    assert ("answer" in trace) == shown.note.spec.reads_grams
+        np.testing.assert_allclose(trace["measures"][key], stored, rtol=1e-3)
+
+
+@pytest.mark.parametrize("scored", [ScoreSpec(), ScoreSpec(alpha=0.2, target="suffix"), ScoreSpec(measure=("loss",))])
+def test_traces_have_the_numbers_by_every_measure_that_score_writes(
+    tmp_path: Path, store: Store, scored: ScoreSpec
+) -> None:
+    score(store, scored, out=tmp_path / "scores.parquet")
+    report(store, tmp_path / "report.html", ReportRequest(scores=(tmp_path / "scores.parquet",), fields=""))
+    page = read_page(tmp_path / "report.html")
+    index, legends = page.document("trace-index"), page.document("trace-browser")["measures"]
+    traces = [trace for number in range(3) for trace in page.document(f"traces-{number}")]
+    assert list(legends) == list(MEASURES)
+    by_table = {scored.title}  # shown as the step score and the value
+    assert set(MEASURES) - set(index["measures"]) == by_table - {"loss:lowest"}
+    for name, kind in MEASURES.items():
+        assert legends[name]["better"] == kind.better
+        given = {key: getattr(scored, key) for key in ("alpha", "target") if key in kind.settings}
+        table = score(store, ScoreSpec(measure=(f"{name}:highest",), **given))
+        assert table.row.tolist() == index["row"]
+        if name in index["measures"]:
+            np.testing.assert_allclose(np.array(index["measures"][name], dtype=float), table.value, rtol=1e-5)
+        if name in by_table or not table.has_step_scores:
+            assert name not in traces[0]["measures"]
+            continue
+        steps = [trace["measures"][name][:num] for trace, num in zip(traces, table.num_steps, strict=True)]
+        flat = np.array([number for each in steps for number in each], dtype=float)
+        np.testing.assert_allclose(flat, table.flat("step_score"), rtol=1e-3)
+        known = np.abs(np.array([each for trace in traces for each in trace["measures"][name]], dtype=float))
+        assert legends[name]["from_zero"] == (name not in ("grace", "answer_alignment", "history_alignment"))
+        wanted = np.nanquantile(known, 0.98)
+        assert legends[name]["scale"] == pytest.approx(wanted, rel=0.06) or not wanted
+
+
+def test_alignments_are_those_of_the_table(tmp_path: Path, known: Store) -> None:
+    """Of several signals together, and for a target in other traces, which only the table knows."""
+    wanted = ScoreRequest(signals={"first": 1.0, "second": 3.0})
+    table = score(known, wanted)
+    score(known, wanted, out=tmp_path / "scores.parquet")
+    report(known, tmp_path / "report.html", ReportRequest(scores=(tmp_path / "scores.parquet",)))
+    page = read_page(tmp_path / "report.html")
+    for name in ("answer_alignment", "history_alignment"):
+        shown = [number for trace in page.document("traces-0") for number in trace["measures"][name]]
+        np.testing.assert_allclose(np.array(shown, dtype=float), table.flat(name), rtol=1e-3)
+        means = [np.nanmean(each) if np.isfinite(each).any() else np.nan
+                 for each in np.split(table.flat(name), table.offsets[1:-1])]  # fmt: skip
+        by_trace = np.array(page.document("trace-index")["measures"][name], dtype=float)
+        np.testing.assert_allclose(by_trace, means, rtol=1e-5)
 
 
 def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: Store) -> None:

@@ -104,7 +104,7 @@ def test_samples_without_a_value_are_counted_or_all_there_is_to_say():
 
 def test_the_audit_says_how_the_best_differ_with_the_numbers_of_its_table():
     found = audit(planted(follows=1.0))
-    assert found.conclusion.startswith("400 samples have a value; length explains ")
+    assert found.conclusion.startswith("400 samples have a value by grace; length explains ")
     assert found.tables["lengths"].column("length") == list(LENGTHS)
     for row in found.tables["lengths"]:
         kept, by_chance = row["kept_over_all"], row["kept_by_chance"]

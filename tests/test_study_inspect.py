@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,14 @@ from grace_store.pool.pool import Pool
 from grace_store.run.extract import extract
 from grace_store.scoring.score import score
 from grace_store.store.opened import Store
-from grace_store.study.inspect import neighbours, read_vectors
+from grace_store.study.inspect import inspect, neighbours, read_vectors
+from grace_store.values.measures import MEASURES
 from grace_store.values.methods.method import ScoreSpec
 from tests.commands import run
 from tests.duplicated_stores import duplicated_samples, duplicated_store
+from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec, plan_store, record
 from tests.jobs import make_job
+from tests.stores import write_store
 from tests.vector_stores import vector_store
 
 
@@ -77,6 +81,44 @@ def test_neighbours_of_a_trace_that_is_not_there(store, samples, tmp_path):
 def test_vectors_that_fit_no_sample_are_refused(store, vectors, words):
     with pytest.raises(DataError, match=words):
         neighbours(store, vectors.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", [*MEASURES, "loss:highest", "rsr:lowest:min"])
+def test_a_sample_is_shown_by_any_measure_as_score_writes_it(tmp_path, name):
+    store = write_store(tmp_path / "s", [1, 4, 2, 7, 3], 4, "float32", 5).store
+    spec = ScoreSpec(measure=(name,))
+    table = score(store, spec)
+    for place, (row, value) in enumerate(zip(table.row.tolist(), table.value.tolist(), strict=True)):
+        shown = inspect(store, f"#{row}", score=spec)
+        assert shown["value"] == pytest.approx(value, rel=0, nan_ok=True)
+        wanted = [math.nan] * shown["num_steps"]
+        if table.has_step_scores:
+            wanted = table.flat("step_score")[slice(*table.offsets[place : place + 2])].tolist()
+        steps = [segment["step_score"] for segment in shown["segments"]]
+        assert steps == [*(None if math.isnan(each) else each for each in wanted), None]
+    near = rows_of(neighbours(store, "#1", count=3, score=spec))
+    wanted = table.values_of(np.array([each["row"] for each in near])).tolist()
+    assert [each["value"] for each in near] == [None if math.isnan(each) else each for each in wanted]
+
+
+def test_measures_without_meaning_are_refused(tmp_path):
+    store = write_store(tmp_path / "s", [1, 4], 4, "float32", 5).store
+    for find in (inspect, neighbours):
+        with pytest.raises(SettingError, match="inspect takes one measure: 2 are given, loss:lowest=2, norm:lowest"):
+            find(store, "#1", score=ScoreSpec(measure=("loss=2", "norm")))
+        with pytest.raises(SettingError, match="--target group needs the vectors of other traces"):
+            find(store, "#1", score=ScoreSpec(target="group"))
+
+
+def test_whole_responses_have_the_measures_that_score_gives_them(tmp_path):
+    pool = plan_store(tmp_path, "pool", {"pool.jsonl": [record(f"p{i}") for i in range(4)]})
+    add_gradients(pool, "ck", np.random.default_rng(0).normal(size=(4, DIMENSION)), gradient_spec())
+    assert inspect(pool, "#1")["value"] is None
+    for name in ("loss", "tokens", "steps"):
+        table = score(pool, ScoreSpec(measure=(name,)))
+        assert inspect(pool, "#1", score=ScoreSpec(measure=(name,)))["value"] == table.values_of(np.array([1]))[0]
+    with pytest.raises(SettingError, match="has one vector per sample, so there are no steps"):
+        inspect(pool, "#1", score=ScoreSpec(measure=("norm",)))
 
 
 def test_files_that_hold_no_vectors_are_refused(tmp_path):

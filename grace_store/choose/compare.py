@@ -81,9 +81,7 @@ class _Side:
 
     def notes(self) -> list[str]:
         """Return sentences about rules of the selection that the ranks do not show."""
-        spec, notes = self.subset.spec, []
-        if self.scores.note.spec.is_reconstruction:
-            notes.append(f"{self.name} was scored by {self.scores.method}")
+        spec, notes = self.subset.spec, [f"{self.name} was scored by {self.scores.method}"]
         notes += [f"{self.name} {tell(value)}" for field, tell in IN_RANKS.items() if (value := getattr(spec, field))]
         if self.scores.capability is not None:
             notes.append(f"{self.name} is ranked in turns over its capabilities; ranks are those of this order")
@@ -239,7 +237,8 @@ def _moved_in_rank(ranks: tuple[int, int], parts: Mapping[Part, float], part: Pa
     told = f"{'rose' if rose else 'fell'} from rank {ranks[0]} to {ranks[1]}"
     if not parts:
         return told
-    shown = {name: f"{parts[name]:+.2f}" for name in sorted(parts, key=lambda name: parts[name], reverse=rose)}
+    moved = {name: round(each, 2) + 0.0 for name, each in parts.items()}  # rounding errors have no sign and no order
+    shown = {name: f"{moved[name]:+.2f}" for name in sorted(moved, key=lambda name: moved[name], reverse=rose)}
     if part is None:
         own = ", ".join(f"{name} {each}" for name, each in shown.items())
         return f"{told} as others {'fell or are left out' if rose else 'rose or are new'} ({own})"

@@ -98,13 +98,13 @@ def _parts_of(side: RankedValues, places: IntArray) -> FloatArray | str:
     name = table.path.name if table.path else "a table"
     spec = table.note.spec
     if not (isinstance(spec, ScoreSpec) and spec.is_grace):
-        return f"values by {spec.title} in {name} are not made of alignments with answer and history"
+        return f"values by {spec.title} in {name} are not made of alignments with answer and history alone"
     table = table.with_steps()
     tokens = None if table.table["step_num_tokens"].null_count else table.flat("step_num_tokens")
     columns = (table.flat(column) for column in ("answer_alignment", "history_alignment"))
     parts = value_parts(spec, table.num_steps, tokens, *columns) if table.has_step_scores else None
     if parts is None:
-        return f"values by aggregation {spec.aggregation} in {name} are no sum of what answer and history add"
+        return f"values by aggregation {spec.step_aggregation} in {name} are no sum of what answer and history add"
     value = table.value[places]
     if np.abs(parts[:, places].sum(axis=0) - value).max(initial=0) > TOLERANCE:
         return f"the values in {name} are not those of its step scores"

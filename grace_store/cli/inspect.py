@@ -14,8 +14,9 @@ from grace_store.base.states import ABOUT
 from grace_store.base.text import one_line
 from grace_store.cli import shared
 from grace_store.cli.console import console, escape_controls, print_json, show
-from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, only_given, option
+from grace_store.cli.options import COUNT, FILE, NATURAL, As, command, flag, given, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.values.methods.method import ScoreSpec
 
 COLUMNS = {
     "tokens": "num_tokens",
@@ -28,12 +29,18 @@ COLUMNS = {
     "score": "step_score",
 }
 """Headings for the numbers of a segment, with the names of these numbers in the result."""
+MEASURE = (
+    "Measure of the scores, as NAME:WAY:AGGREGATION; `score --help` lists the names. Larger scores are better: if the "
+    "lowest losses are better, their scores are negative. [default: grace]"
+)
+SCORE_SETTINGS = ("measure", "alpha", "history", "target")
 
 
 @command(
     "grace-store inspect traces.zarr triangle-03",
     "grace-store inspect traces.zarr '#17'                         # the record in row 17 of the dataset",
     "grace-store inspect traces.zarr '#17' --tokens                # with the numbers of every token",
+    "grace-store inspect traces.zarr '#17' --measure rsr:lowest            # scores by another measure",
     "grace-store inspect traces.zarr '#17' --neighbours 5          # and the samples nearest to it",
     "grace-store inspect traces.zarr --vectors new.npy             # the samples nearest to a new trace",
 )
@@ -43,6 +50,7 @@ COLUMNS = {
     "--tokens",
     "Show every token of the response: its text, log-probability, rank, entropy, and the length of its error p - y.",
 )
+@options_of(ScoreSpec, only=SCORE_SETTINGS, differing={"measure": As(help=MEASURE)})
 @option("--neighbours", COUNT, "Number of nearest samples to list. [default: none]")
 @flag("--least", "List the samples with the smallest cosines instead of the nearest samples.")
 @option(
@@ -53,7 +61,7 @@ COLUMNS = {
 )
 @shared.scores(
     "Table with the values to show for neighbours, and with the step scores for --descriptor weighted. [default: "
-    "GRACE's values with default settings]"
+    "values by --measure]"
 )
 @shared.where(" (with --scores also num_tokens, value, flags)")
 @shared.search
@@ -74,9 +82,9 @@ def inspect(
 
     SAMPLE is an id, or #ROW for a row of the dataset. The output begins with the sample's flags and their meanings. For
     each segment it has the number of tokens, the mean loss and entropy, the share of tokens that the model predicts
-    (hits), the norm of the vector, the alignments with answer and history, and the step score. A sample that is not
-    extracted yet has only its segments' texts. With --tokens, a line for each token follows instead of the text, and
-    colours mark unlikely tokens: yellow for a probability below 0.1, red below 0.001.
+    (hits), the norm of the vector, the alignments with answer and history, and the score by --measure. A sample that is
+    not extracted yet has only its segments' texts. With --tokens, a line for each token follows instead of the text,
+    and colours mark unlikely tokens: yellow for a probability below 0.1, red below 0.001.
 
     With --neighbours, the nearest samples follow, in the order of their cosines. Each one has its value, the beginning
     of its prompt and its answer. The options from --least to --seed, except --signal and --labels, are for neighbours.
@@ -89,26 +97,29 @@ def inspect(
     is_alone = neighbours is None and vectors is None
     if tokens and sample is None:
         raise click.UsageError("--tokens shows the tokens of a sample of the store: give SAMPLE instead of --vectors.")
-    if is_alone and (ignored := given(but=("store", "sample", "signal", "data", "labels", "tokens", "as_json"))):
+    own = ("store", "sample", "signal", "data", "labels", "tokens", "as_json", *SCORE_SETTINGS)
+    if is_alone and (ignored := given(but=own)):
         raise click.UsageError(f"{', '.join(ignored)} needs --neighbours: give --neighbours N, too.")
+    measured = only_given({name: settings.pop(name) for name in SCORE_SETTINGS})
+    spec = ScoreSpec.parse(**measured) if measured else None
     pool = shared.take_pool(store, settings, settings.pop("threads"))
-    shown = {} if sample is None else gs.inspect(pool, sample, tokens=tokens)
+    shown = {} if sample is None else gs.inspect(pool, sample, tokens=tokens, score=spec)
     found = None
     if not is_alone:
         query = sample if sample is not None else read_vectors(str(vectors))
-        asked = {"scores": None if scores is None else gs.read_scores(scores), **only_given(settings)}
+        asked = {"scores": None if scores is None else gs.read_scores(scores), "score": spec, **only_given(settings)}
         with ProgressDisplay(quiet=as_json) as display:
             found = gs.neighbours(pool, query, neighbours or DEFAULT_COUNT, **asked, listener=display)
     if as_json:
         print_json(shown if found is None else {**shown, "neighbours": found.to_json()})
         return
     if shown:
-        _print_sample(shown)
+        _print_sample(shown, spec or ScoreSpec())
     if found is not None:
         show(found, as_json=False)
 
 
-def _print_sample(shown: dict[str, Any]) -> None:
+def _print_sample(shown: dict[str, Any], spec: ScoreSpec) -> None:
     """Print a sample: a line of numbers for each segment and its text below, so that both fit on any terminal."""
     where = "no signal yet" if shown["signal"] is None else f"signal {shown['signal']}"
     place = f"row {shown['row']}  {where}  {shown['state']}"
@@ -123,9 +134,10 @@ def _print_sample(shown: dict[str, Any]) -> None:
         console.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:
         console.print(Text(escape_controls(shown["prompt"]), style="dim"))
-    has_scores = shown.get("value") is not None
-    if has_scores:
-        console.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
+    if shown.get("value") is not None:
+        told = "".join(f", {name} {getattr(spec, name)}" for name in SCORE_SETTINGS[1:] if name in spec.used)
+        console.print(f"value {number_text(shown['value'], 4)} by {spec.title}{told}")
+    if has_scores := "gram" in shown:
         console.print(" " * 9 + "".join(f"{name:>8}" for name in COLUMNS), style="bold")
     elif shown["state"] == "done":  # one vector for the whole sample
         console.print(f"{shown['num_tokens']} tokens, loss {shown['loss']:.3f}, gradient of length {shown['norm']:.4g}")
@@ -134,7 +146,7 @@ def _print_sample(shown: dict[str, Any]) -> None:
             cells = [f"{segment['name']:<9}"]
             for value in (segment[key] for key in COLUMNS.values()):
                 cells.append(f"{'' if value is None else value if isinstance(value, int) else number_text(value):>8}")
-            score = segment["step_score"]
+            score = segment["step_score"] if spec.is_grace else None
             style = None if score is None else "green" if score > 0 else "red"
             console.print("".join(cells), style=style, markup=False)
         else:

@@ -30,6 +30,7 @@ from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_conclusion import conclude_scores
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import Store
+from grace_store.values.measures import MEASURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +134,8 @@ def _gather(
 
 def _trace_documents(traces: TraceData, table: ScoreTable, subsets: list[str], shown: str) -> dict[str, Any]:
     """Return the data of the trace browser by the names that the page's script uses."""
-    segments = {
-        name: [number for block in traces.blocks for trace in block for number in trace.get(name, ())]
-        for name in ("loss", "mean_entropy")
-    }
+    measured = [trace.get("measures", {}) for block in traces.blocks for trace in block]
+    numbers = {name: [each for trace in measured for each in trace.get(name, ())] for name in MEASURES}
     documents: dict[str, Any] = {
         "trace-browser": {
             "num": len(traces.index["id"]),
@@ -148,7 +147,7 @@ def _trace_documents(traces: TraceData, table: ScoreTable, subsets: list[str], s
             "notes": traces.notes,
             "scored": table.method,
             "scale": _full_colour(table.flat("step_score") if table.has_step_scores else ()),
-            "scales": {name: _full_colour(numbers) for name, numbers in segments.items()},
+            "measures": {name: _legend(name, each) for name, each in numbers.items()},
             "signal": table.note.signal,
         },
         "trace-index": traces.index,
@@ -157,11 +156,18 @@ def _trace_documents(traces: TraceData, table: ScoreTable, subsets: list[str], s
     return documents | {f"pictures-{number}": some for number, some in enumerate(traces.pictures) if some}
 
 
-def _full_colour(numbers: ArrayLike) -> float:
+def _legend(name: str, numbers: ArrayLike) -> dict[str, Any]:
+    """Return what the page says of a measure and of its colours. Only alignments can be below 0."""
+    kind = MEASURES[name]
+    scale = _full_colour(numbers, 0.05 if kind.settings else 0.0)
+    return {"about": kind.about, "better": kind.better, "from_zero": not kind.settings, "scale": scale}
+
+
+def _full_colour(numbers: ArrayLike, least: float = 0.05) -> float:
     """Return the number with the full colour: only 2 % of the numbers are further from 0."""
     sizes = np.abs(np.asarray(numbers, dtype=np.float64))
     sizes = sizes[np.isfinite(sizes)]
-    return max(0.05, float(np.round(np.quantile(sizes, 0.98), 2))) if len(sizes) else 1.0
+    return max(least, float(f"{np.quantile(sizes, 0.98):.2g}")) or 1.0 if len(sizes) else 1.0
 
 
 def _with_step_scores(store: Store, given: Sequence[ScoreTable], request: ReportRequest) -> list[ScoreTable]:

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Numbers, offsets_of
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
 from grace_store.base.states import Unusable
@@ -28,11 +29,14 @@ from grace_store.pool.pool import stepwise_signals
 from grace_store.pool.records import SampleRecords, UnitLoader, image_folder, open_dataset
 from grace_store.pool.sample_fields import parse_names
 from grace_store.pool.samples import token_table
-from grace_store.pool.walk import SignalReader
+from grace_store.pool.walk import EVERYTHING, SignalReader
 from grace_store.scoring.score_table import ScoreTable
-from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.gram import num_entries, unpack
+from grace_store.store.storages import num_packed
+from grace_store.values.gram import unpack
+from grace_store.values.measures import MEASURES, step_numbers, trace_values
+from grace_store.values.methods.grace import aggregate
+from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec
 from grace_store.values.random_values import random_values
 from grace_store.values.ranking import comparable, rank
 
@@ -70,7 +74,7 @@ Neighbours = list[list[tuple[int, float]]]
 class TraceData:
     """The browser's data in the form of the page."""
 
-    index: dict[str, list[Any]]
+    index: dict[str, Any]
     blocks: list[list[dict[str, Any]]] = field(default_factory=list)
     pictures: list[dict[str, str]] = field(default_factory=list)
     """Pictures by key, for each block. A picture is in the first block that shows it."""
@@ -104,7 +108,7 @@ def gather_traces(
         kind = "choice" if is_choice else "number" if is_number else "text"
         found.fields.append({"name": name, "kind": kind})
     index["fields"] = list(shown_fields.values())
-    steps = _step_details(given.store, shown, positions)
+    steps, found.index["measures"] = _step_details(given.store, shown, positions)
     if 0 < (num_coloured := sum("token" in each for each in steps)) < len(steps):
         found.notes.append(f"The tokens of {counted(num_coloured, 'trace')} of {len(steps)} can be coloured.")
     listener(Note(f"Reading {counted(len(shown), 'trace')}."))
@@ -140,46 +144,59 @@ def _index(shown: ScoreTable) -> dict[str, list[Any]]:
     }
 
 
-def _numbers(values: Array, digits: int = 3) -> list[float | None]:
-    return [None if each != each else round(each, digits) for each in np.asarray(values, dtype=np.float64).tolist()]
+def _numbers(values: Array, digits: int = 3, kind: str = "f") -> list[float | None]:
+    """Return rounded numbers: to digits behind the point (f), or to significant digits (g)."""
+    flat = np.asarray(values, dtype=np.float64).tolist()
+    return [None if each != each else float(f"{each:.{digits}{kind}}") for each in flat]
 
 
-def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[dict[str, Any]]:
-    """Return each shown sample's alignments, losses and cosines. Every chunk of the store is read once."""
+def _step_details(
+    store: Store, shown: ScoreTable, positions: IntArray
+) -> tuple[list[dict[str, Any]], dict[str, list[float | None]]]:
+    """Return each shown sample's cosines and its steps' numbers by each measure, and the values by each measure.
+
+    A number is as it is, not turned so that larger ones are better. Alignments are those of the table if it has any.
+    """
     details: list[dict[str, Any]] = [{} for _ in range(len(shown))]
-    name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
-    if name is None:
-        return details
-    reader = SignalReader(store, (name,), reads=("gram", "loss", "entropy"))
-    alignments = {}
+    names, stepwise = [name for name in shown.note.signals if name in store.signal_names], stepwise_signals(store)
+    name = next((name for name in names if name in stepwise), names[0] if names else None)
+    reads = EVERYTHING if name in stepwise else ("responses", "loss") if name else ()
+    fit = [each for each, kind in MEASURES.items() if {*kind.reads} <= {*reads, "plan"} and (name or kind.reads)]
+    known = {each: NamedMeasure(each, "highest") for each in fit if each != shown.method}
+    spec = shown.note.spec
+    spec = spec if isinstance(spec, ScoreSpec) and spec.target != "group" else ScoreSpec()
+    values = {each: np.full(len(shown), np.nan) for each in known}
+    place = {position: i for i, position in enumerate(positions.tolist())}
+
+    def add(each: str, at: Sequence[int], flat: Array, num: IntArray) -> None:
+        for i, (start, stop) in zip(at, pairwise(offsets_of(num).tolist()), strict=True):
+            details[i].setdefault("measures", {})[each] = _numbers(flat[start:stop], 4, "g")
+
+    for block in SignalReader.blocks_at(store, () if name is None else (name,), positions, reads):
+        samples, at = block.responses(0, spec), [place[position] for position in block.sample.tolist()]
+        of_segments = {"tokens": samples.num_tokens, **samples.statistic}  # the answer has these numbers, too
+        for each, measure in known.items():
+            values[each][at] = trace_values(measure, samples)
+            numbers = step_numbers(measure, samples)
+            if numbers is not None:
+                add(each, at, of_segments.get(each, numbers), samples.num_steps + (each in of_segments))
+        entries = offsets_of(num_packed(samples.num_steps + 1)).tolist() if len(samples.gram) else [0]
+        for i, (start, stop) in zip(at, pairwise(entries), strict=False):
+            details[i]["cosines"] = _cosines(samples.gram[start:stop])
     if shown.has_step_scores and shown.note.spec.reads_grams:
-        alignments = {key: shown.flat(f"{key}_alignment") for key in ("answer", "history")}
-    offsets = shown.offsets.tolist()
-    for start in sorted({int(position) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK for position in positions}):
-        block = reader.read(start)
-        found = block.signals[0]
-        entries = np.cumsum([0, *(num_entries(int(k) + 1) for k in found.num_steps)])
-        segments = np.cumsum(np.concatenate([[0], found.num_steps + 1]))
-        for i in np.flatnonzero((positions >= start) & (positions < start + SAMPLES_PER_CHUNK)).tolist():
-            at = int(np.searchsorted(found.sample, positions[i]))
-            details[i] = {key: _numbers(flat[offsets[i] : offsets[i + 1]]) for key, flat in alignments.items()}
-            if at < len(found.sample) and found.sample[at] == positions[i]:
-                mine = slice(int(segments[at]), int(segments[at + 1]))
-                details[i] |= {
-                    "tokens": found.num_tokens[mine].tolist(),
-                    "loss": _numbers(found.statistic["loss"][mine]),
-                    "mean_entropy": _numbers(found.statistic["entropy"][mine]),
-                    "cosines": _cosines(found.gram[entries[at] : entries[at + 1]]),
-                }
-    _add_tokens(reader.views[0], positions, details)
-    return details
+        for each in ("answer_alignment", "history_alignment"):
+            add(each, range(len(shown)), flat := shown.flat(each), shown.num_steps)
+            values[each] = aggregate(flat, shown.num_steps, np.ones(len(flat)), Aggregation("mean"))
+    if name in stepwise:
+        _add_tokens(store.signal(name), positions, details)
+    return details, {each: _numbers(value, 6, "g") for each, value in values.items()}
 
 
 def _add_tokens(view: SignalView, positions: IntArray, details: Sequence[dict[str, Any]]) -> None:
     """Add the numbers of tokens to the details of as many samples as the page may hold."""
     left = MAX_TOKENS
     for position, detail in zip(positions.tolist(), details, strict=True):
-        num_tokens = sum(detail.get("tokens", ()))
+        num_tokens = int(sum(detail.get("measures", {}).get("tokens", ())))
         table = token_table(view, position) if 0 < num_tokens <= left else None
         if table is not None:
             left -= num_tokens
@@ -188,7 +205,7 @@ def _add_tokens(view: SignalView, positions: IntArray, details: Sequence[dict[st
             detail["token"] = {**whole, "surprisal": surprisal, "entropy": entropy}
 
 
-def _cosines(packed: Float32Array) -> list[list[float | None]]:
+def _cosines(packed: Numbers) -> list[list[float | None]]:
     """Return the cosines on and below the diagonal, row by row; None for a vector of zeros."""
     gram = unpack(packed[None].astype(np.float64))[0]
     norm = np.sqrt(np.diag(gram))

@@ -46,6 +46,9 @@ def arrays_of(*specs: ScoreSpec) -> tuple[Reads, ...]:
     return cast(tuple[Reads, ...], tuple(each for each in found if each != "plan"))
 
 
+EVERYTHING: tuple[Reads, ...] = ("gram", *STATISTICS, "top_entropy")
+"""What measures can read of a signal with steps."""
+
 Threads = int | Mapper | None
 """The workers: a number of threads, one thread per core (None), or the tasks of a cluster."""
 
@@ -295,6 +298,17 @@ class SignalReader:
         steps, none = num_steps[kept].astype(np.int64), np.zeros(0, np.int32)
         sample, rows = Positions(start + kept), Rows(row[kept].astype(np.int64))
         return SampleBlock(sample, rows, steps, np.zeros_like(steps), none, (), (), characters[kept])
+
+    @classmethod
+    def blocks_at(
+        cls, store: Store, names: tuple[str, ...], positions: IntArray, reads: tuple[Reads, ...]
+    ) -> Iterator[SampleBlock]:
+        """Yield the blocks with the done samples at some positions in the plan; every chunk is read once."""
+        wanted = np.zeros(store.plan.num_samples, dtype=np.bool_)
+        wanted[positions] = True
+        reader = cls(store, names, wanted, reads)
+        for chunk in np.unique(positions // SAMPLES_PER_CHUNK).tolist():
+            yield reader.read(chunk * SAMPLES_PER_CHUNK)
 
     def ids(self, block: SampleBlock) -> Array:
         start = self._start_of(block)

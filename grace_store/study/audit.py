@@ -9,7 +9,7 @@ import numpy as np
 
 from grace_store.base.errors import StoreError
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
-from grace_store.base.text import counted, percent_more
+from grace_store.base.text import counted, enumerated, percent_more
 from grace_store.choose.choice_conclusion import group_name, group_sizes, rise_and_fall
 from grace_store.pool.label_columns import LabelsLike
 from grace_store.scoring.provenance import filter_scores, noted_pool, open_store_of
@@ -28,6 +28,7 @@ from grace_store.values.length_bias import (
     residuals,
     step_measures,
 )
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import Length, Ratio, budget, rank
 
 SEEN = 0.01
@@ -66,7 +67,9 @@ def audit(
         tables["steps"] = _steps_table(steps, is_shown=is_enough)
     first_tokens, compared = _first_tokens(table, store)
     tables |= compared
-    told = [conclude_audit(explained, measures, str(ratio)), *([first_tokens] if first_tokens else [])]
+    told = [conclude_audit(explained, measures, str(ratio), table.method), *([first_tokens] if first_tokens else [])]
+    named = table.note.spec.measures if isinstance(table.note.spec, ScoreSpec) and not table.note.spec.learn else ()
+    lowest = [each.name for each in named if each.way == "lowest"]
     if by is not None:
         groups = fields.groups(by)
         controlled = residuals(table.value, table.lengths, list(table.lengths))
@@ -82,10 +85,11 @@ def audit(
     return Finding(
         study="audit",
         pool=noted_pool(table.note, kept, fields.labels),
-        settings={"ratio": str(ratio)} | ({} if by is None else {"by": by}),
+        settings={"ratio": str(ratio), "measure": table.method} | ({} if by is None else {"by": by}),
         conclusion=" ".join(told),
         numbers={"num_samples": explained.num, "enough_samples": is_enough, "variance_explained": explained},
         tables=tables,
+        notes=(f"The lower the {enumerated(lowest)}, the higher the value.",) if lowest else (),
     )
 
 
@@ -155,10 +159,10 @@ Measures = Mapping[Length, Mapping[str, float]]
 """Measures of the relation of values to each length, as length_measures returns them."""
 
 
-def conclude_audit(explained: Estimate, measures: Measures, ratio: str) -> str:
-    """Return sentences: how closely values follow length, how long the best are, and why control made this worse."""
+def conclude_audit(explained: Estimate, measures: Measures, ratio: str, method: str) -> str:
+    """Return sentences: how values by a method follow length, how long the best are, and why control made it worse."""
     pearson = {name: each["pearson"] for name, each in measures.items()}
-    told = explained_text(explained, pearson)
+    told = explained_text(explained, pearson, by=f" by {method}")
     if explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
         return told
     return " ".join([told, *_kept(measures, ratio), *_grown(measures, ratio)])

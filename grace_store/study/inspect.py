@@ -12,7 +12,7 @@ from grace_store.base.arrays import Float32Array, offsets_of
 from grace_store.base.errors import DataError, SettingError, Unfinished, UnknownName
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.finding import Cell, Column, Finding, Table, make_columns
-from grace_store.base.states import STATISTICS, flag_names
+from grace_store.base.states import flag_names
 from grace_store.base.text import counted, one_line
 from grace_store.choose.duplicates import scored_pool
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
@@ -21,18 +21,21 @@ from grace_store.pool.descriptors import DescriptionReader
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.records import UnitLoader, open_dataset
 from grace_store.pool.samples import StoredSample, samples_at, token_table
+from grace_store.pool.walk import EVERYTHING, Reads, SignalReader, arrays_of
 from grace_store.run.status import check_planned, why_set_aside
 from grace_store.scoring.notes import check_plan_of
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.methods.grace import score_grams
+from grace_store.values.measures import NO_VALUE, Responses, scores_by, trace_values
+from grace_store.values.methods.grace import RaggedScores
 from grace_store.values.methods.method import ScoreSpec
 
 
-def inspect(pool: PoolLike, sample: str, *, tokens: bool = False) -> dict[str, Any]:
-    """Return a sample (its id, or #ROW) as sample_view does, with default scores, and why the sample was set aside.
+def inspect(pool: PoolLike, sample: str, *, tokens: bool = False, score: ScoreSpec | None = None) -> dict[str, Any]:
+    """Return a sample (its id, or #ROW) as sample_view does, and why the sample was set aside.
 
-    With tokens, every segment has its tokens, with their numbers from the token table and their parts of the text.
+    score has the measure for the scores; by default GRACE's, if the signal has steps. With tokens, every segment has
+    its tokens, with their numbers from the token table and their parts of the text.
 
     Without any signal in the store, the result is the text by segments, without values. The pool names the signal and
     the location of the dataset. A sample that the pool's filter leaves out is shown, too. If the pool has a file of
@@ -48,7 +51,7 @@ def inspect(pool: PoolLike, sample: str, *, tokens: bool = False) -> dict[str, A
     if not pool.signals and not store.signal_names and not tokens:
         return planned_view(store, store.find(sample), pool.data) | {"why_set_aside": None} | known
     view = pool.signal
-    shown = sample_view(view, store.find(sample), ScoreSpec(), pool.data)
+    shown = sample_view(view, store.find(sample), score, pool.data)
     if tokens and shown["state"] == "done":
         for segment, found in zip(shown["segments"], _tokens(view, shown), strict=True):
             segment["tokens"] = found
@@ -107,25 +110,41 @@ def planned_view(store: Store, sample: int, data: Sequence[str | Path] | None = 
 
 
 def sample_view(
-    view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str | Path] | None = None
+    view: SignalView, sample: int, spec: ScoreSpec | None = None, data: Sequence[str | Path] | None = None
 ) -> dict[str, Any]:
     """Return the segments of a sample with all stored signals; texts are None if the dataset cannot be read."""
     result = planned_view(view.store, sample, data) | {"signal": view.name, "state": view.state(sample)}
-    if result["state"] == "done" and not view.per_sample:
-        found = _signals(view, sample, spec, [segment["text"] for segment in result["segments"]])
-        return result | found | {"flags": found["flags"] + (result["flags"] or [])}
-    if result["state"] == "done":  # the sample has one vector and no steps
+    if result["state"] != "done":
+        return result
+    if view.per_sample:  # the sample has one vector and no steps
         numbers = {name: float(view.sample_value(f"sample_{name}", sample)) for name in ("loss", "norm")}
-        result |= {"value": None, "num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
-    return result
+        result |= {"num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
+        if spec is None:
+            return result | {"value": None}
+    samples = _responses(view, sample, spec or ScoreSpec())
+    scores = scores_by(samples.spec.measures[0], samples)
+    result["value"] = float(scores.value[0])
+    if view.per_sample:
+        return result
+    found = _signals(view, sample, samples, scores, [segment["text"] for segment in result["segments"]])
+    return result | found | {"flags": found["flags"] + (result["flags"] or [])}
 
 
-def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -> dict[str, Any]:
-    gram = view.gram(sample)
-    num_tokens = view.segments("segment_num_tokens", sample)
-    scores = score_grams([gram], [num_tokens], spec)
+def _responses(view: SignalView, sample: int, spec: ScoreSpec) -> Responses:
+    """Return a done sample as the measure of a score takes it, and all that a signal with steps has of it."""
+    if len(spec.measure) > 1:
+        raise SettingError(f"inspect takes one measure: {len(spec.measure)} are given, {', '.join(spec.measure)}")
+    of_whole: tuple[Reads, ...] = ("responses",) if {*arrays_of(spec)} <= {"loss"} else ()
+    reads = (*arrays_of(spec), *of_whole) if view.per_sample else EVERYTHING
+    (block,) = SignalReader.blocks_at(view.store, (view.name,), np.array([sample]), reads)
+    return block.responses(0, spec)
+
+
+def _signals(
+    view: SignalView, sample: int, samples: Responses, scores: RaggedScores, texts: list[str]
+) -> dict[str, Any]:
+    gram, num_tokens, aligned = view.gram(sample), samples.num_tokens, samples.scores
     span = view.segments("segment_span", sample)
-    statistics = {str(name): view.segments(f"segment_{name}", sample) for name in STATISTICS}
     num_segments = len(num_tokens)
     segments = []
     for i in range(num_segments):
@@ -136,15 +155,15 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
                 "text": texts[i] if texts else None,
                 "span": span[i].tolist(),
                 "num_tokens": int(num_tokens[i]),
-                **{name: float(each[i]) for name, each in statistics.items()},
+                **{name: float(each[i]) for name, each in samples.statistic.items()},
                 "norm": float(gram[i, i] ** 0.5),
-                "answer_alignment": float(scores.answer_alignment[i]) if is_step else None,
-                "history_alignment": float(scores.history_alignment[i]) if is_step and i > 0 else None,
-                "step_score": float(scores.step_score[i]) if is_step else None,
+                "answer_alignment": float(aligned.answer_alignment[i]) if is_step else None,
+                "history_alignment": float(aligned.history_alignment[i]) if is_step and i > 0 else None,
+                "step_score": float(scores.step_score[i]) if is_step and np.isfinite(scores.step_score[i]) else None,
             }
         )
-    flags = flag_names(int(scores.flags[0]))
-    return {"value": float(scores.value[0]), "flags": flags, "segments": segments, "gram": gram.tolist()}
+    flags = flag_names(int((aligned.flags[0] & ~NO_VALUE) | scores.flags[0]))
+    return {"flags": flags, "segments": segments, "gram": gram.tolist()}
 
 
 COUNT = 10
@@ -169,13 +188,15 @@ def neighbours(
     dimension: int | None = None,
     seed: int | None = None,
     scores: ScoreTable | None = None,
+    score: ScoreSpec | None = None,
     listener: Listener = ignore,
 ) -> Finding:
     """Find the samples of a pool with the largest cosine to a sample (its id, or #ROW); with least, the smallest.
 
     Instead of a sample, the vectors of any trace may be given: (K+1, d), the answer last, from the signal's model.
     The search is exact and covers every done sample of the pool, except samples with a descriptor of zeros. Values and
-    the step scores for the descriptor weighted come from scores; without scores, values are GRACE's default scores.
+    the step scores for the descriptor weighted come from scores; without scores, values are by the measure
+    of score, or GRACE's default values.
     """
     if count < 1:
         raise SettingError(f"--neighbours {count} is below 1")
@@ -204,7 +225,15 @@ def neighbours(
     if not there.all() or len(points) < count:
         listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with this sample."))
     places = [*([] if place is None else [place]), *points[there].tolist()]
-    rows, missing_text = _rows(samples_at(reader.view, places, pool.data), scores, has_steps=not reader.view.per_sample)
+    samples = samples_at(reader.view, places, pool.data)
+    values = np.full(len(samples), np.nan)
+    if scores is not None:
+        values = scores.values_of(np.array([each.row for each in samples], dtype=np.int64))
+    elif score is not None or not reader.view.per_sample:
+        spec = score or ScoreSpec()
+        found = (_responses(reader.view, place, spec) for place in places)
+        values = np.array([trace_values(spec.measures[0], each)[0] for each in found])
+    rows, missing_text = _rows(samples, values.tolist())
     asked: Mapping[str, Cell] = rows.pop(0) if place is not None else {}
     rows = [{"cosine": cosine, **row} for row, cosine in zip(rows, cosines[there].tolist(), strict=True)]
     by = str(reader.made_by["descriptor"])
@@ -221,22 +250,15 @@ def neighbours(
     )
 
 
-def _rows(
-    samples: Sequence[StoredSample], scores: ScoreTable | None, *, has_steps: bool
-) -> tuple[list[dict[str, Cell]], str | None]:
+def _rows(samples: Sequence[StoredSample], values: list[float]) -> tuple[list[dict[str, Cell]], str | None]:
     """Return rows of samples with values and texts, and the reason if texts are missing."""
-    values = np.full(len(samples), np.nan)
-    if scores is not None:
-        values = scores.values_of(np.array([each.row for each in samples], dtype=np.int64))
-    elif has_steps and samples:
-        values = score_grams([each.gram for each in samples], [each.num_tokens for each in samples], ScoreSpec()).value
     texts: list[tuple[str | None, str | None]] = [(None, None)] * len(samples)
     missing_text = None
     try:
         texts = [(each.prompt, each.segments[-1].strip()) for each in samples]
     except (DataError, OSError) as error:
         missing_text = str(error)
-    known = zip(samples, values.tolist(), texts, strict=True)
+    known = zip(samples, values, texts, strict=True)
     return [
         {
             "value": value if math.isfinite(value) else None,

@@ -312,10 +312,10 @@ def is_vague(explained: Estimate) -> bool:
     return explained.num < MIN_AUDITED or not (explained.low >= MUCH or explained.half_width <= WIDE)
 
 
-def explained_text(explained: Estimate, pearson: Mapping[Length, float], of_all: str = "") -> str:
-    """Return how many samples have a value, and how far values follow length."""
+def explained_text(explained: Estimate, pearson: Mapping[Length, float], of_all: str = "", by: str = "") -> str:
+    """Return how many samples have a value (by a measure, if it is named), and how far values follow length."""
     have = "samples have" if explained.num > 1 or of_all else "sample has"
-    return f"{explained.num}{of_all} {have} a value{_by_length(explained, pearson)}."
+    return f"{explained.num}{of_all} {have} a value{by}{_by_length(explained, pearson)}."
 
 
 def _by_length(explained: Estimate, pearson: Mapping[Length, float]) -> str:

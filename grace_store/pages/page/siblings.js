@@ -56,7 +56,7 @@ function columnsCard(i, index) {
   return element(
     "div",
     { class: "card", id: "columns" },
-    legend(i, fullColour(traceDetail(i)), traceDetail(i)),
+    legend(i, traceDetail(i)),
     element("div", { class: "columns scroll", tabindex: "0", role: "region", "aria-label": "Traces of this question side by side" }, columns),
     element("p", { class: "caption" }, `This trace first, then the others on this page, the largest value first.${some}`),
   );

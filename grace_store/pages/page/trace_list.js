@@ -35,7 +35,20 @@ function fieldSorts() {
   });
 }
 
-const allSorts = () => [...SORTS, ...fieldSorts()];
+/** Return two ways to sort for each measure that SORTS lack: the best traces first, and the worst first. */
+function measureSorts() {
+  const { measures } = readDocument("trace-browser");
+  const index = readDocument("trace-index");
+  return Object.entries(index.measures).filter(([name]) => !index[name]).flatMap(([name, values]) => {
+    const ends = measures[name].better === "highest" ? ["highest", "lowest"] : ["lowest", "highest"];
+    return ends.map((end, place) => {
+      const sign = end === "highest" ? -1 : 1;
+      return [`${["best", "worst"][place]}-${name}`, `By ${name}, ${["best", "worst"][place]} (${end}) first`, () => (i) => orLast(values[i] === null ? null : sign * values[i], 1)];
+    });
+  });
+}
+
+const allSorts = () => [...SORTS, ...fieldSorts(), ...measureSorts()];
 
 /** Compare two keys for sorting. A key is a number or a pair of numbers. */
 function compareKeys(a, b) {
@@ -154,6 +167,8 @@ function traceLink(i) {
   const { scale, subsets } = readDocument("trace-browser");
   const cells = index.score[i].map((score) => element("i", { style: { background: shade(score, scale, 0.9) } }));
   const badges = [];
+  const sorted = byId("sort").value.match(/^(?:best|worst)-(.*)/)?.[1]; // a measure, whose values then replace the table's
+  const value = sorted ? fieldText(index.measures[sorted][i]) : signed(index.value[i]);
   subsets.forEach((name, bit) => {
     if ((index.chosen[i] >> bit) & 1) badges.push(element("span", { class: "badge chosen", title: `In ${name}` }, subsets.length > 1 ? name : "chosen"));
   });
@@ -162,7 +177,7 @@ function traceLink(i) {
   return element(
     "a",
     { href: sampleLink(i), "data-trace": i, "aria-current": i === list.current ? "true" : null },
-    element("div", { class: "line" }, element("span", { class: "id" }, index.id[i]), badges, element("span", { class: "value" }, signed(index.value[i]))),
+    element("div", { class: "line" }, element("span", { class: "id" }, index.id[i]), badges, element("span", { class: "value", title: sorted }, value)),
     fieldCells(i),
     element("div", { class: "text-line" }, index.text[i] || `row ${index.row[i]}`),
     element("div", { class: "strip", "aria-hidden": "true" }, cells),

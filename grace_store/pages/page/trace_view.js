@@ -1,20 +1,12 @@
 // One trace: its text with colours for steps or tokens, its pictures, its cosines as a heat map, and its neighbours.
 
-const COLOUR_BY = [
-  ["score", "step score"],
-  ["answer", "alignment with the answer"],
-  ["history", "alignment with the history"],
-  ["loss", "loss of steps"],
-  ["mean_entropy", "entropy of steps"],
-];
 /** Numbers of tokens: the words for each, the number that has the strongest colour, and the number without colour. */
 const TOKENS_BY = {
-  surprisal: { words: "surprisal of tokens (nats)", most: 8, least: 0 },
-  entropy: { words: "entropy of tokens (nats)", most: 4, least: 0 },
-  rank: { words: "rank of tokens", most: 100, least: 1 },
+  "token-surprisal": { words: "surprisal of tokens (nats)", most: 8, least: 0 },
+  "token-entropy": { words: "entropy of tokens (nats)", most: 4, least: 0 },
+  "token-rank": { words: "rank of tokens", most: 100, least: 1 },
 };
-/** Numbers of segments that begin at 0. Large numbers are orange. */
-const FROM_ZERO = ["loss", "mean_entropy"];
+/** Name of the measure that steps are coloured by, or of the numbers of tokens; score is that of the table. */
 let colourBy = "score";
 
 function showTrace(i) {
@@ -53,8 +45,10 @@ function traceBadges(i, index) {
 
 /** Return the value, the size and the fields of a trace. */
 function traceNumbers(i, index) {
+  const { [colourBy]: values } = index.measures;
   const numbers = [
     ["value", signed(index.value[i], 4)],
+    ...(values && !index[colourBy] ? [[colourBy, fieldText(values[i])]] : []),
     ["steps", index.steps[i]],
     ["tokens", grouped(index.tokens[i])],
     ["row", grouped(index.row[i])],
@@ -85,31 +79,40 @@ function partView(part) {
   return element("img", { class: "picture", src: source, alt: `Image ${part.name}` });
 }
 
-/** Return what a trace's steps are coloured by: the chosen number, or the step score if the trace does not have it. */
-const colouredBy = (trace) => (trace[colourBy] ? colourBy : "score");
+/** Return what a trace's steps are coloured by: the chosen measure, or the step score if the trace does not have it. */
+const colouredBy = (trace) => (trace.measures?.[colourBy] ? colourBy : "score");
 
-/** Return the number that has the full colour. */
-function fullColour(trace) {
-  const { scale, scales } = readDocument("trace-browser");
-  return scales[colouredBy(trace)] ?? scale;
+/** Return what the page says of the measure of the colours. Step scores of the table are better if they are higher. */
+function colours(trace) {
+  const { scale, measures } = readDocument("trace-browser");
+  return measures[colouredBy(trace)] ?? { scale, better: "highest", from_zero: false };
 }
 
+/** Return whether higher or lower numbers are better, in words. */
+const betterWords = ({ better }) => (better === "highest" ? "higher is better" : "lower is better");
+
+/** Return the background for a number: blue for good numbers, orange for bad ones. */
+const shadeBy = (value, { scale, better }) => shade(better === "highest" || value === null ? value : -value, scale);
+
 function stepsCard(i, index, trace) {
-  return element("div", { class: "card" }, legend(i, fullColour(trace), trace), stepList(i, index, trace, isByToken(trace)));
+  return element("div", { class: "card" }, legend(i, trace), stepList(i, index, trace, isByToken(trace)));
 }
 
 /** Return whether the tokens of a trace are coloured, instead of its steps. */
 const isByToken = (trace) => colourBy in TOKENS_BY && tokenPieces(trace) !== null;
 
 function stepList(i, index, trace, byToken) {
-  const values = trace[colouredBy(trace)] ?? index.score[i];
+  const values = trace.measures?.[colouredBy(trace)] ?? index.score[i];
   const num = index.steps[i];
   const items = [];
   const pieces = byToken ? tokenPieces(trace) : null;
-  const scale = byToken ? Infinity : fullColour(trace); // beside a legend of tokens, a trace without them has no colours
-  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, trace, values, scale, pieces));
+  const shown = byToken ? { ...colours(trace), scale: Infinity } : colours(trace); // beside tokens, steps have no colours
+  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, trace, values, shown, pieces));
   return element("ol", { class: "steps", "aria-label": "Steps and answer" }, items);
 }
+
+/** Return the name of the numbers of tokens in the page's data. */
+const tokenNumber = () => colourBy.replace("token-", "");
 
 /** Return for each segment its tokens, each with its text and its number; null if the page lacks them. */
 function tokenPieces(trace) {
@@ -125,7 +128,7 @@ function tokenPieces(trace) {
     for (let start = 0; start < segment.length; ) {
       while (left === 0) left = characters[++token];
       const stop = Math.min(segment.length, start + left);
-      pieces.push({ text: segment.slice(start, stop).join(""), value: trace.token[colourBy][token] });
+      pieces.push({ text: segment.slice(start, stop).join(""), value: trace.token[tokenNumber()][token] });
       left -= stop - start;
       start = stop;
     }
@@ -135,24 +138,22 @@ function tokenPieces(trace) {
 
 function tokenSpan({ text, value }) {
   const { most, least } = TOKENS_BY[colourBy];
-  const share = colourBy === "rank" ? Math.log(value) / Math.log(most) : (value - least) / most;
-  return element("span", { class: "token", title: `${colourBy} ${value}`, style: { background: shade(-share, 1) } }, text);
+  const share = tokenNumber() === "rank" ? Math.log(value) / Math.log(most) : (value - least) / most;
+  return element("span", { class: "token", title: `${tokenNumber()} ${value}`, style: { background: shade(-share, 1) } }, text);
 }
 
-function stepItem(k, num, trace, values, scale, pieces) {
+function stepItem(k, num, trace, values, colour, pieces) {
   const isAnswer = k === num;
   const value = values[k] ?? null; // an answer has a loss and an entropy, but no step score
-  const fromZero = FROM_ZERO.includes(colouredBy(trace));
-  const shown = fromZero && value !== null ? value.toFixed(3) : signed(value);
+  const shown = colour.from_zero && value !== null ? String(value) : signed(value);
+  const known = (name) => trace.measures?.[name]?.[k] ?? null;
   const facts = [];
-  if (!isAnswer && trace.answer) facts.push(`answer ${signed(trace.answer[k])}`);
-  if (!isAnswer && trace.history && trace.history[k] !== null) facts.push(`history ${signed(trace.history[k])}`);
-  if (trace.tokens) facts.push(`${grouped(trace.tokens[k])} tokens`);
-  if (trace.loss && trace.loss[k] !== null) facts.push(`loss ${trace.loss[k].toFixed(3)}`);
-  if (trace.mean_entropy && trace.mean_entropy[k] !== null) facts.push(`entropy ${trace.mean_entropy[k].toFixed(3)}`);
+  for (const name of ["answer", "history"]) if (known(`${name}_alignment`) !== null) facts.push(`${name} ${signed(known(`${name}_alignment`))}`);
+  if (known("tokens") !== null) facts.push(`${grouped(known("tokens"))} tokens`);
+  for (const name of ["loss", "entropy"]) if (known(name) !== null) facts.push(`${name} ${known(name)}`);
   return element(
     "li",
-    { class: isAnswer ? "step answer" : "step", style: { "--shade": shade(fromZero && value !== null ? -value : value, scale) } },
+    { class: isAnswer ? "step answer" : "step", style: { "--shade": shadeBy(value, colour) } },
     element("div", { class: "gutter" }, element("b", {}, isAnswer && value === null ? "answer" : shown), element("small", {}, !isAnswer ? `step ${k + 1}` : value === null ? "target" : "answer")),
     element(
       "div",
@@ -163,23 +164,26 @@ function stepItem(k, num, trace, values, scale, pieces) {
   );
 }
 
-function legend(i, scale, trace) {
-  const fromZero = FROM_ZERO.includes(colouredBy(trace));
-  const steps = fromZero ? [0, -0.25, -0.5, -0.75, -1] : [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
-  const [from, to] = fromZero ? ["0", scale.toFixed(2)] : [signed(-scale, 2), signed(scale, 2)];
-  const words = fromZero ? `Colours from none at 0 to orange at ${to}` : `Colours from orange at ${from} over none at 0 to blue at ${to}`;
+function legend(i, trace) {
+  const colour = colours(trace);
+  const { scale, from_zero: fromZero } = colour;
+  const steps = fromZero ? [0, 0.25, 0.5, 0.75, 1] : [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
+  const [from, to] = fromZero ? ["0", String(scale)] : [signed(-scale, 2), signed(scale, 2)];
+  const [low, high] = colour.better === "highest" ? ["orange", "blue"] : ["blue", "orange"];
+  const words = `Colours from ${fromZero ? "none at 0" : `${low} at ${from} over none at 0`} to ${high} at ${to}: ${betterWords(colour)}`;
   const ramp = element(
     "div",
     { class: "ramp", role: "img", "aria-label": words },
     from,
-    element("span", {}, steps.map((step) => element("i", { style: { background: shade(step * scale, scale) } }))),
+    element("span", {}, steps.map((step) => element("i", { style: { background: shadeBy(step * scale, colour) } }))),
     to,
   );
-  const { scored } = readDocument("trace-browser");
-  const known = COLOUR_BY.filter(([key]) => key === "score" || trace[key]).map(([key, words]) => [key, key === "score" ? `${words} (${scored})` : words]);
+  const { scored, measures } = readDocument("trace-browser");
+  const known = Object.keys(measures).filter((name) => trace.measures?.[name]).map((name) => [name, `${name}, ${betterWords(measures[name])}`, measures[name].about]);
+  known.unshift(["score", `step score (${scored}), higher is better`]);
   const byToken = trace.token ? Object.entries(TOKENS_BY).map(([key, { words }]) => [key, words]) : [];
   const chosen = isByToken(trace) ? colourBy : colouredBy(trace);
-  const select = element("select", { id: "colour-by" }, [...known, ...byToken].map(([key, words]) => element("option", { value: key, selected: key === chosen }, words)));
+  const select = element("select", { id: "colour-by" }, [...known, ...byToken].map(([key, words, title]) => element("option", { value: key, title, selected: key === chosen }, words)));
   select.addEventListener("change", () => {
     colourBy = select.value;
     showTrace(i);

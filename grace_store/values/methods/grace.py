@@ -231,16 +231,17 @@ def value_parts(
     >>> parts.round(3).tolist()
     [[0.6], [0.075]]
     """
-    if spec.aggregation not in ADDED_UP or (spec.aggregation == "length_weighted" and step_tokens is None):
+    how = spec.step_aggregation.kind
+    if how not in ADDED_UP or (how == "length_weighted" and step_tokens is None):
         return None
     starts = np.repeat(offsets_of(num_steps)[:-1], num_steps)
     place = np.arange(len(starts)) - starts  # number of every step in its sample, from 0
     is_first = place == 0
     counts = ~is_first if spec.without_answer else np.ones(len(place), dtype=np.bool_)
-    if spec.aggregation == "last":
+    if how == "last":
         counts &= place == np.repeat(num_steps, num_steps) - 1
     weight = counts.astype(np.float64)
-    if step_tokens is not None and spec.aggregation == "length_weighted":
+    if step_tokens is not None and how == "length_weighted":
         weight *= step_tokens.astype(np.float64)
     weight = _ratio(weight, np.repeat(sum_by_sample(num_steps, weight), num_steps))
     alpha = 0.0 if spec.without_answer else spec.alpha

@@ -311,6 +311,11 @@ class ScoreSpec(MethodSpec):
         return not self.learn and self.names == ("grace",) and self.measures[0].way == "highest"
 
     @property
+    def step_aggregation(self) -> Aggregation:
+        """How GRACE's step scores become a value: as the measure says, or else the setting."""
+        return self.measures[0].aggregation or parse_aggregation(self.aggregation)
+
+    @property
     def has_steps(self) -> bool:
         """Whether steps have scores: one measure, and a measure of steps."""
         from grace_store.values.measures import MEASURES
