@@ -135,7 +135,8 @@ class LearnedNote(Frozen):
             return f"{told} {pairs}: not shown to be better than chance. {more}"
         largest = sorted(filter(self.weights.get, self.weights), key=lambda name: -abs(self.weights[name]))[:3]
         weighed = ", ".join(f"{name} ({self.weights[name]:+.2g})" for name in largest)
-        single = " A single measure does as well: `judge` names it." if self.single_area.value >= self.area.value else ""
+        is_single_enough = self.single_area.value >= self.area.value
+        single = " A single measure does as well: `judge` names it." if is_single_enough else ""
         return f"{told} {pairs}. The largest weights: {weighed}.{single}"
 
 
