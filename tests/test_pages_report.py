@@ -183,19 +183,30 @@ def test_traces_are_shown_with_any_measure(tmp_path: Path, store: Store, measure
     score(store, ScoreSpec(measure=(measure,)), out=scores)
     score(store, out=grace)
     report(store, out, ReportRequest(scores=(scores, grace), fields=""))
-    page, table, other = read_page(out), read_scores(scores), read_scores(grace)
-    shown, beside = (table, other) if table.has_step_scores else (other, table)
+    page, shown, beside = read_page(out), read_scores(scores), read_scores(grace)
     browser, index = page.document("trace-browser"), page.document("trace-index")
-    assert browser["scored"] == shown.method
+    assert browser["scored"] == (shown.method if shown.has_step_scores else None)
     np.testing.assert_allclose(index["value"], shown.value, atol=1e-6)
-    names = {each.method: f"{each.path.stem} ({each.method})" for each in (table, other) if each.path}
-    name = names[beside.method] if beside is table else "grace"
-    assert browser["fields"] == [{"name": f"value by {name}", "kind": "number"}]
+    assert browser["fields"] == [{"name": "value by grace", "kind": "number"}]
     np.testing.assert_allclose(index["fields"][0], beside.value, atol=1e-4)
     trace, view = page.document("traces-0")[5], store.signal(None)
     for key in ("loss", "entropy"):
         stored = view.segments(f"segment_{key}", store.positions_of(shown.row)[5])
         np.testing.assert_allclose(trace["measures"][key], stored, rtol=1e-3)
+
+
+@pytest.mark.parametrize("measure", [("hes",), ("grace=0.5", "loss:lowest=0.5")])
+def test_a_report_is_about_the_values_of_its_first_table(
+    tmp_path: Path, store: Store, measure: tuple[str, ...]
+) -> None:
+    spec, scores = ScoreSpec(measure=measure), tmp_path / "scores.parquet"
+    score(store, spec, out=scores)
+    found = report(store, tmp_path / "report.html", ReportRequest(scores=(scores,), fields=""))
+    told = {each["topic"]: each["sentence"] for each in found.verdict}
+    assert f"values by {spec.title}" in told["provenance"]
+    assert "grace" not in told["provenance"].replace(spec.title, "")
+    index = read_page(tmp_path / "report.html").document("trace-index")
+    np.testing.assert_allclose(index["value"], read_scores(scores).value, atol=1e-6)
 
 
 @pytest.mark.parametrize("scored", [ScoreSpec(), ScoreSpec(alpha=0.2, target="suffix"), ScoreSpec(measure=("loss",))])

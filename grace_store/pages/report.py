@@ -1,6 +1,5 @@
 """Write the report of a store: one HTML file, and on request the figures as files."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from grace_store.pages.sections import Section
 from grace_store.pages.similarity import similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, choose_traces, gather_traces
 from grace_store.pages.verdict import conclude_report
-from grace_store.pool.pool import Pool, stepwise_signals
+from grace_store.pool.pool import Pool
 from grace_store.run.status import status
 from grace_store.scoring.provenance import check_outputs, keep_samples, sources_of
 from grace_store.scoring.score import ScoreRequest, score
@@ -87,11 +86,12 @@ def _gather(
     given = ReportInputs.read(store, request)
     listener(Note("Scoring and counting."))
     state = status(store)
-    tables = _with_step_scores(store, given.tables, request)
-    given = replace(given, pool=Pool.of(given.pool, where=keep_samples(given.pool, _main(tables))))
+    made = [] if given.tables else [score(store, ScoreRequest(signals=request.signals, partial=request.partial))]
+    tables = [*given.tables, *made]
+    given = replace(given, pool=Pool.of(given.pool, where=keep_samples(given.pool, tables[0])))
     if given.pool.kept is not None:
         tables = [table.among(given.pool.rows) for table in tables]
-    table = _main(tables)
+    table = tables[0]
     conclusions = [conclude_scores(table, what_next=False)]
     subsets = [(name, np.isin(table.row, rows)) for name, rows in given.subsets.items()]
     if not subsets:
@@ -145,10 +145,10 @@ def _trace_documents(traces: TraceData, table: ScoreTable, subsets: list[str], s
             "flags": ABOUT,
             "shown": shown,
             "notes": traces.notes,
-            "scored": table.method,
+            "scored": table.method if table.has_step_scores else None,
             "scale": _full_colour(table.flat("step_score") if table.has_step_scores else ()),
             "measures": {name: _legend(name, each) for name, each in numbers.items()},
-            "signal": table.note.signal,
+            "signal": next(iter(table.note.signals), None),
         },
         "trace-index": traces.index,
     }
@@ -168,18 +168,3 @@ def _full_colour(numbers: ArrayLike, least: float = 0.05) -> float:
     sizes = np.abs(np.asarray(numbers, dtype=np.float64))
     sizes = sizes[np.isfinite(sizes)]
     return max(least, float(f"{np.quantile(sizes, 0.98):.2g}")) or 1.0 if len(sizes) else 1.0
-
-
-def _with_step_scores(store: Store, given: Sequence[ScoreTable], request: ReportRequest) -> list[ScoreTable]:
-    """Return the given tables; if no table has step scores, a new table with step scores comes first."""
-    tables, stepwise = list(given), stepwise_signals(store)
-    if any(table.has_step_scores for table in tables) or (tables and not stepwise):
-        return tables
-    meant = [name for table in tables for name in table.note.signals if name in stepwise] or stepwise
-    signals = request.signals or (meant[:1] if tables or len(meant) == 1 else None)
-    return [score(store, ScoreRequest(signals=signals, partial=request.partial)), *tables]
-
-
-def _main(tables: Sequence[ScoreTable]) -> ScoreTable:
-    """Return the table that traces are shown with: the first one with step scores."""
-    return next(each for each in tables if each.has_step_scores or each is tables[-1])

@@ -79,8 +79,11 @@ function partView(part) {
   return element("img", { class: "picture", src: source, alt: `Image ${part.name}` });
 }
 
-/** Return what a trace's steps are coloured by: the chosen measure, or the step score if the trace does not have it. */
-const colouredBy = (trace) => (trace.measures?.[colourBy] ? colourBy : "score");
+/** Return what a trace's steps are coloured by: the chosen measure, or else the step score, or else its first measure. */
+function colouredBy(trace) {
+  if (trace.measures?.[colourBy]) return colourBy;
+  return readDocument("trace-browser").scored ? "score" : (Object.keys(trace.measures ?? {})[0] ?? "score");
+}
 
 /** Return what the page says of the measure of the colours. Step scores of the table are better if they are higher. */
 function colours(trace) {
@@ -180,7 +183,7 @@ function legend(i, trace) {
   );
   const { scored, measures } = readDocument("trace-browser");
   const known = Object.keys(measures).filter((name) => trace.measures?.[name]).map((name) => [name, `${name}, ${betterWords(measures[name])}`, measures[name].about]);
-  known.unshift(["score", `step score (${scored}), higher is better`]);
+  if (scored) known.unshift(["score", `step score (${scored}), higher is better`]);
   const byToken = trace.token ? Object.entries(TOKENS_BY).map(([key, { words }]) => [key, words]) : [];
   const chosen = isByToken(trace) ? colourBy : colouredBy(trace);
   const select = element("select", { id: "colour-by" }, [...known, ...byToken].map(([key, words, title]) => element("option", { value: key, title, selected: key === chosen }, words)));
