@@ -301,6 +301,16 @@ def test_a_column_is_judged_like_the_others_before_it_decides() -> None:
         assert not best_measure([items], has_groups=False)[1]
 
 
+def test_a_first_wrong_step_may_be_a_whole_number_with_a_point(planted: dict[str, Store], tmp_path: Path) -> None:
+    """pandas writes whole numbers with a point if some are missing; a part of a step is no label."""
+    wrong = [json.loads(line)["first"] for line in Path(planted["grace"].plan.files[0].path).read_text().splitlines()]
+    cells = [("", "1.5")[i // 10] if i < 20 else float(each) for i, each in enumerate(wrong)]
+    (tmp_path / "labels.csv").write_text("id,step\n" + "".join(f"t{i},{each}\n" for i, each in enumerate(cells)))
+    pool = gs.Pool.of(planted["grace"], labels=tmp_path / "labels.csv")
+    numbers = gs.judge(pool, gs.JudgeSettings(first_wrong="step")).numbers
+    assert (numbers["num_left_out"], numbers["num_wrong_traces"]) == (20, sum(each >= 0 for each in wrong[20:]))
+
+
 def test_weights_of_measures_are_refused(planted: dict[str, Store]) -> None:
     score = gs.ScoreSpec(measure=("grace=0.5", "loss:lowest=0.5"))
     with pytest.raises(SettingError, match=r"judged apart: leave the weight of grace=0.5 out"):

@@ -144,6 +144,8 @@ class _Reader:
         return None if value is None else parse(value, num_steps)
 
     def _first_wrong(self, value: object, num_steps: int) -> Label | None:
+        if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers if some are missing
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < -1:
             return self._refused(value, "the number of a step from 0, or -1, is wanted")
         # A number after the last step means that the answer is wrong.
