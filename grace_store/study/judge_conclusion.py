@@ -97,8 +97,8 @@ def how_to_choose(
     for name in sorted(ScoreSpec(measure=(str(best["of"]),)).used - {"seed"}):
         if (given := getattr(settings, name)) != getattr(defaults, name):
             score += [f"--{name.replace('_', '-')}", *([] if given is True else [str(given)])]
-    score += ["--within", question or "group"] if is_within else []
-    score += ["--group-by", "group"] if is_within and question == "group" else []  # else --within group means the prompt
+    if is_within:  # --within group alone means the prompt
+        score += ["--within", question or "group", *(["--group-by", "group"] if question == "group" else [])]
     select = ["grace-store", "select", "scores.parquet", *data, "--exclude-flagged"]
     select += ["--per-group", "1"] if is_within else ["--ratio", "0.2"]
     commands = (
