@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_joined_is_refused(
         (
             "labels.jsonl",
             b'{"id": "t1", "ok": 1}\n{"id": "t2", "ok": "x"}\n',
-            "column 'ok' has a number in one row and a string in another.* give the values of a column one type",
+            "column 'ok' mixes the types number and string.*each column values of one type",
         ),
     ],
 )

@@ -252,8 +252,7 @@ def _usual_right(records: SampleRecords) -> tuple[str, str]:
     """Return the condition of a right trace, by the labels of the format or by a field with a usual name, or raise."""
     if (known := format_labels(records.store)) is not None:
         return _is_right(known)
-    names = [name for name in LABEL_FIELDS if records.labels is not None and name in records.labels.names]
-    names += [name for name in LABEL_FIELDS if name in records.first_fields()] if not names else []
-    if not names:
-        raise SettingError("no field has a name by which labels are known")
-    return names[0], f"iif({names[0]} in (0, 1), {names[0]}, null)"  # letters are answers, and no labels
+    for names in ([] if records.labels is None else records.labels.names, records.first_fields()):
+        if right := next((name for name in LABEL_FIELDS if name in names), None):
+            return right, f"iif({right} in (0, 1), {right}, null)"  # letters are answers, and no labels
+    raise SettingError("no field has a name by which labels are known")

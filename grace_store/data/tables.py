@@ -128,7 +128,7 @@ def _explained(path: Path, remedy: str = "convert it to JSON lines") -> Iterator
     except (pa.ArrowException, OSError, TypeError, ValueError, OverflowError, KeyError) as error:
         # ValueError and OverflowError: dates outside the range of Python; KeyError: unknown extension types.
         mixed = r"JSON parse error: Column\(/(.*)\) changed from (\w+) to (\w+) in row \d+"
-        why = re.sub(mixed, r"column '\1' has a \2 in one row and a \3 in another", str(error))
+        why = re.sub(mixed, r"column '\1' mixes the types \2 and \3", str(error))
         raise DataError(
             f"{path} cannot be read as a table: {why}. If the file was cut short, copy it again. Otherwise {remedy}."
         ) from error
@@ -139,7 +139,9 @@ def read_labels_table(path: Path) -> pa.Table:
     said = format_of(path)
     if said not in (kinds := ("CSV", "TSV", JSON_LINES, PARQUET)):
         raise DataError(f"The name {path.name} does not say the format of the labels. Give {', '.join(kinds)}.")
-    with _explained(path, *(["give the values of a column one type"] if said == JSON_LINES else [])):
+    with _explained(
+        path, *(["give each line an object, and each column values of one type"] if said == JSON_LINES else [])
+    ):
         if said == PARQUET:
             with pq.ParquetFile(path) as file:
                 _check_table(file.schema_arrow, file.metadata.num_rows, path.stat().st_size)
