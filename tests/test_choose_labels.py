@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError
 from grace_store.base.events import Event, Warned
 from grace_store.base.files import file_sha256, sidecar_of
-from grace_store.base.finding import Finding
+from grace_store.base.finding import Estimate, Finding, LabelsNote, LabelsOf
 from grace_store.choose.select import read_subset, replay_subset
 from grace_store.choose.selection import SubsetNote
 from grace_store.pages.report_inputs import ReportRequest
+from grace_store.pool.label_columns import join_labels
+from grace_store.scoring.notes import LearnedNote
 from grace_store.scoring.score import replay
 from grace_store.scoring.score_table import read_scores
 from grace_store.store.opened import Store
@@ -259,7 +263,7 @@ def test_pairs_against_known_labels_are_warned_of(grouped: Path, tmp_path: Path)
     pairs = list(zip(plain.row.tolist(), plain.rejected_row.tolist(), strict=True))
     ids = [record["id"] for record in grouped_records()]
     worse = {pairs[0][1], pairs[2][1]}
-    for name, wrong in (("is_correct", "0"), ("correct", "false"), ("correct", "B")):
+    for name, wrong in (("is_correct", "0"), ("correct", "false"), ("correct", "B"), ("grade", "B")):
         right = {"0": "1", "false": "true", "B": "A"}[wrong]
         rows = "".join(f"{each},{right if place in worse else wrong}\n" for place, each in enumerate(ids))
         (tmp_path / "labels.csv").write_text(f"id,{name}\n{rows}")
@@ -267,13 +271,56 @@ def test_pairs_against_known_labels_are_warned_of(grouped: Path, tmp_path: Path)
         gs.rank_samples(table, gs.Selection(margin=0, labels=str(tmp_path / "labels.csv")), listener=events.append)
         told = [event.text for event in events if isinstance(event, Warned)]
         assert told == (
-            []
+            ["--labels was given without --right, so no pair was compared with the labels."]
             if wrong == "B"  # letters are answers, and no labels
             else [
                 f"In 2 of {len(pairs)} pairs the chosen trace is wrong and the rejected one right, by {name}. "
                 f"To choose only right traces, give --right {name}."
             ]
         )
+
+
+@pytest.mark.parametrize(
+    ("field", "says", "right"),
+    [
+        ("mark = 'good'", "traces", "mark = 'good'"),
+        ("first", "first_wrong", '"first" = -1'),
+        ("wrong", "wrong_steps", 'json_array_length("wrong") = 0'),
+    ],
+)
+def test_pairs_by_a_learned_value_are_compared_with_its_labels(
+    grouped: Path, tmp_path: Path, field: str, says: LabelsOf, right: str
+) -> None:
+    table = read_scores(grouped / "scores.parquet")
+    plain = gs.select(table, margin=0)
+    assert plain.rejected_row is not None
+    worse = {*plain.rejected_row[[0, 2]].tolist()}
+    marks = ["good,-1,[]" if place in worse else "bad,1,[2]" for place in range(len(table))]
+    path = tmp_path / "my marks.csv"
+    path.write_text("id,mark,first,wrong\n" + "".join(map("{},{}\n".format, table.sample_id, marks)))
+    area = Estimate(value=0.7, low=0.6, high=0.8, num=100)
+    counts, areas = (
+        dict.fromkeys(("num_right", "num_wrong", "num_questions"), 9),
+        ("area", "area_within", "single_area"),
+    )
+    labels = LabelsNote(field=field, says=says)
+    learned = LearnedNote(labels=labels, of="traces", weights={}, **counts, **dict.fromkeys(areas, area))
+    more = {"learned": learned, "labels": join_labels(path, table.table["sample_id"]).note}
+    table = replace(table, note=table.note.model_copy(update=more))
+
+    def told(**labels: str) -> list[str]:
+        events: list[Event] = []
+        gs.rank_samples(table, gs.Selection(margin=0, **labels), listener=events.append)
+        return [event.text for event in events if isinstance(event, Warned)]
+
+    of = f"In 2 of {len(plain.row)} pairs the chosen trace is wrong and the rejected one right, by {right}. "
+    give = f"--right {shlex.quote(right)}."
+    assert told() == [f"{of}To choose only right traces, give --labels {shlex.quote(str(path))} {give}"]
+    assert told(labels=str(path)) == [f"{of}To choose only right traces, give {give}"]
+    path.write_text("id,mark\n")
+    [changed] = told()
+    assert changed.startswith("No pair was compared with the labels that the values were learned from: ")
+    assert "its content differs" in changed
 
 
 # ---------------------------------------------------------------- judge

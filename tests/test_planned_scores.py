@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import grace_store as gs
+from grace_store.choose.select import read_subset, replay_subset
 from tests.commands import run, run_json
 
 NUM = 24
@@ -48,3 +51,29 @@ def test_what_a_plan_knows_is_scored_and_chosen_by(store: Path, tmp_path: Path, 
 def test_what_needs_a_model_is_refused(store: Path, tmp_path: Path, measure: str) -> None:
     told = run("score", store, "--measure", measure, "--out", tmp_path / "x.parquet", code=1).stderr
     assert "has no signal yet" in told
+    assert "The measures steps, characters, random need none." in " ".join(told.split())
+
+
+def test_exact_copies_are_dropped_without_a_signal(store: Path, tmp_path: Path) -> None:
+    """Half of the records are copies of others under other ids."""
+    rng = random.Random(0)
+    records = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    records = [{**each, "id": f"{name}{i}"} for name in "ab" for i, each in enumerate(records)]
+    rng.shuffle(records)
+    (tmp_path / "twice.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    run("plan", tmp_path / "t.zarr", tmp_path / "twice.jsonl", "--min-steps", 1)
+    run("score", tmp_path / "t.zarr", "--measure", "random", "--out", tmp_path / "t.parquet")
+    table = gs.read_scores(tmp_path / "t.parquet")
+    best: dict[str, int] = {}
+    for place in np.argsort(-table.value).tolist():
+        best.setdefault(records[table.row[place]]["answer"], int(table.row[place]))
+    words = ("select", tmp_path / "t.parquet", "--diversity", "dedup", "--ratio", 0.5, "--out", tmp_path / "s.jsonl")
+    run(*words)
+    subset = read_subset(tmp_path / "s.jsonl")
+    assert set(subset.row.tolist()) == set(best.values())
+    assert len(replay_subset(subset).rank().take()) == NUM  # the same samples, or this raises
+    for more in (("--similarity", 0.9), ("--descriptor", "steps")):
+        told = " ".join(run(*words, *more, code=1).stderr.split())
+        assert "come from the plan alone, and this needs a signal" in told
+    words = ("duplicates", tmp_path / "t.zarr", "--scores", tmp_path / "t.parquet", "--out", tmp_path / "d.parquet")
+    assert "come from the plan alone, and this needs a signal" in " ".join(run(*words, code=1).stderr.split())

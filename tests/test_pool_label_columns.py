@@ -171,7 +171,11 @@ def test_a_file_that_cannot_be_joined_is_refused(
         ("labels.csv", b"id,ok,ok\nt1,1,2\n", "several columns are called 'ok'"),
         ("labels.csv", b"", "cannot be read as a table: Empty CSV file"),
         ("labels.jsonl", b'{"id": "t1", "ok": 1}\n{"id"', "cannot be read as a table"),
-        ("labels.jsonl", b'{"id": "t1", "ok": 1}\n{"id": "t2", "ok": "x"}\n', "cannot be read as a table"),
+        (
+            "labels.jsonl",
+            b'{"id": "t1", "ok": 1}\n{"id": "t2", "ok": "x"}\n',
+            "column 'ok' mixes the types number and string.*each column values of one type",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(

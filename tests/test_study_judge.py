@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from grace_store.cli import main
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
-from grace_store.study.judge_conclusion import JudgedItems, conclude_judged
+from grace_store.study.judge_conclusion import JudgedItems, best_measure, conclude_judged
+from tests.commands import run as run_command
 from tests.fake_model import make_fake_model
 
 NUM_QUESTIONS = 60
@@ -254,3 +257,61 @@ def test_any_measure_can_be_judged_by_name(planted: dict[str, Store]) -> None:
     )
     names = [row.get("of") for row in found.tables["traces"]]
     assert names[:2] == ["characters:highest", "grace:min"]
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a store of two signals, labels that follow GRACE, and the dataset at another place."""
+    folder = tmp_path_factory.mktemp("moved")
+    store = labelled_store(folder, [{}] * (NUM_QUESTIONS * NUM_TRACES))
+    extract(ExtractJob(store=store.location, model=str(folder / "model"), signal="late", door="tests.fake_model"))
+    value = gs.score(store, gs.ScoreRequest(signals="base")).value
+    rows = [f"t{i},{value[i] > np.median(value):d},g{i // 6},{i // 3 if i >= 150 else -i - 1}" for i in range(180)]
+    (folder / "labels.csv").write_text("\n".join(["id,ok,group,alone", *rows]) + "\n")
+    (folder / "data.jsonl").rename(folder / "elsewhere.jsonl")
+    return folder
+
+
+@pytest.mark.parametrize(("question", "num_kept"), [(None, NUM_QUESTIONS), ("group", 30), ("alone", 36)])
+def test_the_commands_that_are_told_can_be_pasted(
+    moved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str | None, num_kept: int
+) -> None:
+    """30 of 180 traces share a value of alone with another trace, so there the best fifth of all traces is kept."""
+    monkeypatch.chdir(tmp_path)
+    labels, data = str(moved / "labels.csv"), [str(moved / "elsewhere.jsonl")]
+    pool = gs.Pool.of(str(moved / "store.zarr"), signals="base", labels=labels, data=data)
+    found = gs.judge(pool, gs.JudgeSettings(right="ok", question=question))
+    for told in re.findall("`(grace-store [^`]*--out [^`]*)`", found.notes[-1]):
+        run_command(*shlex.split(told)[1:])
+    kept = [int(json.loads(line)["id"][1:]) for line in Path("subset.jsonl").read_text().splitlines()]
+    assert len(kept) == num_kept
+    if question != "alone":
+        assert len({number // (6 if question else NUM_TRACES) for number in kept}) == num_kept
+
+
+def test_a_column_is_judged_like_the_others_before_it_decides() -> None:
+    """Of twenty measures, one is above chance within questions at p = 0.04 by chance alone."""
+    sure = Estimate(value=0.7, low=0.65, high=0.75, p_value=0.0001, num=2000)
+    for p_value, is_within in ((0.04, False), (0.002, True)):
+        unsure = Estimate(value=0.6, low=0.51, high=0.7, p_value=p_value, num=2000)
+        areas = {"all_pairs": sure, "held_fixed": sure, "same_question": unsure}
+        rows = tuple({"measure": f"m{i}", "of": f"m{i}", "signal": "base", **areas} for i in range(20))
+        items = JudgedItems("traces", 90, 90, 90, rows, {}, ())
+        assert best_measure([items], has_groups=True)[1] == is_within
+        assert not best_measure([items], has_groups=False)[1]
+
+
+def test_a_first_wrong_step_may_be_a_whole_number_with_a_point(planted: dict[str, Store], tmp_path: Path) -> None:
+    """pandas writes whole numbers with a point if some are missing; a part of a step is no label."""
+    wrong = [json.loads(line)["first"] for line in Path(planted["grace"].plan.files[0].path).read_text().splitlines()]
+    cells = [("", "1.5")[i // 10] if i < 20 else float(each) for i, each in enumerate(wrong)]
+    (tmp_path / "labels.csv").write_text("id,step\n" + "".join(f"t{i},{each}\n" for i, each in enumerate(cells)))
+    pool = gs.Pool.of(planted["grace"], labels=tmp_path / "labels.csv")
+    numbers = gs.judge(pool, gs.JudgeSettings(first_wrong="step")).numbers
+    assert (numbers["num_left_out"], numbers["num_wrong_traces"]) == (20, sum(each >= 0 for each in wrong[20:]))
+
+
+def test_weights_of_measures_are_refused(planted: dict[str, Store]) -> None:
+    score = gs.ScoreSpec(measure=("grace=0.5", "loss:lowest=0.5"))
+    with pytest.raises(SettingError, match=r"judged apart: leave the weight of grace=0.5 out"):
+        gs.judge(planted["grace"], gs.JudgeSettings(right="ok", score=score))

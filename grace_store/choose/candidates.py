@@ -13,10 +13,12 @@ import numpy as np
 from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, GraceStoreError, SettingError
 from grace_store.base.events import Listener, Warned
+from grace_store.base.finding import LabelsNote
 from grace_store.base.states import HYGIENE, named_flags
 from grace_store.base.text import counted
 from grace_store.choose.contamination_table import AgainstLike, AgainstTable, read_against
 from grace_store.choose.selection import Excluded, Selection
+from grace_store.pool.label_columns import LabelColumns, join_labels
 from grace_store.pool.labels import format_labels
 from grace_store.pool.records import SampleRecords
 from grace_store.pool.sample_fields import SampleFields
@@ -202,27 +204,55 @@ LABEL_FIELDS = ("is_correct", "correct", "is_right", "right", "passed")
 """Names of fields that usually say whether a trace is right."""
 
 
-def warn_of_labels(open_records: Callable[[], SampleRecords], rejected: IntArray, listener: Listener) -> None:
-    """Warn of pairs whose chosen trace is wrong and whose rejected trace is right, if a known field says so."""
+Fields = Callable[[IntArray, LabelColumns | None], SampleFields]
+"""A function from rows of a table and the labels of all its rows to the fields of these rows."""
+
+
+def warn_of_labels(
+    table: ScoreTable, given: LabelColumns | None, fields: Fields, rejected: IntArray, listener: Listener
+) -> None:
+    """Warn of pairs whose chosen trace is wrong and whose rejected trace is right, by labels that are known.
+
+    They are the labels that the values were learned from, else those of the format, else a field with a usual name.
+    Warn, too, if labels were given or learned from, but say nothing of the pairs.
+    """
     chosen = np.flatnonzero(rejected >= 0)
     rows, place = np.unique([chosen, rejected[chosen]], return_inverse=True)
+    learned, noted, labels = table.note.learned, table.note.labels, given
+    untold = "" if given is None else "--labels was given without --right, so no pair was compared with the labels."
     try:
-        records = open_records().at(rows)
-        if (right := _usual_right(records)) is None:
-            return
-        fields = SampleFields({}, len(rows), lambda: records, records.labels)
-        is_right, is_wrong, _ = fields.truth(f"iif(({right}) in (0, 1), ({right}), null)", "--right")
-    except (GraceStoreError, OSError):  # a field that cannot be read as a label is none
+        if learned and noted and (given is None or given.note.sha256 != noted.sha256):
+            labels = join_labels(noted, table.table["sample_id"])
+        found = fields(rows, labels)
+        right, condition = _is_right(learned.labels) if learned else _usual_right(found.records())
+        is_right, is_wrong, _ = found.truth(condition, "--right")
+    except (GraceStoreError, OSError) as error:  # a field that cannot be read as a label is none
+        if learned:
+            untold = f"No pair was compared with the labels that the values were learned from: {error}"
+        is_right = is_wrong = np.zeros(0, dtype=np.bool_)
+    if not (is_right | is_wrong).any():
+        if untold:
+            listener(Warned(untold))
         return
     better, worse = place.reshape(2, -1)
     if num := int((is_wrong[better] & is_right[worse]).sum()):
         of = f"In {num} of {counted(len(chosen), 'pair')} the chosen trace is wrong and the rejected one right"
-        listener(Warned(f"{of}, by {right}. To choose only right traces, give --right {shlex.quote(right)}."))
+        more = "" if labels is given or noted is None else f"--labels {shlex.quote(noted.path)} "
+        listener(Warned(f"{of}, by {right}. To choose only right traces, give {more}--right {shlex.quote(right)}."))
 
 
-def _usual_right(records: SampleRecords) -> str | None:
-    """Return the condition of a right trace, from the labels of the format or from a field with a usual name."""
+def _is_right(labels: LabelsNote) -> tuple[str, str]:
+    """Return the condition of a right trace, as a user writes it and as it is tried."""
+    conditions = {"first_wrong": f'"{labels.field}" = -1', "wrong_steps": f'json_array_length("{labels.field}") = 0'}
+    right = conditions.get(labels.says, labels.field)
+    return right, right
+
+
+def _usual_right(records: SampleRecords) -> tuple[str, str]:
+    """Return the condition of a right trace, by the labels of the format or by a field with a usual name, or raise."""
     if (known := format_labels(records.store)) is not None:
-        return f"{known.field} = -1" if known.is_first else f"json_array_length({known.field}) = 0"
-    names = {*records.first_fields(), *(records.labels.names if records.labels is not None else ())}
-    return next((name for name in LABEL_FIELDS if name in names), None)
+        return _is_right(known)
+    for names in ([] if records.labels is None else records.labels.names, records.first_fields()):
+        if right := next((name for name in LABEL_FIELDS if name in names), None):
+            return right, f"iif({right} in (0, 1), {right}, null)"  # letters are answers, and no labels
+    raise SettingError("no field has a name by which labels are known")

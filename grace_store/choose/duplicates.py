@@ -202,7 +202,7 @@ def sample_digests(
     except DataError as error:
         if data:
             raise
-        what = "a copy under another id is only found if its vectors are similar"
+        what = "the text of a copy under another id is not found"
         listener(Warned(f"{error}\nWhole records are compared instead of texts: {what}."))
         return [digest.tobytes() for digest in store.column("sample_digest")[samples]], "record"
     with dataset:
@@ -282,6 +282,8 @@ def diverse_order(
         return _distinct_order(_given_table(given, pool.store, spec), row, given)
     if given is not None:  # only the note of the table is known: search the same vectors again
         spec = spec.model_copy(update={"signal": given.signal.name, "descriptor": given.descriptor})
+    if spec == DiversitySpec(method="dedup") and not scores.note.signals:
+        return _copies_last(pool, row, spec, listener)
     spec = spec.model_copy(update={"signal": scores.signal_named(spec.signal)})
     samples = Positions(np.sort(pool.store.positions_of(row)))
     descriptor = None if spec.descriptor is None else descriptor_named(spec.descriptor)
@@ -307,6 +309,17 @@ def diverse_order(
     order = pool_orders(cast(Float32Array, vectors.vector), at, [spec], threads=threads)[0]
     used = spec.model_copy(update={"descriptor": vectors.made_by["descriptor"]})
     return order, {"diversity": used, "duplicates": None}, None
+
+
+def _copies_last(pool: Pool, row: IntArray, spec: DiversitySpec, listener: Listener) -> DiverseOrder:
+    """Return an order of the samples with these dataset rows: further samples with the same text come last."""
+    listener(Note("The scores come from the plan alone: samples with the same text are found, similar ones are not."))
+    by_row = np.argsort(row)  # a file is read forwards
+    samples = Positions(pool.store.positions_of(row[by_row]))
+    digests, _ = sample_digests(pool.store, samples, pool.data, listener)
+    first, group = dict[bytes, int](), np.empty(len(row), dtype=np.int64)
+    group[by_row] = [first.setdefault(digest, len(first)) for digest in digests]
+    return distinct_first(group), {"diversity": spec, "duplicates": None}, len(first)
 
 
 def _given_table(path: str, store: Store, spec: DiversitySpec) -> DuplicateTable:

@@ -21,11 +21,12 @@ from grace_store.choose.choice_conclusion import conclude_choice, group_name, gr
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
 from grace_store.data.sample_digests import response_digest
+from grace_store.pool.label_columns import LabelColumns
 from grace_store.pool.pool import Pool
 from grace_store.pool.records import digest_samples
 from grace_store.pool.sample_fields import SampleFields
 from grace_store.scoring.notes import AgainstNote
-from grace_store.scoring.provenance import filter_scores, moved_labels, open_store_of
+from grace_store.scoring.provenance import fields_of, filter_scores, moved_labels, open_store_of
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.values.length_bias import LENGTHS, residuals
 from grace_store.values.random_values import random_values
@@ -268,7 +269,7 @@ class Rules:
                 table, self.selection, self.question, value, self._responses, self.labelled, listener
             )
             if rejected is not None and self.labelled is None and listener is not ignore:
-                warn_of_labels(self.fields.records, rejected, listener)
+                warn_of_labels(table, self.fields.labels, self._fields_at, rejected, listener)
         ranked = table.ranked(value)
         if groups is not None:
             ranked = stratified_rank(table.comparable(value), groups, table.row)
@@ -284,6 +285,11 @@ class Rules:
         order, used, num_distinct = diverse_order(table, ranked, self.selection, pool, listener=listener)
         rules = replace(self, selection=self.selection.model_copy(update=used))
         return Ranking(rules, value, ranked[order], told, rejected, by_value=ranked, num_distinct=num_distinct)
+
+    def _fields_at(self, rows: IntArray, labels: LabelColumns | None) -> SampleFields:
+        """Return the fields of some rows of the table; labels are those of all rows."""
+        table = replace(self.scores, table=self.scores.table.take(rows))
+        return fields_of(table, self.store, self.data, None if labels is None else labels.at(rows))
 
     def _responses(self, rows: IntArray) -> BitArray:
         """Return a number for each row of the table. Among the given rows, the same response has the same number."""

@@ -14,6 +14,7 @@ import base64
 import bisect
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -121,14 +122,15 @@ def _portable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path, remedy: str = "convert it to JSON lines") -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, TypeError, ValueError, OverflowError, KeyError) as error:
         # ValueError and OverflowError: dates outside the range of Python; KeyError: unknown extension types.
+        mixed = r"JSON parse error: Column\(/(.*)\) changed from (\w+) to (\w+) in row \d+"
+        why = re.sub(mixed, r"column '\1' mixes the types \2 and \3", str(error))
         raise DataError(
-            f"{path} cannot be read as a table: {error}. If the file was cut short, copy it again. Otherwise convert "
-            "it to JSON lines."
+            f"{path} cannot be read as a table: {why}. If the file was cut short, copy it again. Otherwise {remedy}."
         ) from error
 
 
@@ -137,7 +139,9 @@ def read_labels_table(path: Path) -> pa.Table:
     said = format_of(path)
     if said not in (kinds := ("CSV", "TSV", JSON_LINES, PARQUET)):
         raise DataError(f"The name {path.name} does not say the format of the labels. Give {', '.join(kinds)}.")
-    with _explained(path):
+    with _explained(
+        path, *(["give each line an object, and each column values of one type"] if said == JSON_LINES else [])
+    ):
         if said == PARQUET:
             with pq.ParquetFile(path) as file:
                 _check_table(file.schema_arrow, file.metadata.num_rows, path.stat().st_size)

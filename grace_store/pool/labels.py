@@ -14,7 +14,6 @@ from grace_store.base.finding import LabelsNote, LabelsOf
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.data.formats.known_formats import FORMATS
-from grace_store.data.formats.trace import StepLabels
 from grace_store.store.opened import Store
 
 if TYPE_CHECKING:
@@ -77,16 +76,19 @@ def resolve_labels(pool: Pool, asked: LabelsNote | None, kind: str | None, quest
             "field of the first wrong step with --first-wrong FIELD. The records have the fields "
             f"{first_few(fields, FIELDS_SHOWN)}."
         )
-    if asked is None:
-        assert known is not None
-        asked = LabelsNote(field=known.field, says="first_wrong" if known.is_first else "wrong_steps")
+    found = asked or known
+    assert found is not None
     kinds, questions = (None, None) if known is None else (known.kind, known.question)
-    return asked.model_copy(update={"kind": kind or kinds, "question": question or questions})
+    return found.model_copy(update={"kind": kind or kinds, "question": question or questions})
 
 
-def format_labels(store: Store) -> StepLabels | None:
+def format_labels(store: Store) -> LabelsNote | None:
     """Return the fields of the labels that the format of a store defines, if it does."""
-    return FORMATS[store.plan.spec.format].step_labels if store.plan.spec.format in FORMATS else None
+    known = FORMATS[store.plan.spec.format].step_labels if store.plan.spec.format in FORMATS else None
+    if known is None:
+        return None
+    says: LabelsOf = "first_wrong" if known.is_first else "wrong_steps"
+    return LabelsNote(field=known.field, says=says, kind=known.kind, question=known.question)
 
 
 def read_labels(pool: Pool, note: LabelsNote, positions: IntArray) -> Labels:
@@ -144,6 +146,8 @@ class _Reader:
         return None if value is None else parse(value, num_steps)
 
     def _first_wrong(self, value: object, num_steps: int) -> Label | None:
+        if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers if some are missing
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < -1:
             return self._refused(value, "the number of a step from 0, or -1, is wanted")
         # A number after the last step means that the answer is wrong.

@@ -174,7 +174,10 @@ class ScoresNote(StoreNote, words="a table of scores", maker="score"):
     def signal(self) -> str:
         """The first signal that was scored."""
         if not self.signals:
-            raise SettingError(f"the scores by {self.spec.title} come from the plan alone: name a signal with --signal")
+            raise SettingError(
+                f"the scores by {self.spec.title} come from the plan alone, and this needs a signal: name one with "
+                "--signal. `grace-store extract` writes signals."
+            )
         return next(iter(self.signals))
 
     @model_validator(mode="after")

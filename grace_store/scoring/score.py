@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import LabelsNote
 from grace_store.base.states import ABOUT, flag_counts
@@ -266,6 +266,12 @@ def _score_blocks(
     # What the plan knows needs no signal.
     has_none = pool.signals == {} or (not pool.signals and not pool.store.signal_names)
     is_planned = has_none and not spec.reads_model
+    if spec.reads_model and not pool.signals and not pool.store.signal_names:
+        of_plan = ", ".join(name for name in MEASURES if not ScoreSpec(measure=(name,)).reads_model)
+        raise UnknownName(
+            f"{pool.store.location} has no signal yet, and {spec.title} needs one. `grace-store extract` "
+            f"writes a signal. The measures {of_plan} need none."
+        )
     weights = SignalWeights({}) if is_planned else pool.weights
     # Some measures also work on whole responses, of signals with one vector per sample.
     of_responses = all(set(MEASURES[name].reads) <= {"loss", "plan"} for name in spec.names)

@@ -235,11 +235,10 @@ class ScoreTable(NotedTable[ScoresNote]):
         """Return the signal to read vectors from: the named one, or the one that was scored."""
         if signal is not None:
             return signal
-        scored = list(self.note.signals)
-        if len(scored) != 1:
+        if len(scored := self.note.signals) > 1:
             place = self.path.name if self.path else "the table"
             raise SettingError(f"{place} was scored from {', '.join(scored)}: name one signal with --signal")
-        return scored[0]
+        return self.note.signal
 
     def flat(self, name: str) -> Array:
         """Return a column of lists as one array; sample i owns offsets[i]..offsets[i + 1]."""

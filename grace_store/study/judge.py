@@ -82,11 +82,14 @@ class JudgeSettings(LabelSettings):
 def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Listener = ignore) -> Finding:
     """Measure how well every stored signal separates right traces or steps from wrong ones, by labels."""
     settings, pool = settings or JudgeSettings(), Pool.of(pool)
+    if weighed := [str(each) for each in settings.score.measures if each.weight != 1.0]:
+        raise SettingError(f"measures are judged apart: leave the weight of {weighed[0]} out")
     note = resolve_labels(pool, settings.asked(), settings.kind, settings.question)
     names, skipped = pool.stepwise()
     reader = SignalReader(pool.store, tuple(names), pool.wanted, reads=())
     reader.check_complete(partial=pool.partial)
-    labels = read_labels(pool, note, _chosen(reader, pool, settings))
+    chosen = _chosen(reader, pool, settings)
+    labels = read_labels(pool, note, chosen)
     if labels.num_left_out:
         what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
         listener(Warned(f"{what} in {note} left out."))
@@ -103,7 +106,11 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         numbers |= {"num_questions": items.num_questions}
         tables |= _tables(items, note)
     left_out = [f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."] if skipped else []
-    best, _ = best_measure(judged)
+    num_traces = np.bincount(pool.records(chosen).questions(note.question))
+    has_groups = bool(2 * num_traces[num_traces > 1].sum() >= len(chosen))
+    data = [word for path in pool.data or () for word in ("--data", str(path))]
+    several = len(pool.store.signal_names) > 1
+    best, _ = best_measure(judged, has_groups=has_groups)
     return Finding(
         study="judge",
         pool=pool.note(reader),
@@ -113,7 +120,15 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         tables=tables,
         notes=(
             *left_out,
-            how_to_choose(judged, _score_words(pool), settings.score, note.question, several=len(names) > 1),
+            how_to_choose(
+                judged,
+                _score_words(pool),
+                data,
+                settings.score,
+                note.question,
+                several=several,
+                has_groups=has_groups,
+            ),
         ),
     )
 

@@ -54,10 +54,11 @@ def conclude_judged(items: JudgedItems) -> str:
     return " ".join([_areas(items, stored), *_first_errors(items)])
 
 
-def best_measure(judged: Sequence[JudgedItems]) -> tuple[Row | None, bool]:
+def best_measure(judged: Sequence[JudgedItems], *, has_groups: bool) -> tuple[Row | None, bool]:
     """Return the measure to choose by, if one is shown to see the labels, and whether to choose within questions.
 
-    Traces decide before steps, because traces are chosen, unless their labels are too few.
+    Traces decide before steps, because traces are chosen, unless their labels are too few. has_groups says whether most
+    traces share their question with another trace: otherwise a choice within questions would keep most of them unseen.
     """
     for items in reversed(judged):
         measured = [each for each in items.measures if each["signal"] is not None]
@@ -65,32 +66,40 @@ def best_measure(judged: Sequence[JudgedItems]) -> tuple[Row | None, bool]:
         if not stored or _too_few(items, stored):
             continue
         above = [each for each in stored if _is_above(each, items, stored)]
-        within = [each for each in above if _estimate(each, "same_question").low > CHANCE]
-        if within:
+        within = [each for each in above if _is_above(each, items, stored, "same_question")]
+        if within and (has_groups or items.of == "steps"):
             return max(within, key=lambda each: _estimate(each, "same_question").value), items.of == "traces"
         return max(above, key=lambda each: headline(items, each).value, default=None), False
     return None, False
 
 
 def how_to_choose(
-    judged: Sequence[JudgedItems], score: Sequence[str], settings: ScoreSpec, question: str | None, *, several: bool
+    judged: Sequence[JudgedItems],
+    score: Sequence[str],
+    data: Sequence[str],
+    settings: ScoreSpec,
+    question: str | None,
+    *,
+    several: bool,
+    has_groups: bool,
 ) -> str:
     """Return the commands that choose by what was found, or that nothing was found.
 
-    score is the command of a score of the pool that was judged, question the field that names questions, and several
-    whether the pool has several signals.
+    score is the command of a score of the pool that was judged, data the options for a dataset that moved, question the
+    field that names questions, and several whether the store has several signals.
     """
-    best, is_within = best_measure(judged)
+    best, is_within = best_measure(judged, has_groups=has_groups)
     if best is None:
         what = " and ".join(each.of for each in judged)
         return f"No way of choosing follows from this: no measure was shown to tell right {what} from wrong ones."
-    score = [*score, "--measure", str(best["of"]), *(["--signal", str(best["signal"])] if several else [])]
+    score = [*score, *data, "--measure", str(best["of"]), *(["--signal", str(best["signal"])] if several else [])]
     defaults = ScoreSpec()
     for name in sorted(ScoreSpec(measure=(str(best["of"]),)).used - {"seed"}):
         if (given := getattr(settings, name)) != getattr(defaults, name):
             score += [f"--{name.replace('_', '-')}", *([] if given is True else [str(given)])]
-    score += ["--within", question or "group"] if is_within else []
-    select = ["grace-store", "select", "scores.parquet", "--exclude-flagged"]
+    if is_within:  # --within group alone means the prompt
+        score += ["--within", question or "group", *(["--group-by", "group"] if question == "group" else [])]
+    select = ["grace-store", "select", "scores.parquet", *data, "--exclude-flagged"]
     select += ["--per-group", "1"] if is_within else ["--ratio", "0.2"]
     commands = (
         f"`{shlex.join([*score, '--out', 'scores.parquet'])}`, then `{shlex.join([*select, '--out', 'subset.jsonl'])}`"
@@ -158,9 +167,9 @@ def _too_few(items: JudgedItems, stored: Sequence[Row]) -> str:
     )
 
 
-def _is_above(measure: Row, items: JudgedItems, stored: Sequence[Row]) -> bool:
-    """Return whether a measure is better than chance, corrected for the number of measures."""
-    area = headline(items, measure)
+def _is_above(measure: Row, items: JudgedItems, stored: Sequence[Row], name: str | None = None) -> bool:
+    """Return whether a measure is better than chance in the headline or a column, corrected for their number."""
+    area = headline(items, measure) if name is None else _estimate(measure, name)
     return area.low > CHANCE and (area.p_value or 0.0) * len(stored) <= SURE
 
 
