@@ -96,8 +96,7 @@ def read_against(path: str | Path) -> AgainstTable:
     """Read a table of benchmark items in samples; raise DataError if the file is not one."""
     path = Path(path)
     note = read_note(path, AgainstNote)
-    kinds = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
-    table = read_columns(path, kinds, AgainstNote.maker)
+    table = read_columns(path, dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), AgainstNote.maker)
     if any(table[name].null_count for name in NEVER_NULL):
         raise DataError(f"{path} has rows without a sample or an item. Compare with the benchmarks again.")
     if unknown := set(table["kind"].to_pylist()) - {*COPIES, TEMPLATE}:

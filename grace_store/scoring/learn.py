@@ -65,8 +65,7 @@ def prepare_learned(
     raw, position = features.read(reader, pool.threads, listener)
     num_items = pool.store.column("sample_num_steps")[position] if features.of_steps else np.ones_like(position)
     owner = np.repeat(np.arange(len(position)), num_items)
-    labels = read_labels(pool, note, position)
-    place, is_right = _labelled(labels, position, offsets_of(num_items))
+    place, is_right = _labelled(read_labels(pool, note, position), position, offsets_of(num_items))
     _check_enough(is_right, group[position[owner[place]]], note)
     question = np.unique(group[position[owner]], return_inverse=True)[1]
     measures = standardise(raw, question, _scratch)
@@ -95,8 +94,7 @@ def prepare_learned(
     )
     scored = scores_note(reader, spec, weights, **pool.filter_notes, learned=learned)
     rows_of = SignalReader(pool.store, weights.names, pool.wanted, ("responses",))  # token counts alone
-    mean = Aggregation("mean")
-    of_trace = aggregate(value, num_items, np.ones(len(value)), mean) if features.of_steps else value
+    of_trace = aggregate(value, num_items, np.ones(len(value)), Aggregation("mean")) if features.of_steps else value
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
         at = np.searchsorted(position, block.sample)

@@ -133,8 +133,7 @@ class ScoreTable(NotedTable[ScoresNote]):
     @property
     def influence(self) -> Float32Array:
         """Influence of each sample on every subtask or capability, (n, J); NaN for a sample without a value."""
-        num_influenced = len(self.note.influence_of or ())
-        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, num_influenced)
+        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, len(self.note.influence_of or ()))
 
     @property
     def known_flags(self) -> tuple[str, ...]:

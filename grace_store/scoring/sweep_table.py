@@ -123,8 +123,7 @@ class SweepWriter:
 
 def samples_table(ids: Sequence[str], row: IntArray, num_steps: IntArray, num_tokens: IntArray) -> pa.Table:
     """Return a block's samples as SweepWriter takes them."""
-    kinds = SAMPLES_SCHEMA.types[1:]
-    numbers = map(arrow_numbers, (row, num_steps, num_tokens), kinds)
+    numbers = map(arrow_numbers, (row, num_steps, num_tokens), SAMPLES_SCHEMA.types[1:])
     return pa.Table.from_arrays([arrow_texts(ids), *numbers], schema=SAMPLES_SCHEMA)
 
 

@@ -40,8 +40,7 @@ def _compared(found: SignalSamples, question: IntArray) -> tuple[str, dict[str, 
     num_tokens = sum_by_sample(found.num_steps, tokens)
     if not all_loss.sum() > 0 or num_tokens.sum() == steps.sum():
         return "", {}
-    sums = sums_by_question(question, (first_loss, steps, all_loss, num_tokens))
-    first_loss, steps, all_loss, num_tokens = sums
+    first_loss, steps, all_loss, num_tokens = sums_by_question(question, (first_loss, steps, all_loss, num_tokens))
     firsts = ratio_over_questions(first_loss, steps, len(found.sample), scale="plain")
     rest = all_loss - first_loss, num_tokens - steps
     others = ratio_over_questions(*rest, len(found.sample), scale="plain")

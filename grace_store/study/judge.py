@@ -328,8 +328,7 @@ def _benches(labels: Labels, sizes: SignalSamples, note: LabelsNote, settings: J
         found.append(_step_bench(labels, sizes, num_questions, settings.seed, has_both=has_both))
         _check_labels(found[0].items, "steps", note)
     if labels.steps is None or has_both:
-        cell = cells_of(sizes.num_steps, _response_tokens(sizes))
-        items = LabelledItems(is_right, labels.question, cell)
+        items = LabelledItems(is_right, labels.question, cells_of(sizes.num_steps, _response_tokens(sizes)))
         _check_labels(items, "traces", note)
         kind = np.array(labels.kind, dtype=object)
         found.append(_Bench("traces", items, np.arange(len(is_right)), kind, num_questions, settings.seed))

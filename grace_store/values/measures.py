@@ -71,8 +71,7 @@ class Responses:
 
     def by_token(self, name: str) -> FloatArray:
         """Return the mean of a statistic over the tokens of each response; NaN without tokens."""
-        sums = (sum_by_sample(self.num_parts, each) for each in (_totals(self, name), self.num_tokens))
-        return _ratio(*sums)
+        return _ratio(*(sum_by_sample(self.num_parts, each) for each in (_totals(self, name), self.num_tokens)))
 
     def of_steps(self, name: str) -> FloatArray:
         """Return a statistic of each step, flat."""

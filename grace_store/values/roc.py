@@ -175,8 +175,7 @@ def chance_of_first_errors(traces: LabelledTraces) -> float:
     if not is_wrong.any() or not len(steps):
         return np.nan
     found = np.array([(q * (1 - q) ** before).sum() for q in CHANCES]) / is_wrong.sum()
-    alone = np.array([((1 - q) ** steps).mean() for q in CHANCES])
-    return float(_harmonic(found, alone).max())
+    return float(_harmonic(found, np.array([((1 - q) ** steps).mean() for q in CHANCES])).max())
 
 
 def _hit_ranges(score: FloatArray, traces: LabelledTraces) -> tuple[FloatArray, FloatArray]:
