@@ -74,10 +74,9 @@ class AgainstTable(NotedTable[AgainstNote]):
         """Return the strongest match of each item as rows, copies before templates; at most count rows."""
         table = self.table if benchmark is None else self.table.filter(pc.equal(self.table["benchmark"], benchmark))
         rank = pc.index_in(table["kind"], pa.array((*COPIES, TEMPLATE))).to_numpy()
-        order = np.lexsort((table["row"].to_numpy(), -table["strength"].to_numpy(), rank))
         benchmarks, items = table["benchmark"].to_pylist(), table["item_row"].to_pylist()
         best: dict[tuple[str, int], int] = {}
-        for place in order.tolist():
+        for place in np.lexsort((table["row"].to_numpy(), -table["strength"].to_numpy(), rank)).tolist():
             best.setdefault((benchmarks[place], items[place]), place)
             if len(best) == count:
                 break

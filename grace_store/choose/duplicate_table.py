@@ -114,13 +114,12 @@ class DuplicateTable:
     def table(self) -> pa.Table:
         """The table as it is written."""
         ids = pa.array(self.sample_id, pa.string())
-        nearest = pa.array(self.nearest, pa.int64(), mask=self.nearest < 0)
         has_link = self.link >= 0
         columns = [
             ids,
             pa.array(self.row, pa.int64()),
             pa.array(self.group, pa.int64(), mask=self.group < 0),
-            ids.take(nearest),
+            ids.take(pa.array(self.nearest, pa.int64(), mask=self.nearest < 0)),
             pa.array(self.similarity, pa.float32(), from_pandas=True),
             pa.array(self.keep, pa.bool_()),
             pa.array(self.exact, pa.bool_()),

@@ -107,9 +107,8 @@ def scored_pool(pool: Pool, table: ScoreTable | None) -> Pool:
     """Return a pool filtered with the names that a table adds, and the scored signal unless the pool names one."""
     if table is None:
         return pool
-    kept = keep_samples(pool, table)
     signal = pool.signal.name if pool.signals else table.signal_named()
-    return Pool.of(pool, where=kept, signals=signal)
+    return Pool.of(pool, where=keep_samples(pool, table), signals=signal)
 
 
 def regroup(

@@ -116,16 +116,14 @@ def proxy_scatter(points: Sequence[tuple[str, float, float]], what: str) -> Figu
     dots["hovertemplate"] = "%{text}<br>proxy %{x:.3f}<br>gradient %{y:.3f}<extra></extra>"
     ends = np.concatenate([proxy[shown], true[shown]])
     low, high = (float(ends.min()), float(ends.max())) if len(ends) else (0.0, 1.0)
-    equal = parts.dashed_line(x0=low, y0=low, x1=high, y1=high)
     x, y = parts.axis(f"{what} by the proxy"), parts.axis(f"{what} by whole gradients")
-    return parts.figure([dots], x, y, shapes=[equal])
+    return parts.figure([dots], x, y, shapes=[parts.dashed_line(x0=low, y0=low, x1=high, y1=high)])
 
 
 def alignment_scatter(answer: FloatArray, history: FloatArray, points: PlottedSamples) -> Figure:
     """Draw each sample's mean alignment with the history against its mean alignment with the answer."""
-    data = _scatter(answer, history, points, "answer %{x:.3f}<br>history %{y:.3f}")
     x, y = parts.axis("mean alignment with the answer", zeroline=True), parts.axis("mean alignment with the history")
-    return parts.figure(data, x, y)
+    return parts.figure(_scatter(answer, history, points, "answer %{x:.3f}<br>history %{y:.3f}"), x, y)
 
 
 def _scatter(x: FloatArray, y: FloatArray, points: PlottedSamples, hover: str) -> list[dict[str, Any]]:

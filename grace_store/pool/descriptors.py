@@ -74,16 +74,12 @@ def describe_samples(
     pool: PoolLike,
     descriptor: Descriptor | None = None,
     *,
-    dimension: int | None = None,
-    seed: int = 0,
-    scores: StepScored | None = None,
-    samples: Positions | None = None,
     dtype: VectorType = "float32",
     listener: Listener = ignore,
+    **settings: Any,
 ) -> Descriptions:
-    """Return a vector of length 1 for each done sample of a pool; DescriptionReader.of explains the parameters."""
-    reader = DescriptionReader.of(pool, descriptor, dimension=dimension, seed=seed, scores=scores, samples=samples)
-    return reader.read_all(dtype, listener)
+    """Return a vector of length 1 for each done sample of a pool; DescriptionReader.of explains the settings."""
+    return DescriptionReader.of(pool, descriptor, **settings).read_all(dtype, listener)
 
 
 @dataclass(slots=True)

@@ -130,10 +130,9 @@ def samples_table(ids: Sequence[str], row: IntArray, num_steps: IntArray, num_to
 @contextmanager
 def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
     """Open the tables of values and samples for writing in a folder."""
-    schema = SAMPLES_SCHEMA.with_metadata(document_metadata(note))
     how: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "write_statistics": ["row"]}
     with (
-        pq.ParquetWriter(folder / SAMPLES, schema, **how) as samples,
+        pq.ParquetWriter(folder / SAMPLES, SAMPLES_SCHEMA.with_metadata(document_metadata(note)), **how) as samples,
         closing(SweepWriter(folder / VALUES, note, samples)) as writer,
     ):
         yield writer

@@ -226,8 +226,7 @@ def conclude_fidelity(
     if value.half_width > TOO_WIDE or (value.low <= 0 and value.half_width > WIDE):
         wanted = f"At least {FEWEST_QUESTIONS} questions are wanted."
         if value.is_known:
-            enough = value.num_wanted(num_samples, WIDE)
-            wanted = f"About {enough} would narrow that to {WIDE:.1f} to either side."
+            wanted = f"About {value.num_wanted(num_samples, WIDE)} would narrow that to {WIDE:.1f} to either side."
         return (
             f"Too few samples to say whether the proxy keeps the order of whole gradients: {over}, values have a rank "
             f"correlation of {value.text(2)}. {wanted}"

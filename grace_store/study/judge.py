@@ -108,8 +108,6 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     left_out = [f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."] if skipped else []
     num_traces = np.bincount(pool.records(chosen).questions(note.question))
     has_groups = bool(2 * num_traces[num_traces > 1].sum() >= len(chosen))
-    data = [word for path in pool.data or () for word in ("--data", str(path))]
-    several = len(pool.store.signal_names) > 1
     best, _ = best_measure(judged, has_groups=has_groups)
     return Finding(
         study="judge",
@@ -123,10 +121,10 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
             how_to_choose(
                 judged,
                 _score_words(pool),
-                data,
+                [word for path in pool.data or () for word in ("--data", str(path))],
                 settings.score,
                 note.question,
-                several=several,
+                several=len(pool.store.signal_names) > 1,
                 has_groups=has_groups,
             ),
         ),
@@ -157,10 +155,9 @@ def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
         columns["first_errors"] = Column(heading="F1", digits=2)
         chance["first_errors"] = items.chance_of_first_errors
         about += ABOUT_F1
-    title = f"{of}, by {note}"
     rows = (*items.measures, chance)
     tables: dict[str, Table] = {}
-    tables[items.of] = Table(title=title, columns=columns, rows=rows, about=about, is_drawn=True)
+    tables[items.of] = Table(title=f"{of}, by {note}", columns=columns, rows=rows, about=about, is_drawn=True)
     if items.kinds:
         by_kind = {kind: Column(heading=kind, digits=2, fewest=FEWEST_PAIRS) for kind in items.kinds}
         tables[f"{items.of}_by_kind"] = Table(
@@ -342,9 +339,8 @@ def _step_bench(labels: Labels, sizes: SignalSamples, num_questions: int, seed: 
     sample = np.repeat(np.arange(len(sizes.num_steps)), sizes.num_steps)[known]
     cell = cells_of(_step_positions(sizes)[known], sizes.num_tokens[is_step(sizes.num_steps)][known])
     items = LabelledItems(label[known] == RIGHT, labels.question[sample], cell)
-    kind = np.array(labels.kind, dtype=object)[sample]
     traces = LabelledTraces(offsets_of(sizes.num_steps), labels.first_wrong, labels.question) if has_both else None
-    return _Bench("steps", items, known, kind, num_questions, seed, traces)
+    return _Bench("steps", items, known, np.array(labels.kind, dtype=object)[sample], num_questions, seed, traces)
 
 
 def _check_labels(items: LabelledItems, what: str, note: LabelsNote) -> None:
