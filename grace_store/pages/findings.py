@@ -124,7 +124,6 @@ def _costs(found: Finding, name: str, what: str) -> Figure | None:
 
 
 def _draw_diversity(section: Section, found: Finding) -> None:
-    """Draw the clusters that subsets touch, and the value that diversity costs."""
     chosen, clusters = None, found.tables["clusters"]
     if "representation_1" in clusters.columns:
         value, share, size = (_numbers(clusters, name) for name in ("mean_value", "representation_1", "num_samples"))

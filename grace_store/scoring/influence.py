@@ -84,7 +84,6 @@ class PoolProducts:
 def _rows(
     reader: SignalReader, note: ScoresNote, found: InfluenceBlock, value: FloatArray, columns: Mapping[str, Array]
 ) -> tuple[pa.Table, Array]:
-    """Return the rows of one block, and the samples' flags."""
     block, influence, _, flags = found
     rows = ScoreRows.of(reader, block, value, flags, more={"influence": influence, **columns})
     return rows.to_table(note), rows.all_flags

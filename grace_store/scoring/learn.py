@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, ranges_of
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
 from grace_store.base.finding import Estimate, LabelsNote
@@ -100,7 +100,7 @@ def prepare_learned(
         at = np.searchsorted(position, block.sample)
         steps = None
         if features.of_steps:
-            steps = (value[np.repeat(offsets_of(num_items)[at], num_items[at]) + _within(num_items[at])],)
+            steps = (value[ranges_of(num_items[at], offsets_of(num_items)[at])],)
         lacks = lacks_signal[offsets_of(num_items)[at]]
         flags = np.where(lacks, Flag.MISSING_SIGNAL, np.isnan(of_trace[at]) * Flag.NO_VALUE).astype(np.uint8)
         tokens = block.segment_tokens[is_step(block.num_steps)]
@@ -108,11 +108,6 @@ def prepare_learned(
         return rows.to_table(scored), rows.all_flags
 
     return Scoring(scored, sources_of(pool.store, pool.labels), lambda threads: rows_of.map(table, threads, listener))
-
-
-def _within(counts: IntArray) -> IntArray:
-    """Return the number of each item among the items of its sample, from 0."""
-    return np.arange(counts.sum()) - np.repeat(offsets_of(counts)[:-1], counts)
 
 
 def _scratch(num_rows: int, num_columns: int) -> Array:

@@ -216,7 +216,6 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
 
 
 def _overlap_schema(note: SweepNote) -> pa.Schema:
-    """Return the columns of the table of pairs."""
     names = pa.schema([("setting", pa.string()), ("other_setting", pa.string())])
     numbers = [pa.field(f"jaccard_{ratio}", pa.float64()) for ratio in note.spec.ratio]
     return pa.schema([*names, *numbers, ("rank_correlation", pa.float64()), ("num_ranked", pa.int64())])

@@ -20,7 +20,7 @@ from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import numpy_numbers, write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, weighted_signals
 from grace_store.scoring.score import measure_block
-from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
+from grace_store.scoring.weight_table import WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
 from grace_store.values.intervals import FEWEST_QUESTIONS, MAX_PARTS, number_parts, ratio_over_questions
 from grace_store.values.methods.method import ScoreSpec
@@ -67,7 +67,7 @@ def weights(
         return WeightTable(pa.concat_tables([weights_schema(note).empty_table(), *tables()]), note)
     out = Path(out)
     check_outputs([out], sources_of(pool.store, pool.labels))
-    with write_blocks(out, COLUMNS, note) as writer:
+    with write_blocks(out, weights_schema(note), note) as writer:
         for table in tables():
             writer.write_table(table)
     return summary.finding(pool.note(reader), note, out)

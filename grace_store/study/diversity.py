@@ -197,7 +197,6 @@ def _chosen(subset: str | Path | Subset, number: int) -> Chosen:
 
 
 def _among(chosen: Chosen, rows: IntArray) -> Chosen:
-    """Return the part of a subset that is among some dataset rows."""
     name, scores, mine, what = chosen
     mine = mine[np.isin(scores.row[mine], rows)]
     if not len(mine):

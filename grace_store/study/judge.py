@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from grace_store.base.arrays import Array, FloatArray, IntArray, offsets_of, sum_by_sample
+from grace_store.base.arrays import Array, FloatArray, IntArray, offsets_of, ranges_of, sum_by_sample
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, LabelsNote, Table, make_columns
@@ -132,7 +132,6 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
 
 
 def _score_words(pool: Pool) -> list[str]:
-    """Return the command that scores the pool that was judged."""
     words = ["grace-store", "score", pool.store.location]
     words += [] if pool.kept is None else ["--where", pool.kept.where]
     words += [] if pool.label_columns is None else ["--labels", pool.label_columns.note.path]
@@ -140,7 +139,6 @@ def _score_words(pool: Pool) -> list[str]:
 
 
 def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
-    """Return the tables of all measures: over all errors, and by kind of error."""
     of = f"{items.num_right} right and {items.num_wrong} wrong {items.of} of {counted(items.num_questions, 'question')}"
     names = ("all_pairs", "same_question", "held_fixed", "both")
     areas = {
@@ -214,12 +212,6 @@ def _response_tokens(sizes: SignalSamples) -> FloatArray:
     return sum_by_sample(sizes.num_steps + 1, sizes.num_tokens)
 
 
-def _step_positions(sizes: SignalSamples) -> IntArray:
-    """Return the position of each step in its trace, from 0, flat."""
-    offsets = offsets_of(sizes.num_steps)
-    return np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes.num_steps)
-
-
 def _read(
     view: SignalView, positions: IntArray, spec: ScoreSpec, threads: Threads, listener: Listener
 ) -> tuple[SignalSamples, list[Measured]]:
@@ -256,7 +248,7 @@ WORST_STEPS = ("grace:min", "loss:lowest:min")
 
 def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[Measured]:
     """Yield measures that need no model: length, number of steps, position, and random numbers."""
-    position = _step_positions(sizes).astype(np.float64)
+    position = ranges_of(sizes.num_steps).astype(np.float64)
     drawn = np.random.Generator(np.random.Philox(seed)).random(len(position))
     step_tokens = sizes.num_tokens[is_step(sizes.num_steps)].astype(np.float64)
     yield Measured("tokens:highest", "more", None, step_tokens, _response_tokens(sizes))
@@ -337,7 +329,7 @@ def _step_bench(labels: Labels, sizes: SignalSamples, num_questions: int, seed: 
     label = np.concatenate(labels.steps)
     known = np.flatnonzero(label != UNKNOWN)
     sample = np.repeat(np.arange(len(sizes.num_steps)), sizes.num_steps)[known]
-    cell = cells_of(_step_positions(sizes)[known], sizes.num_tokens[is_step(sizes.num_steps)][known])
+    cell = cells_of(ranges_of(sizes.num_steps)[known], sizes.num_tokens[is_step(sizes.num_steps)][known])
     items = LabelledItems(label[known] == RIGHT, labels.question[sample], cell)
     traces = LabelledTraces(offsets_of(sizes.num_steps), labels.first_wrong, labels.question) if has_both else None
     return _Bench("steps", items, known, np.array(labels.kind, dtype=object)[sample], num_questions, seed, traces)
