@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, ranges_of
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, ranges
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
 from grace_store.base.finding import Estimate, LabelsNote
@@ -81,8 +81,7 @@ def prepare_learned(
     items = LabelledItems(is_right, np.unique(question[place], return_inverse=True)[1], fold[place])
     # A single measure may be compared over all traces, or within questions (the first half of the columns).
     known = np.column_stack([*map(without_gaps, raw[place].T), taught[:, : raw.shape[1]]])
-    single = single_forward(known, is_right, fold[place])
-    found = _judged(items, judge_forward(taught, fold[place], folds), single)
+    found = _judged(items, judge_forward(taught, fold[place], folds), single_forward(known, is_right, fold[place]))
     learned = LearnedNote(
         labels=note,
         of="steps" if features.of_steps else "traces",
@@ -100,7 +99,7 @@ def prepare_learned(
         at = np.searchsorted(position, block.sample)
         steps = None
         if features.of_steps:
-            steps = (value[ranges_of(num_items[at], offsets_of(num_items)[at])],)
+            steps = (value[ranges(num_items[at], offsets_of(num_items)[at])],)
         lacks = lacks_signal[offsets_of(num_items)[at]]
         flags = np.where(lacks, Flag.MISSING_SIGNAL, np.isnan(of_trace[at]) * Flag.NO_VALUE).astype(np.uint8)
         tokens = block.segment_tokens[is_step(block.num_steps)]

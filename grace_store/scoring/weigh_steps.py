@@ -134,8 +134,7 @@ class WeightSummary:
         self.counts.update(num_zero=int((weight == 0).sum()))
         self.largest = max(self.largest, float(weight.max(initial=0.0)))
         if len(has):
-            is_zero = np.maximum.reduceat(found.weight, found.offsets[:-1]) == 0
-            self.counts.update(num_all_zero=int(is_zero.sum()))
+            self.counts.update(num_all_zero=int((np.maximum.reduceat(found.weight, found.offsets[:-1]) == 0).sum()))
         self.flags.update(flag_counts(found.flags.astype(np.uint32)))
         cosine, equal = found.cosine[has], found.equal_cosine[has]
         # The best multiple of a sum leaves this share of the answer's squared length uncovered.

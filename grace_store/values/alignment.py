@@ -234,8 +234,7 @@ def _terms(weights: FloatArray) -> _Terms:
     weight = weights[step]
     row, column = np.tril_indices(len(step))
     product = weight[row] * weight[column] * np.where(row == column, 1.0, 2.0)
-    entry = step[row] * (step[row] + 1) // 2 + step[column]
-    return _Terms(step, weight[:, None], entry, product[:, None])
+    return _Terms(step, weight[:, None], step[row] * (step[row] + 1) // 2 + step[column], product[:, None])
 
 
 @lru_cache(maxsize=1024)

@@ -18,10 +18,9 @@ def prompt_and_completion(sample: Sample, image_name: ImageName, *, has_images: 
 
     All contents of a subset have the same shape because ``datasets`` makes a table of them.
     """
-    response = Turn("assistant", (sample.response,))
     prompt, completion = (
         [{"role": turn.role, "content": _parts(turn) if has_images else turn.text} for turn in turns]
-        for turns in (sample.turns, (response,))
+        for turns in (sample.turns, (Turn("assistant", (sample.response,)),))
     )
     record: dict[str, Any] = {"id": sample.sample_id, "prompt": prompt, "completion": completion}
     return record | ({"images": [image_name(image) for image in sample.images]} if has_images else {})

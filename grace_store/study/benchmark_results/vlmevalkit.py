@@ -126,8 +126,7 @@ def read_vlmevalkit(folder: Path) -> list[Results]:
     endings = tuple(f"_{ending}{suffix}" for ending in ("acc", "score") for suffix in (".csv", ".json"))
     for path in sorted(path for path in folder.rglob("*") if path.name.endswith(endings) and path.is_file()):
         table = _table(path)
-        is_of_home = table.path.name.startswith(f"{table.home.name}_")
-        tables[table.home if is_of_home else folder].append(table)
+        tables[table.home if table.path.name.startswith(f"{table.home.name}_") else folder].append(table)
     found = [_read_run(owner, mine) for owner, mine in tables.items()]
     return [run for run in found if run.entries]
 
