@@ -56,10 +56,10 @@ def offsets_of(counts: Numbers) -> IntArray:
     return offsets
 
 
-def ranges(lengths: IntArray, start: IntArray | int = 0) -> IntArray:
+def aranges(lengths: IntArray, start: IntArray | int = 0) -> IntArray:
     """Return start, start + 1, ... of every range, concatenated.
 
-    >>> ranges(np.array([3, 1]), np.array([5, 0])), ranges(np.array([1, 2]))
+    >>> aranges(np.array([3, 1]), np.array([5, 0])), aranges(np.array([1, 2]))
     (array([5, 6, 7, 0]), array([0, 0, 1]))
     """
     offsets = offsets_of(lengths)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray, ranges
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, aranges
 from grace_store.base.finding import Estimate
 from grace_store.pages import figure_parts as parts
 from grace_store.pages.sections import Figure, plot_label, wrapped_label
@@ -242,7 +242,7 @@ def step_profile(step_score: FloatArray, offsets: IntArray, chosen: BoolArray) -
 def _by_position(step_score: FloatArray, offsets: IntArray, among: BoolArray) -> list[FloatArray]:
     """Return the finite scores at each position, for some samples; empty if no sample has a score there."""
     num_steps = np.diff(offsets)
-    position = ranges(num_steps)
+    position = aranges(num_steps)
     kept = np.repeat(among, num_steps) & np.isfinite(step_score)
     last = min(int(num_steps.max(initial=0)), MAX_POSITIONS)
     return [step_score[kept & (position == k)] for k in range(last)]

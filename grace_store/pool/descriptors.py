@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Positions, Rows, offsets_of, ranges
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Positions, Rows, aranges, offsets_of
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
@@ -209,11 +209,11 @@ class DescriptionReader:
                 rows, num_steps = some if self.descriptor is None else ends[some] - 1, np.zeros(len(some), np.int64)
             else:
                 num_steps = num_segments[some] - 1
-                rows = ranges(num_segments[some], ends[some] - num_segments[some])
+                rows = aranges(num_segments[some], ends[some] - num_segments[some])
             score = None
             if self._scores is not None:  # a sample without scores has scores of 0
                 every, first = self._scores[0], self._scores[1][start + some]
-                found_scores = every[ranges(num_steps, np.where(first < 0, 0, first)).clip(max=len(every) - 1)]
+                found_scores = every[aranges(num_steps, np.where(first < 0, 0, first)).clip(max=len(every) - 1)]
                 score = np.where(np.repeat(first < 0, num_steps), 0.0, found_scores)
             how, given = self.descriptor or "answer", found.decoded(rows)
             yield points.describe(given, num_steps, how, step_score=score, projection=self.projection)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import Array, IntArray, ranges
+from grace_store.base.arrays import Array, IntArray, aranges
 from grace_store.base.errors import MissingExtra, SettingError
 from grace_store.pool.pool import Pool
 from grace_store.pool.records import columns_of_rows
@@ -77,7 +77,7 @@ def to_xarray(
     }
     if not view.per_sample:
         num_segments = num_steps + 1
-        number = ranges(num_segments)
+        number = aranges(num_segments)
         kind = np.where(number == np.repeat(num_steps, num_segments), "answer", "step").astype(object)
         coords["segment_sample"] = ("segment", np.repeat(np.arange(len(num_steps)), num_segments))
         coords |= {"segment_number": ("segment", number), "segment_kind": ("segment", kind)}

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, offsets_of, ranges
+from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, aranges, offsets_of
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
@@ -247,13 +247,13 @@ class _Range:
             others = total[numbers] - mine, num[numbers] - has_direction
             owner = np.repeat(np.arange(len(some)), num_steps[some])
             # The rows before a sample hold the steps and the answers of earlier samples.
-            rows = ranges(num_steps[some], self.offsets[some] - self.offsets[start] + some - start)
+            rows = aranges(num_steps[some], self.offsets[some] - self.offsets[start] + some - start)
             yield some, *_cosines(found.decoded(rows), owner, others)
 
 
 def _steps(offsets: IntArray, samples: IntArray) -> IntArray:
     """Return where the steps of some samples are among all steps."""
-    return ranges(np.diff(offsets)[samples], offsets[samples])
+    return aranges(np.diff(offsets)[samples], offsets[samples])
 
 
 def _directions(found: UnitVectors, rows: IntArray) -> tuple[Float32Array, BoolArray]:

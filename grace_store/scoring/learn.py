@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of, ranges
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, aranges, offsets_of
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
 from grace_store.base.finding import Estimate, LabelsNote
@@ -99,7 +99,7 @@ def prepare_learned(
         at = np.searchsorted(position, block.sample)
         steps = None
         if features.of_steps:
-            steps = (value[ranges(num_items[at], offsets_of(num_items)[at])],)
+            steps = (value[aranges(num_items[at], offsets_of(num_items)[at])],)
         lacks = lacks_signal[offsets_of(num_items)[at]]
         flags = np.where(lacks, Flag.MISSING_SIGNAL, np.isnan(of_trace[at]) * Flag.NO_VALUE).astype(np.uint8)
         tokens = block.segment_tokens[is_step(block.num_steps)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import Field
 
-from grace_store.base.arrays import FloatArray, IntArray, Positions, ranges
+from grace_store.base.arrays import FloatArray, IntArray, Positions, aranges
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.finding import WIDE, Cell, Column, Estimate, Finding, Table, make_columns
@@ -134,7 +134,7 @@ def _step_table(ids: Sequence[str], scores: Mapping[str, RaggedScores]) -> Table
     for space, found in scores.items():
         num_steps = np.diff(found.offsets)
         sample = np.repeat(np.arange(len(ids)), num_steps).tolist()
-        step = ranges(num_steps).tolist()
+        step = aranges(num_steps).tolist()
         both = zip(found.answer_alignment.tolist(), found.history_alignment.tolist(), strict=True)
         for i, k, pair in zip(sample, step, both, strict=True):
             rows.append(dict(zip(names, (ids[i], k + 1, space, *pair), strict=True)))

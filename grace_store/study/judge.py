@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from grace_store.base.arrays import Array, FloatArray, IntArray, offsets_of, ranges, sum_by_sample
+from grace_store.base.arrays import Array, FloatArray, IntArray, aranges, offsets_of, sum_by_sample
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, LabelsNote, Table, make_columns
@@ -248,7 +248,7 @@ WORST_STEPS = ("grace:min", "loss:lowest:min")
 
 def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[Measured]:
     """Yield measures that need no model: length, number of steps, position, and random numbers."""
-    position = ranges(sizes.num_steps).astype(np.float64)
+    position = aranges(sizes.num_steps).astype(np.float64)
     drawn = np.random.Generator(np.random.Philox(seed)).random(len(position))
     step_tokens = sizes.num_tokens[is_step(sizes.num_steps)].astype(np.float64)
     yield Measured("tokens:highest", "more", None, step_tokens, _response_tokens(sizes))
@@ -329,7 +329,7 @@ def _step_bench(labels: Labels, sizes: SignalSamples, num_questions: int, seed: 
     label = np.concatenate(labels.steps)
     known = np.flatnonzero(label != UNKNOWN)
     sample = np.repeat(np.arange(len(sizes.num_steps)), sizes.num_steps)[known]
-    cell = cells_of(ranges(sizes.num_steps)[known], sizes.num_tokens[is_step(sizes.num_steps)][known])
+    cell = cells_of(aranges(sizes.num_steps)[known], sizes.num_tokens[is_step(sizes.num_steps)][known])
     items = LabelledItems(label[known] == RIGHT, labels.question[sample], cell)
     traces = LabelledTraces(offsets_of(sizes.num_steps), labels.first_wrong, labels.question) if has_both else None
     return _Bench("steps", items, known, np.array(labels.kind, dtype=object)[sample], num_questions, seed, traces)

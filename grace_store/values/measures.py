@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, offsets_of, ranges, sum_by_sample
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, aranges, offsets_of, sum_by_sample
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.values.alignment import History
@@ -144,7 +144,7 @@ def _norms(samples: Responses) -> FloatArray:
     """Return the length of each step's vector, from the diagonals of Grams."""
     segments = samples.num_steps + 1
     first = offsets_of(segments * (segments + 1) // 2)[:-1]
-    number = ranges(segments)
+    number = aranges(segments)
     square = samples.gram[np.repeat(first, segments) + number * (number + 3) // 2]
     return np.asarray(np.sqrt(square[samples.is_step].astype(np.float64)))
 
