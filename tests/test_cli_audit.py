@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from grace_store.study.first_tokens import compare_first_tokens
+from grace_store.study.audit import compare_first_tokens
 from tests.commands import refuses, run
 from tests.scored_stores import known_store
 from tests.stores import write_store

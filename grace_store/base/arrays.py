@@ -56,6 +56,16 @@ def offsets_of(counts: Numbers) -> IntArray:
     return offsets
 
 
+def aranges(lengths: IntArray, start: IntArray | int = 0) -> IntArray:
+    """Return start, start + 1, ... of every range, concatenated.
+
+    >>> aranges(np.array([3, 1]), np.array([5, 0])), aranges(np.array([1, 2]))
+    (array([5, 6, 7, 0]), array([0, 0, 1]))
+    """
+    offsets = offsets_of(lengths)
+    return np.arange(offsets[-1]) - np.repeat(offsets[:-1] - start, lengths)
+
+
 def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
     """Return the sum over the parts of each sample; parts are flat.
 

@@ -62,10 +62,9 @@ def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
     """
     flags = named_flags([each for name in names for each in (table.known_trace_flags if name == HYGIENE else [name])])
     if missing := [name for name in flags if name not in table.known_flags]:
-        known = ", ".join(table.known_trace_flags)
         raise SettingError(
             f"the {table.what} does not say which samples are flagged {', '.join(missing)}: only scoring by the method "
-            f"grace finds these flags. The table has the flags {known}."
+            f"grace finds these flags. The table has the flags {', '.join(table.known_trace_flags)}."
         )
     return flags
 

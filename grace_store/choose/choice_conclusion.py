@@ -88,9 +88,8 @@ def _flags_of_choice(table: ScoreTable, chosen: IntArray, pool: IntArray) -> lis
         return []
     counts = {name: int(table.is_flagged([name])[chosen].sum()) for name in table.known_trace_flags}
     named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    question = table.question[pool]
     is_chosen, is_flagged = np.isin(pool, chosen), table.is_flagged(table.known_trace_flags)[pool]
-    favours = compare_groups(is_chosen.astype(np.int64), is_flagged, question)[-1].low > 0
+    favours = compare_groups(is_chosen.astype(np.int64), is_flagged, table.question[pool])[-1].low > 0
     often = f"{of_pool} in the pool, so such traces are chosen more often" if favours else f"{of_pool} in the pool"
     are = "is" if flagged == 1 else "are"
     return [f"{flagged} of them {are} flagged ({named}; {often}): `--exclude-flagged` leaves such traces out."]

@@ -74,10 +74,9 @@ class AgainstTable(NotedTable[AgainstNote]):
         """Return the strongest match of each item as rows, copies before templates; at most count rows."""
         table = self.table if benchmark is None else self.table.filter(pc.equal(self.table["benchmark"], benchmark))
         rank = pc.index_in(table["kind"], pa.array((*COPIES, TEMPLATE))).to_numpy()
-        order = np.lexsort((table["row"].to_numpy(), -table["strength"].to_numpy(), rank))
         benchmarks, items = table["benchmark"].to_pylist(), table["item_row"].to_pylist()
         best: dict[tuple[str, int], int] = {}
-        for place in order.tolist():
+        for place in np.lexsort((table["row"].to_numpy(), -table["strength"].to_numpy(), rank)).tolist():
             best.setdefault((benchmarks[place], items[place]), place)
             if len(best) == count:
                 break
@@ -96,8 +95,7 @@ def read_against(path: str | Path) -> AgainstTable:
     """Read a table of benchmark items in samples; raise DataError if the file is not one."""
     path = Path(path)
     note = read_note(path, AgainstNote)
-    kinds = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
-    table = read_columns(path, kinds, AgainstNote.maker)
+    table = read_columns(path, dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), AgainstNote.maker)
     if any(table[name].null_count for name in NEVER_NULL):
         raise DataError(f"{path} has rows without a sample or an item. Compare with the benchmarks again.")
     if unknown := set(table["kind"].to_pylist()) - {*COPIES, TEMPLATE}:

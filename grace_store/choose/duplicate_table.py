@@ -114,13 +114,12 @@ class DuplicateTable:
     def table(self) -> pa.Table:
         """The table as it is written."""
         ids = pa.array(self.sample_id, pa.string())
-        nearest = pa.array(self.nearest, pa.int64(), mask=self.nearest < 0)
         has_link = self.link >= 0
         columns = [
             ids,
             pa.array(self.row, pa.int64()),
             pa.array(self.group, pa.int64(), mask=self.group < 0),
-            ids.take(nearest),
+            ids.take(pa.array(self.nearest, pa.int64(), mask=self.nearest < 0)),
             pa.array(self.similarity, pa.float32(), from_pandas=True),
             pa.array(self.keep, pa.bool_()),
             pa.array(self.exact, pa.bool_()),
@@ -187,11 +186,10 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
     named, linked = table["nearest"].to_pylist(), _ints(table, "link")
     if any(text is not None and text not in place for text in named) or not np.isin(linked[linked >= 0], row).all():
         raise DataError(f"{path} names samples that are not in the table. Look for duplicates again.")
-    nearest = [-1 if text is None else place[text] for text in named]
     return DuplicateTable(
         sample_id=ids,
         row=row,
-        nearest=np.array(nearest, dtype=np.int64),
+        nearest=np.array([-1 if text is None else place[text] for text in named], dtype=np.int64),
         similarity=numpy_numbers(table["similarity"]),
         exact=np.asarray(table["exact"].to_numpy(zero_copy_only=False), dtype=np.bool_),
         link=np.where(linked < 0, -1, np.searchsorted(row, linked)),

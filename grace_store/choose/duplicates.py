@@ -92,12 +92,11 @@ def duplicates(
         scores=None if table is None else table.note,
         **pool.filter_notes,
     )
-    forest = spanning_forest(joined([copies, search.forest]))
     return DuplicateTable(
         sample_id=store.column("sample_id")[found].tolist(),
         row=row,
         exact=is_exact,
-        **_likeness(found, forest, search),
+        **_likeness(found, spanning_forest(joined([copies, search.forest])), search),
         value=np.full(len(found), np.nan) if table is None else table.values_of(row),
         num_tokens=_num_tokens(pool)[found],
         note=note,
@@ -108,9 +107,8 @@ def scored_pool(pool: Pool, table: ScoreTable | None) -> Pool:
     """Return a pool filtered with the names that a table adds, and the scored signal unless the pool names one."""
     if table is None:
         return pool
-    kept = keep_samples(pool, table)
     signal = pool.signal.name if pool.signals else table.signal_named()
-    return Pool.of(pool, where=kept, signals=signal)
+    return Pool.of(pool, where=keep_samples(pool, table), signals=signal)
 
 
 def regroup(
@@ -315,8 +313,7 @@ def _copies_last(pool: Pool, row: IntArray, spec: DiversitySpec, listener: Liste
     """Return an order of the samples with these dataset rows: further samples with the same text come last."""
     listener(Note("The scores come from the plan alone: samples with the same text are found, similar ones are not."))
     by_row = np.argsort(row)  # a file is read forwards
-    samples = Positions(pool.store.positions_of(row[by_row]))
-    digests, _ = sample_digests(pool.store, samples, pool.data, listener)
+    digests, _ = sample_digests(pool.store, Positions(pool.store.positions_of(row[by_row])), pool.data, listener)
     first, group = dict[bytes, int](), np.empty(len(row), dtype=np.int64)
     group[by_row] = [first.setdefault(digest, len(first)) for digest in digests]
     return distinct_first(group), {"diversity": spec, "duplicates": None}, len(first)

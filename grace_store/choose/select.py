@@ -113,8 +113,7 @@ class Ranking:
         """Return which groups would rise or fall if values alone chose this many samples."""
         assert self.rules.groups is not None
         names = [group_name(self.rules.groups[i]) for i in self.ranked.tolist()]
-        best = rank(self.scores.comparable(self.value), self.scores.row)[:count]
-        is_best = np.isin(self.ranked, best)
+        is_best = np.isin(self.ranked, rank(self.scores.comparable(self.value), self.scores.row)[:count])
         return rise_and_fall(by, names, is_best, self.scores.question[self.ranked], would=True)
 
     def _reaching(self, threshold: float) -> IntArray:
@@ -327,8 +326,7 @@ def rank_samples(
     Every prefix has equal counts until one capability runs out. store and data say where these are now, if they moved.
     """
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
-    rules = Rules.of(table, selection or Selection(), store, data)
-    return rules.rank(threads=threads, listener=listener)
+    return Rules.of(table, selection or Selection(), store, data).rank(threads=threads, listener=listener)
 
 
 def select(

@@ -303,8 +303,7 @@ class Subset:
     @property
     def sample_id(self) -> list[str]:
         """Ids of the chosen samples, in the order of the records."""
-        chosen = arrow_numbers(self.chosen, pa.int64())
-        ids: list[str] = self.scores.table["sample_id"].take(chosen).to_pylist()
+        ids: list[str] = self.scores.table["sample_id"].take(arrow_numbers(self.chosen, pa.int64())).to_pylist()
         return ids
 
     @property

@@ -128,7 +128,6 @@ def _kill_once(words: Sequence[str], store: Path) -> None:
 
 
 def _run(ctx: click.Context, arguments: Sequence[Any]) -> None:
-    """Print a command line and run it."""
     words = [str(argument) for argument in arguments]
     log.print(f"\n$ grace-store {shlex.join(words)}", style="bold", markup=False, soft_wrap=True)
     root = ctx.find_root().command

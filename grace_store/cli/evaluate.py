@@ -47,5 +47,4 @@ def evaluate(
         if not name or not number.isdigit() or int(number) < 1:
             raise SettingError(f"--items {text}: write ENTRY=N, such as MathVision-MINI=304")
         counts[name] = int(number)
-    found = gs.evaluate(results, full, num_items=counts, leave_out=leave_out, seed=seed)
-    show(found, out, as_json=as_json)
+    show(gs.evaluate(results, full, num_items=counts, leave_out=leave_out, seed=seed), out, as_json=as_json)

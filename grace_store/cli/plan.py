@@ -67,8 +67,7 @@ def plan(store: str, data: tuple[str, ...], dry_run: bool, *, as_json: bool, **w
     if dry_run:
         with ProgressDisplay() as display:
             found = gs.preview(data, request, store=store, **reading, listener=display)
-        text = escape_controls("\n".join(preview_lines(found)))
-        print_result(found.to_json(), click.echo, text, as_json=as_json)
+        print_result(found.to_json(), click.echo, escape_controls("\n".join(preview_lines(found))), as_json=as_json)
         return
     with _RememberedWarnings() as heard:
         sizes = {"samples_per_unit": wishes["unit_samples"]}

@@ -54,8 +54,7 @@ def sweep(store: str, folder: Path, grid: Path | None, *, as_json: bool, **setti
     spec = sweep_of(only_given(axes), settings.pop("signal"), settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
     with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:
-        pool = shared.take_pool(store, settings, threads)
-        found = gs.sweep(pool, spec, out=folder, listener=display).finding()
+        found = gs.sweep(shared.take_pool(store, settings, threads), spec, out=folder, listener=display).finding()
     replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
     written = f"{folder}: values.parquet, samples.parquet, summary.parquet, overlap.parquet{replaced}"
     show(found.model_copy(update={"notes": (*found.notes, written)}), as_json=as_json)

@@ -245,7 +245,6 @@ def _draw(
     chosen: BoolArray,
     more: str,
 ) -> None:
-    """Draw the values and the chosen share of each group."""
     sizes = [f"{name} ({int(member.sum()):,})" for name, member in members.items()]
     number = len(section.figures) // 2 + 1
     value, question = main.value, main.question

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, aranges
 from grace_store.base.finding import Estimate
 from grace_store.pages import figure_parts as parts
 from grace_store.pages.sections import Figure, plot_label, wrapped_label
@@ -116,16 +116,14 @@ def proxy_scatter(points: Sequence[tuple[str, float, float]], what: str) -> Figu
     dots["hovertemplate"] = "%{text}<br>proxy %{x:.3f}<br>gradient %{y:.3f}<extra></extra>"
     ends = np.concatenate([proxy[shown], true[shown]])
     low, high = (float(ends.min()), float(ends.max())) if len(ends) else (0.0, 1.0)
-    equal = parts.dashed_line(x0=low, y0=low, x1=high, y1=high)
     x, y = parts.axis(f"{what} by the proxy"), parts.axis(f"{what} by whole gradients")
-    return parts.figure([dots], x, y, shapes=[equal])
+    return parts.figure([dots], x, y, shapes=[parts.dashed_line(x0=low, y0=low, x1=high, y1=high)])
 
 
 def alignment_scatter(answer: FloatArray, history: FloatArray, points: PlottedSamples) -> Figure:
     """Draw each sample's mean alignment with the history against its mean alignment with the answer."""
-    data = _scatter(answer, history, points, "answer %{x:.3f}<br>history %{y:.3f}")
     x, y = parts.axis("mean alignment with the answer", zeroline=True), parts.axis("mean alignment with the history")
-    return parts.figure(data, x, y)
+    return parts.figure(_scatter(answer, history, points, "answer %{x:.3f}<br>history %{y:.3f}"), x, y)
 
 
 def _scatter(x: FloatArray, y: FloatArray, points: PlottedSamples, hover: str) -> list[dict[str, Any]]:
@@ -244,7 +242,7 @@ def step_profile(step_score: FloatArray, offsets: IntArray, chosen: BoolArray) -
 def _by_position(step_score: FloatArray, offsets: IntArray, among: BoolArray) -> list[FloatArray]:
     """Return the finite scores at each position, for some samples; empty if no sample has a score there."""
     num_steps = np.diff(offsets)
-    position = np.arange(len(step_score)) - np.repeat(offsets[:-1], num_steps)
+    position = aranges(num_steps)
     kept = np.repeat(among, num_steps) & np.isfinite(step_score)
     last = min(int(num_steps.max(initial=0)), MAX_POSITIONS)
     return [step_score[kept & (position == k)] for k in range(last)]

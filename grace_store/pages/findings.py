@@ -120,12 +120,10 @@ def _costs(found: Finding, name: str, what: str) -> Figure | None:
         words = method if weight is None else f"{method}, weight {weight:g}"
         lines.setdefault(method, []).append((words, float(lost), float(gained)))
     (best, *_), *methods, (random, *_) = lines.values()
-    names = list(lines)[1:-1]
-    return trade_lines(dict(zip(names, methods, strict=True)), [best, random], what)
+    return trade_lines(dict(zip(list(lines)[1:-1], methods, strict=True)), [best, random], what)
 
 
 def _draw_diversity(section: Section, found: Finding) -> None:
-    """Draw the clusters that subsets touch, and the value that diversity costs."""
     chosen, clusters = None, found.tables["clusters"]
     if "representation_1" in clusters.columns:
         value, share, size = (_numbers(clusters, name) for name in ("mean_value", "representation_1", "num_samples"))

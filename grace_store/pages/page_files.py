@@ -33,8 +33,7 @@ def inert_json(value: Any) -> str:
     >>> inert_json({"text": "</script>"})
     '{"text":"\\u003c/script\\u003e"}'
     """
-    text = json.dumps(_shown(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.translate(_ESCAPES)
+    return json.dumps(_shown(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
 def _shown(value: Any) -> Any:

@@ -78,8 +78,7 @@ def overview_section(
     if listed:
         rows: list[list[Cell]] = [[row["row"], row["sample_id"], row["reason"], row["detail"]] for row in listed]
         more = f"The first {MAX_LISTED} of {status.num_set_aside:,}." if len(listed) > MAX_LISTED else ""
-        columns = ["row", "sample", "reason", "detail"]
-        section.table("Records set aside", columns, rows[:MAX_LISTED], more)
+        section.table("Records set aside", ["row", "sample", "reason", "detail"], rows[:MAX_LISTED], more)
     return section
 
 
@@ -140,13 +139,12 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
     if not len(finite):
         section.text("No sample has a value.", kind="note")
         return section
-    quantiles = np.quantile(finite, (0.05, 0.5, 0.95))
     section.stats(
         [
             ("samples with a value", f"{len(finite):,} of {len(value):,}"),
             ("mean", f"{finite.mean():.4f}"),
             ("standard deviation", f"{finite.std():.4f}"),
-            ("5 %, median, 95 %", ", ".join(f"{each:.4f}" for each in quantiles)),
+            ("5 %, median, 95 %", ", ".join(f"{each:.4f}" for each in np.quantile(finite, (0.05, 0.5, 0.95)))),
         ]
     )
     _flags(section, table)

@@ -52,8 +52,7 @@ class Section:
         self, title: str, columns: Sequence[str], rows: Sequence[Cells], caption: str = "", *, bar: int | None = None
     ) -> None:
         """Add a table. bar is the column of numbers that are also drawn as bars."""
-        cells = [list(row) for row in rows]
-        shown = {"columns": list(columns), "rows": cells, "caption": caption, "bar": bar}
+        shown = {"columns": list(columns), "rows": [list(row) for row in rows], "caption": caption, "bar": bar}
         self.blocks.append({"kind": "table", "title": title, **shown})
 
     def records(self, title: str, rows: Sequence[Mapping[str, Cell]], caption: str = "") -> None:
@@ -63,8 +62,7 @@ class Section:
 
     def matrix(self, name: str, title: str, figure: Figure, labels: Sequence[str], caption: str = "") -> None:
         """Add a matrix of numbers. The page shows it as a table, or as a figure if it has too many rows."""
-        is_wide = len(labels) > MAX_HALF_MATRIX
-        self.figure(name, title, figure, caption, wide=is_wide)
+        self.figure(name, title, figure, caption, wide=len(labels) > MAX_HALF_MATRIX)
         if len(labels) <= MAX_TABLE_MATRIX:
             self.blocks[-1] |= {"kind": "matrix", "labels": list(labels)}
 

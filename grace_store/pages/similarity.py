@@ -50,7 +50,6 @@ def similarity_section(
 
 
 def _neighbours(described: Descriptions, row: IntArray) -> Neighbours:
-    """Return the nearest shown samples of each shown sample."""
     at, _ = find_rows(row, described.row)
     alive = np.flatnonzero(~described.is_zero)
     vectors = np.asarray(described.vector[alive], dtype=np.float32)

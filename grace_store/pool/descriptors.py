@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray, Positions, Rows, offsets_of
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, Positions, Rows, aranges, offsets_of
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
@@ -74,16 +74,12 @@ def describe_samples(
     pool: PoolLike,
     descriptor: Descriptor | None = None,
     *,
-    dimension: int | None = None,
-    seed: int = 0,
-    scores: StepScored | None = None,
-    samples: Positions | None = None,
     dtype: VectorType = "float32",
     listener: Listener = ignore,
+    **settings: Any,
 ) -> Descriptions:
-    """Return a vector of length 1 for each done sample of a pool; DescriptionReader.of explains the parameters."""
-    reader = DescriptionReader.of(pool, descriptor, dimension=dimension, seed=seed, scores=scores, samples=samples)
-    return reader.read_all(dtype, listener)
+    """Return a vector of length 1 for each done sample of a pool; DescriptionReader.of explains the settings."""
+    return DescriptionReader.of(pool, descriptor, **settings).read_all(dtype, listener)
 
 
 @dataclass(slots=True)
@@ -189,7 +185,7 @@ class DescriptionReader:
         described = _joined(list(self._described(unit, sample - start, found)), np.zeros((0, self.size), np.float32))
         return Descriptions(Positions(sample), Rows(self.row[sample]), *described, self.made_by)
 
-    def describe_trace(self, vectors: Float32Array) -> Described:
+    def describe_trace(self, vectors: Array) -> Described:
         """Return the descriptor of a trace outside the store; its steps have no scores, and weigh the same."""
         num_steps = np.array([len(vectors) - 1])
         descriptor = "steps" if self.descriptor == "weighted" else self.descriptor
@@ -213,11 +209,11 @@ class DescriptionReader:
                 rows, num_steps = some if self.descriptor is None else ends[some] - 1, np.zeros(len(some), np.int64)
             else:
                 num_steps = num_segments[some] - 1
-                rows = _ranges(ends[some] - num_segments[some], num_segments[some])
+                rows = aranges(num_segments[some], ends[some] - num_segments[some])
             score = None
             if self._scores is not None:  # a sample without scores has scores of 0
                 every, first = self._scores[0], self._scores[1][start + some]
-                found_scores = every[_ranges(np.where(first < 0, 0, first), num_steps).clip(max=len(every) - 1)]
+                found_scores = every[aranges(num_steps, np.where(first < 0, 0, first)).clip(max=len(every) - 1)]
                 score = np.where(np.repeat(first < 0, num_steps), 0.0, found_scores)
             how, given = self.descriptor or "answer", found.decoded(rows)
             yield points.describe(given, num_steps, how, step_score=score, projection=self.projection)
@@ -300,9 +296,3 @@ def _units(vectors: SignalReader, wanted: BoolArray | None, *, partial: bool) ->
             "needed. Run the same `grace-store extract` to finish it, or give --partial to use what is there."
         )
     return units
-
-
-def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Return start, start + 1, ... of every range, concatenated."""
-    firsts = np.cumsum(lengths) - lengths
-    return np.arange(int(lengths.sum())) - np.repeat(firsts - starts, lengths)

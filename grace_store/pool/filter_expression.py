@@ -321,7 +321,6 @@ def _without_text(part: re.Match[str]) -> str:
 
 
 def _with(row: Sequence[object], values: Mapping[int, object]) -> list[object]:
-    """Return a row with other values at some places."""
     return [values.get(place, value) for place, value in enumerate(row)]
 
 

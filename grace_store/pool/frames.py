@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import Array, IntArray
+from grace_store.base.arrays import Array, IntArray, aranges
 from grace_store.base.errors import MissingExtra, SettingError
 from grace_store.pool.pool import Pool
 from grace_store.pool.records import columns_of_rows
@@ -77,7 +77,7 @@ def to_xarray(
     }
     if not view.per_sample:
         num_segments = num_steps + 1
-        number = np.arange(num_segments.sum()) - np.repeat(np.cumsum(num_segments) - num_segments, num_segments)
+        number = aranges(num_segments)
         kind = np.where(number == np.repeat(num_steps, num_segments), "answer", "step").astype(object)
         coords["segment_sample"] = ("segment", np.repeat(np.arange(len(num_steps)), num_segments))
         coords |= {"segment_number": ("segment", number), "segment_kind": ("segment", kind)}
@@ -88,7 +88,6 @@ def to_xarray(
 
 
 def _positions(store: Store, samples: Sequence[str] | IntArray | None) -> IntArray:
-    """Return the positions of the given samples, ascending."""
     if samples is None:
         return np.arange(store.plan.num_samples)
     found = [store.find(each) if isinstance(each, str) else int(each) for each in samples]

@@ -70,11 +70,10 @@ def resolve_labels(pool: Pool, asked: LabelsNote | None, kind: str | None, quest
     """Return the field of the labels and their meaning: as the user says, or as the format of the store defines."""
     known = format_labels(pool.store)
     if asked is None and known is None:
-        fields = pool.records().spread(RECORDS_ASKED).field_names()
         raise SettingError(
             "Say which traces are right with --right CONDITION, such as is_correct or verdict = 'good', or name the "
             "field of the first wrong step with --first-wrong FIELD. The records have the fields "
-            f"{first_few(fields, FIELDS_SHOWN)}."
+            f"{first_few(pool.records().spread(RECORDS_ASKED).field_names(), FIELDS_SHOWN)}."
         )
     found = asked or known
     assert found is not None

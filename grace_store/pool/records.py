@@ -91,10 +91,9 @@ def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> N
         if then.num_bytes != now.num_bytes or (by_content and then.sha256 != file_sha256(Path(now.path)))
     ]
     if changed:
-        lines = [_describe_change(store, dataset, index) for index in changed]
         raise DatasetChanged(
             f"The data differs from what {store.location} was planned from:\n  "
-            + "\n  ".join(lines)
+            + "\n  ".join([_describe_change(store, dataset, index) for index in changed])
             + "\nRestore the files, or choose a new store and plan again."
         )
 

@@ -392,7 +392,6 @@ def _sums(values: IntArray, counts: Sequence[int]) -> list[int]:
 def _merged(
     found: Sequence[SignalSamples], start: int, row: Array, num_steps: Array, characters: Array, *, is_whole: bool
 ) -> SampleBlock:
-    """Return a block with the samples of several signals."""
     first = found[0]
     places: tuple[Places | None, ...]
     found_at: tuple[Places, ...] = ()

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, offsets_of
+from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray, aranges, offsets_of
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
@@ -247,15 +247,13 @@ class _Range:
             others = total[numbers] - mine, num[numbers] - has_direction
             owner = np.repeat(np.arange(len(some)), num_steps[some])
             # The rows before a sample hold the steps and the answers of earlier samples.
-            rows = _steps(self.offsets, some) - self.offsets[start] + (some - start)[owner]
+            rows = aranges(num_steps[some], self.offsets[some] - self.offsets[start] + some - start)
             yield some, *_cosines(found.decoded(rows), owner, others)
 
 
 def _steps(offsets: IntArray, samples: IntArray) -> IntArray:
     """Return where the steps of some samples are among all steps."""
-    num_steps = np.diff(offsets)[samples]
-    first = np.repeat(offsets[samples] - offsets_of(num_steps)[:-1], num_steps)
-    return first + np.arange(len(first))
+    return aranges(np.diff(offsets)[samples], offsets[samples])
 
 
 def _directions(found: UnitVectors, rows: IntArray) -> tuple[Float32Array, BoolArray]:

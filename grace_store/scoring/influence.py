@@ -78,14 +78,12 @@ class PoolProducts:
             flags[done] |= mine
             squared[number, done] = found.length[done].astype(np.float64) ** 2
         flags[has.any(axis=0) & ~np.asarray(has.all(axis=0))] |= np.uint8(Flag.MISSING_SIGNAL)
-        influence = combine_signals(parts, self.shares).astype(np.float32)
-        return influence, self_influence_slopes(squared), flags
+        return combine_signals(parts, self.shares).astype(np.float32), self_influence_slopes(squared), flags
 
 
 def _rows(
     reader: SignalReader, note: ScoresNote, found: InfluenceBlock, value: FloatArray, columns: Mapping[str, Array]
 ) -> tuple[pa.Table, Array]:
-    """Return the rows of one block, and the samples' flags."""
     block, influence, _, flags = found
     rows = ScoreRows.of(reader, block, value, flags, more={"influence": influence, **columns})
     return rows.to_table(note), rows.all_flags

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, offsets_of
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, aranges, offsets_of
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
 from grace_store.base.finding import Estimate, LabelsNote
@@ -65,8 +65,7 @@ def prepare_learned(
     raw, position = features.read(reader, pool.threads, listener)
     num_items = pool.store.column("sample_num_steps")[position] if features.of_steps else np.ones_like(position)
     owner = np.repeat(np.arange(len(position)), num_items)
-    labels = read_labels(pool, note, position)
-    place, is_right = _labelled(labels, position, offsets_of(num_items))
+    place, is_right = _labelled(read_labels(pool, note, position), position, offsets_of(num_items))
     _check_enough(is_right, group[position[owner[place]]], note)
     question = np.unique(group[position[owner]], return_inverse=True)[1]
     measures = standardise(raw, question, _scratch)
@@ -82,8 +81,7 @@ def prepare_learned(
     items = LabelledItems(is_right, np.unique(question[place], return_inverse=True)[1], fold[place])
     # A single measure may be compared over all traces, or within questions (the first half of the columns).
     known = np.column_stack([*map(without_gaps, raw[place].T), taught[:, : raw.shape[1]]])
-    single = single_forward(known, is_right, fold[place])
-    found = _judged(items, judge_forward(taught, fold[place], folds), single)
+    found = _judged(items, judge_forward(taught, fold[place], folds), single_forward(known, is_right, fold[place]))
     learned = LearnedNote(
         labels=note,
         of="steps" if features.of_steps else "traces",
@@ -95,14 +93,13 @@ def prepare_learned(
     )
     scored = scores_note(reader, spec, weights, **pool.filter_notes, learned=learned)
     rows_of = SignalReader(pool.store, weights.names, pool.wanted, ("responses",))  # token counts alone
-    mean = Aggregation("mean")
-    of_trace = aggregate(value, num_items, np.ones(len(value)), mean) if features.of_steps else value
+    of_trace = aggregate(value, num_items, np.ones(len(value)), Aggregation("mean")) if features.of_steps else value
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
         at = np.searchsorted(position, block.sample)
         steps = None
         if features.of_steps:
-            steps = (value[np.repeat(offsets_of(num_items)[at], num_items[at]) + _within(num_items[at])],)
+            steps = (value[aranges(num_items[at], offsets_of(num_items)[at])],)
         lacks = lacks_signal[offsets_of(num_items)[at]]
         flags = np.where(lacks, Flag.MISSING_SIGNAL, np.isnan(of_trace[at]) * Flag.NO_VALUE).astype(np.uint8)
         tokens = block.segment_tokens[is_step(block.num_steps)]
@@ -110,11 +107,6 @@ def prepare_learned(
         return rows.to_table(scored), rows.all_flags
 
     return Scoring(scored, sources_of(pool.store, pool.labels), lambda threads: rows_of.map(table, threads, listener))
-
-
-def _within(counts: IntArray) -> IntArray:
-    """Return the number of each item among the items of its sample, from 0."""
-    return np.arange(counts.sum()) - np.repeat(offsets_of(counts)[:-1], counts)
 
 
 def _scratch(num_rows: int, num_columns: int) -> Array:

@@ -63,10 +63,9 @@ def write_whole(path: Path, table: pa.Table, note: Document) -> None:
 
 
 @contextmanager
-def write_blocks(path: Path, columns: Mapping[str, pa.DataType], note: Document) -> Iterator[pq.ParquetWriter]:
-    """Open a table for writing block by block; the file gets its name only when it is complete."""
+def write_blocks(path: Path, schema: pa.Schema, note: Document) -> Iterator[pq.ParquetWriter]:
+    """Open a table for writing block by block; the schema has the note. The file gets its name when it is complete."""
     refuse_other_kind(path, note)
-    schema = pa.schema(list(columns.items()), metadata=document_metadata(note))
     # Hardly two numbers are equal, so building a dictionary takes longer than all other work.
     with (
         whole_file(path, PARQUET) as partial,

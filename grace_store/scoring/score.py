@@ -135,8 +135,7 @@ def score(
     if out is not None:
         return _write(scoring, Path(out), threads)
     tables = [table for table, _ in scoring.tables(threads)]
-    schema = scores_schema(scoring.note)
-    return ScoreTable(pa.concat_tables([schema.empty_table(), *tables]), scoring.note)
+    return ScoreTable(pa.concat_tables([scores_schema(scoring.note).empty_table(), *tables]), scoring.note)
 
 
 def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:

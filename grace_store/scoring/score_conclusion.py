@@ -26,7 +26,6 @@ def conclude_scores(table: ScoreTable, *, what_next: bool = True) -> str:
 
 
 def _next_step(table: ScoreTable, ranked: IntArray, *, follows_length: bool) -> str:
-    """Return what the user should do before or while selecting."""
     best = ranked[: budget(BEST, len(ranked))]
     if num_flagged := table.num_flagged(best):
         known = table.known_trace_flags

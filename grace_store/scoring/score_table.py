@@ -133,8 +133,7 @@ class ScoreTable(NotedTable[ScoresNote]):
     @property
     def influence(self) -> Float32Array:
         """Influence of each sample on every subtask or capability, (n, J); NaN for a sample without a value."""
-        num_influenced = len(self.note.influence_of or ())
-        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, num_influenced)
+        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, len(self.note.influence_of or ()))
 
     @property
     def known_flags(self) -> tuple[str, ...]:
@@ -336,17 +335,14 @@ class ScoreRows:
 
 def scores_schema(note: ScoresNote) -> pa.Schema:
     """Return the columns of a table with this note, and the note in the metadata."""
-    return pa.schema(list(_columns_of(note).items()), metadata=document_metadata(note))
-
-
-def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
     more = {name: METHOD_TYPES[kind] for name, kind in note.spec.columns.items()}
-    return COLUMNS | more | ({} if note.groups is None else GROUP_COLUMNS)
+    columns = COLUMNS | more | ({} if note.groups is None else GROUP_COLUMNS)
+    return pa.schema(list(columns.items()), metadata=document_metadata(note))
 
 
 def write_scores(path: Path, note: ScoresNote) -> AbstractContextManager[pq.ParquetWriter]:
     """Open a table for writing block by block."""
-    return write_blocks(path, _columns_of(note), note)
+    return write_blocks(path, scores_schema(note), note)
 
 
 def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> ScoreTable:
@@ -357,7 +353,7 @@ def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> Sc
     path = Path(path)
     note = read_scores_note(path)
     left_out = {*(() if steps else (*STEP_SCORES, "influence")), *(() if ids else ("sample_id",))}
-    wanted = {name: kind for name, kind in _columns_of(note).items() if name not in left_out}
+    wanted = {each.name: each.type for each in scores_schema(note) if each.name not in left_out}
     table = read_columns(path, wanted, note.maker)
     # Only the store can tell whether values are right.
     if nulls := [name for name in NEVER_NULL if name in table.column_names and table[name].null_count]:

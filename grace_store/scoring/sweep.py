@@ -202,11 +202,10 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
     # If signals were added or removed since, the settings keep their full names.
     is_same = [setting.name for setting in found] == list(note.settings)
     tables = FolderTables(folder)
-    overlaps = np.stack([pairs[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio])
     return Sweep(
         labels=short_labels(found) if is_same else list(note.settings),
         summary=summary,
-        jaccard=overlaps,
+        jaccard=np.stack([pairs[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio]),
         rank_correlation=pairs["rank_correlation"].to_numpy().reshape(shape),
         num_samples=tables.samples().num_rows,
         num_ranked=pairs["num_ranked"][0].as_py(),
@@ -217,7 +216,6 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
 
 
 def _overlap_schema(note: SweepNote) -> pa.Schema:
-    """Return the columns of the table of pairs."""
     names = pa.schema([("setting", pa.string()), ("other_setting", pa.string())])
     numbers = [pa.field(f"jaccard_{ratio}", pa.float64()) for ratio in note.spec.ratio]
     return pa.schema([*names, *numbers, ("rank_correlation", pa.float64()), ("num_ranked", pa.int64())])
@@ -284,11 +282,10 @@ def _compare(
     looked = list(map_ordered(look, range(len(settings)), threads))
     has_all = np.isfinite(sample).all(axis=0)
     sample = sample if has_all.all() else sample[:, has_all]
-    overlaps = [_overlaps([chosen[number] for _, chosen in looked]) for number in range(len(ratios))]
     return Sweep(
         labels=short_labels(settings),
         summary=[row for row, _ in looked],
-        jaccard=np.stack(overlaps),
+        jaccard=np.stack([_overlaps([chosen[number] for _, chosen in looked]) for number in range(len(ratios))]),
         rank_correlation=_rank_correlations(sample, threads),
         num_samples=num_samples,
         num_ranked=sample.shape[1],

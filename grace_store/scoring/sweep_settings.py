@@ -188,8 +188,7 @@ class SettingValues:
                 place = self._place[name]
                 if setting.is_affine:
                     key = (name, setting.spec.target)
-                    history = self._histories[key].index(setting.spec.history)
-                    value = means[key].value(history, setting.spec.alpha)
+                    value = means[key].value(self._histories[key].index(setting.spec.history), setting.spec.alpha)
                 else:
                     value = trace_values(setting.spec.measures[0], block.responses(place, setting.spec))
                 parts.append(placed(value, block.places[place], len(block)))
@@ -254,8 +253,7 @@ def _differing(row: Mapping[str, Any], default: Mapping[str, Any]) -> tuple[str,
 def _changed(row: Mapping[str, Any], label: str, default: Mapping[str, Any], ratio: str) -> Changed:
     ends = {"value": WITH_DEFAULT, "low": "overlap_low", "high": "overlap_high"}
     known = {end: math.nan if row[name] is None else float(row[name]) for end, name in ends.items()}
-    found = Estimate(**known, num=budget(ratio, row["num_with_value"]))
-    return label, _differing(row, default), found
+    return label, _differing(row, default), Estimate(**known, num=budget(ratio, row["num_with_value"]))
 
 
 def _extremes(known: Sequence[Changed], ratio: str, num_samples: int) -> str:

@@ -123,18 +123,16 @@ class SweepWriter:
 
 def samples_table(ids: Sequence[str], row: IntArray, num_steps: IntArray, num_tokens: IntArray) -> pa.Table:
     """Return a block's samples as SweepWriter takes them."""
-    kinds = SAMPLES_SCHEMA.types[1:]
-    numbers = map(arrow_numbers, (row, num_steps, num_tokens), kinds)
+    numbers = map(arrow_numbers, (row, num_steps, num_tokens), SAMPLES_SCHEMA.types[1:])
     return pa.Table.from_arrays([arrow_texts(ids), *numbers], schema=SAMPLES_SCHEMA)
 
 
 @contextmanager
 def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
     """Open the tables of values and samples for writing in a folder."""
-    schema = SAMPLES_SCHEMA.with_metadata(document_metadata(note))
     how: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "write_statistics": ["row"]}
     with (
-        pq.ParquetWriter(folder / SAMPLES, schema, **how) as samples,
+        pq.ParquetWriter(folder / SAMPLES, SAMPLES_SCHEMA.with_metadata(document_metadata(note)), **how) as samples,
         closing(SweepWriter(folder / VALUES, note, samples)) as writer,
     ):
         yield writer

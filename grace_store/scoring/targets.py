@@ -127,8 +127,7 @@ def read_targets(targets: Targets, store: Store, signals: Sequence[str], *, rest
             of_sample = np.where(mine, subtask[slice(*store.plan.unit_range(unit))], -1)
             num_zero += _add_unit(reader, number, unit, of_sample, sums, restore_length=restore_length)
         means.append(sums.means())
-    num_set_aside = store.plan.num_records - int(sizes.sum())
-    return TargetSet(reader, names, sizes, num_set_aside, num_zero, np.stack(means))
+    return TargetSet(reader, names, sizes, store.plan.num_records - int(sizes.sum()), num_zero, np.stack(means))
 
 
 def _add_unit(

@@ -20,7 +20,7 @@ from grace_store.scoring.notes import WeightsNote
 from grace_store.scoring.parquet_columns import numpy_numbers, write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, weighted_signals
 from grace_store.scoring.score import measure_block
-from grace_store.scoring.weight_table import COLUMNS, WeightTable, weight_rows, weights_schema
+from grace_store.scoring.weight_table import WeightTable, weight_rows, weights_schema
 from grace_store.store.storages import num_packed
 from grace_store.values.intervals import FEWEST_QUESTIONS, MAX_PARTS, number_parts, ratio_over_questions
 from grace_store.values.methods.method import ScoreSpec
@@ -67,7 +67,7 @@ def weights(
         return WeightTable(pa.concat_tables([weights_schema(note).empty_table(), *tables()]), note)
     out = Path(out)
     check_outputs([out], sources_of(pool.store, pool.labels))
-    with write_blocks(out, COLUMNS, note) as writer:
+    with write_blocks(out, weights_schema(note), note) as writer:
         for table in tables():
             writer.write_table(table)
     return summary.finding(pool.note(reader), note, out)
@@ -134,8 +134,7 @@ class WeightSummary:
         self.counts.update(num_zero=int((weight == 0).sum()))
         self.largest = max(self.largest, float(weight.max(initial=0.0)))
         if len(has):
-            is_zero = np.maximum.reduceat(found.weight, found.offsets[:-1]) == 0
-            self.counts.update(num_all_zero=int(is_zero.sum()))
+            self.counts.update(num_all_zero=int((np.maximum.reduceat(found.weight, found.offsets[:-1]) == 0).sum()))
         self.flags.update(flag_counts(found.flags.astype(np.uint32)))
         cosine, equal = found.cosine[has], found.equal_cosine[has]
         # The best multiple of a sum leaves this share of the answer's squared length uncovered.

@@ -73,14 +73,13 @@ class WeightTable(NotedTable[WeightsNote]):
 
 
 def weight_rows(block: SampleBlock, sample_id: Array, found: RaggedWeights) -> pa.Table:
-    has_none = np.isnan(found.cosine)
     step_tokens = block.segment_tokens[is_step(block.num_steps)]
     columns = {
         "sample_id": arrow_texts(sample_id.tolist()),
         "row": arrow_numbers(block.row, pa.int64()),
         "num_steps": arrow_numbers(block.num_steps, pa.int32()),
         "num_tokens": arrow_numbers(block.num_tokens, pa.int64()),
-        "weight": arrow_lists(found.offsets, arrow_numbers(found.weight, pa.float64()), has_none),
+        "weight": arrow_lists(found.offsets, arrow_numbers(found.weight, pa.float64()), np.isnan(found.cosine)),
         "step_num_tokens": arrow_lists(found.offsets, arrow_numbers(step_tokens, pa.int32())),
         "equal_cosine": arrow_floats(found.equal_cosine, pa.float64()),
         "cosine": arrow_floats(found.cosine, pa.float64()),

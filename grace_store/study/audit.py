@@ -1,20 +1,25 @@
 """Audit a table of scores: how values follow length, and which groups of samples have the highest values."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from grace_store.base.arrays import IntArray, sum_by_sample
 from grace_store.base.errors import StoreError
 from grace_store.base.finding import Cell, Column, Estimate, Finding, Table, make_columns
-from grace_store.base.text import counted, enumerated, percent_more
+from grace_store.base.text import counted, enumerated, percent, percent_more
 from grace_store.choose.choice_conclusion import group_name, group_sizes, rise_and_fall
 from grace_store.pool.label_columns import LabelsLike
+from grace_store.pool.pool import Pool, stepwise_signals
+from grace_store.pool.walk import SignalReader, SignalSamples
 from grace_store.scoring.provenance import filter_scores, noted_pool, open_store_of
 from grace_store.scoring.score_table import ScoreTable, read_scores
-from grace_store.study.first_tokens import compare_first_tokens
+from grace_store.store.opened import Store
+from grace_store.values.gram import is_step
+from grace_store.values.intervals import ratio_over_questions, sums_by_question
 from grace_store.values.length_bias import (
     LENGTH_WORDS,
     MIN_AUDITED,
@@ -64,7 +69,11 @@ def audit(
     tables = {"lengths": _lengths_table(measures, str(ratio), is_shown=is_enough)}
     if table.has_step_scores:
         steps = step_measures(table.flat("step_score"), table.flat("step_num_tokens"), table.num_steps)
-        tables["steps"] = _steps_table(steps, is_shown=is_enough)
+        columns = make_columns(
+            num_steps="steps", pooled="Pearson (log)", spearman="Spearman", within_sample="Pearson within one trace"
+        )
+        title = "Step score and step length"
+        tables["steps"] = Table(title=title, columns=columns, rows=(dict(steps),), is_shown=is_enough)
     first_tokens, compared = _first_tokens(table, store)
     tables |= compared
     told = [conclude_audit(explained, measures, str(ratio), table.method), *([first_tokens] if first_tokens else [])]
@@ -79,9 +88,8 @@ def audit(
         sizes, best, after = (group_sizes(groups, each) for each in rows)
         counts = {name: (size, best[name], after[name]) for name, size in sizes.most_common()}
         tables["groups"] = _groups_table(counts, by, str(ratio))
-        question = table.question[by_value]
         names = [group_name(groups[i]) for i in by_value.tolist()]
-        told.append(rise_and_fall(by, names, np.arange(len(by_value)) < num_best, question))
+        told.append(rise_and_fall(by, names, np.arange(len(by_value)) < num_best, table.question[by_value]))
     return Finding(
         study="audit",
         pool=noted_pool(table.note, kept, fields.labels),
@@ -104,6 +112,53 @@ def _first_tokens(table: ScoreTable, moved: str | None) -> tuple[str, dict[str, 
     return compare_first_tokens(opened, table.note.signals, table.row)
 
 
+def compare_first_tokens(store: Store, signals: Iterable[str], row: IntArray) -> tuple[str, dict[str, Table]]:
+    """Return a sentence about first tokens, and its table, for samples of some dataset rows.
+
+    The losses are those of the first signal with steps; without such a signal, sentence and table are empty.
+    """
+    name = next((name for name in signals if name in stepwise_signals(store)), None)
+    if name is None or not len(row):
+        return "", {}
+    wanted = np.zeros(store.plan.num_samples, dtype=np.bool_)
+    wanted[store.positions_of(row)] = True
+    reader = SignalReader(store, (name,), wanted, reads=("loss", "first_loss"))
+    found = SignalSamples.joined(list(reader.map(lambda block: block.signals[0])))
+    of_steps = is_step(found.num_steps)
+    tokens, loss, first = (
+        each[of_steps].astype(np.float64)
+        for each in (found.num_tokens, found.statistic["loss"], found.statistic["first_loss"])
+    )
+    steps = found.num_steps.astype(np.float64)
+    all_loss, first_loss = (sum_by_sample(found.num_steps, each) for each in (loss * tokens, first))
+    num_tokens = sum_by_sample(found.num_steps, tokens)
+    if not all_loss.sum() > 0 or num_tokens.sum() == steps.sum():
+        return "", {}
+    first_loss, steps, all_loss, num_tokens = sums_by_question(
+        Pool(store).questions(found.sample), (first_loss, steps, all_loss, num_tokens)
+    )
+    firsts = ratio_over_questions(first_loss, steps, len(found.sample), scale="plain")
+    others = ratio_over_questions(all_loss - first_loss, num_tokens - steps, len(found.sample), scale="plain")
+    share = ratio_over_questions(first_loss, all_loss, len(found.sample))
+    of_tokens = float(steps.sum() / num_tokens.sum())
+    rows = (
+        {"tokens": "first of a step", "share": of_tokens, "loss": firsts, "share_of_loss": share},
+        {"tokens": "others", "share": 1 - of_tokens, "loss": others, "share_of_loss": None},
+    )
+    columns = make_columns(
+        tokens="tokens of steps",
+        share=Column(heading="share of tokens", is_share=True),
+        loss="mean loss",
+        share_of_loss=Column(heading="share of the loss", is_share=True),
+    )
+    about = "Intervals are over questions. The last column is the share of first tokens in the traces' mean loss."
+    told = (
+        f"The first token of a step has a mean loss of {firsts.value:.2f}, the other tokens have {others.value:.2f}: "
+        f"first tokens are {percent(of_tokens)} of the tokens and make up {share.text(is_share=True)} of the loss."
+    )
+    return told, {"first_tokens": Table(title="First tokens of steps", columns=columns, rows=rows, about=about)}
+
+
 def _lengths_table(measures: Mapping[Length, Mapping[str, float]], ratio: str, *, is_shown: bool) -> Table:
     columns = {
         "length": "value and",
@@ -122,13 +177,6 @@ def _lengths_table(measures: Mapping[Length, Mapping[str, float]], ratio: str, *
         f"kept: mean length of the best {ratio} over that of all.",
         is_shown=is_shown,
     )
-
-
-def _steps_table(steps: Mapping[str, float], *, is_shown: bool) -> Table:
-    columns = make_columns(
-        num_steps="steps", pooled="Pearson (log)", spearman="Spearman", within_sample="Pearson within one trace"
-    )
-    return Table(title="Step score and step length", columns=columns, rows=(dict(steps),), is_shown=is_shown)
 
 
 def _groups_table(counts: Mapping[str, tuple[int, int, int]], by: str, ratio: str) -> Table:

@@ -230,8 +230,7 @@ def _readers(
     pool: Pool, benchmark: Store, descriptor: Descriptor | None, dimension: int | None, seed: int
 ) -> tuple[DescriptionReader, DescriptionReader]:
     """Return readers of the vectors of the pool and of the comparable vectors of a benchmark."""
-    ours = pool.signal
-    theirs = _comparable_signal(ours, benchmark)
+    theirs = _comparable_signal(pool.signal, benchmark)
     if descriptor == "weighted":
         raise SettingError("the descriptor weighted needs the scores of both sides: choose another --descriptor")
     items = Pool(benchmark, theirs.name, partial=pool.partial, threads=pool.threads)

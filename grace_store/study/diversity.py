@@ -107,8 +107,7 @@ def diversity(
     if curve and table is not None:
         listener(Note(f"Drawing a curve of {counted(len(curve), 'choice')}."))
         tables["curve"] = _curve(table, vectors, found, shares[0], curve, seed=seed, threads=threads)
-        evenness = tables["curve"].column("entropy")[1:-1]
-        if all(isinstance(each, float) and math.isnan(each) for each in evenness):
+        if all(isinstance(each, float) and math.isnan(each) for each in tables["curve"].column("entropy")[1:-1]):
             notes.append("The samples lie in one cluster: there is nothing to trade value for.")
     note = PointsNote(**vectors.made_by)
     signals = {note.signal.name: SignalNote(sha256=note.signal.sha256, num_units=note.signal.num_units)}
@@ -197,7 +196,6 @@ def _chosen(subset: str | Path | Subset, number: int) -> Chosen:
 
 
 def _among(chosen: Chosen, rows: IntArray) -> Chosen:
-    """Return the part of a subset that is among some dataset rows."""
     name, scores, mine, what = chosen
     mine = mine[np.isin(scores.row[mine], rows)]
     if not len(mine):

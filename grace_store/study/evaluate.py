@@ -118,8 +118,7 @@ def _notes(runs: Sequence[Results], full: Results) -> Iterator[str]:
         yield from (f"{run.name}: {remark}." for remark in run.remarks)
     low, high = PLAUSIBLE_PERCENT
     for run in runs:
-        relative = relative_scores(run, full)
-        if odd := [name for name, each in relative.items() if each > 0 and not low < each < high]:
+        if odd := [name for name, each in relative_scores(run, full).items() if each > 0 and not low < each < high]:
             yield f"{run.name} is far from {full.name} in {', '.join(odd)}: are both on the same scale?"
     if moves := one_question(runs[0], full):
         most = max(moves, key=lambda name: moves[name])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import Field
 
-from grace_store.base.arrays import FloatArray, IntArray, Positions
+from grace_store.base.arrays import FloatArray, IntArray, Positions, aranges
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.finding import WIDE, Cell, Column, Estimate, Finding, Table, make_columns
@@ -134,7 +134,7 @@ def _step_table(ids: Sequence[str], scores: Mapping[str, RaggedScores]) -> Table
     for space, found in scores.items():
         num_steps = np.diff(found.offsets)
         sample = np.repeat(np.arange(len(ids)), num_steps).tolist()
-        step = (np.arange(len(sample)) - np.repeat(found.offsets[:-1], num_steps)).tolist()
+        step = aranges(num_steps).tolist()
         both = zip(found.answer_alignment.tolist(), found.history_alignment.tolist(), strict=True)
         for i, k, pair in zip(sample, step, both, strict=True):
             rows.append(dict(zip(names, (ids[i], k + 1, space, *pair), strict=True)))
@@ -151,8 +151,7 @@ def _choose(reader: SignalReader, num_samples: int, seed: int) -> list[int]:
     if len(sample) < MIN_SAMPLES:
         done = counted(len(sample), "done sample")
         raise SettingError(f"signal {view.name!r} has {done}: at least {MIN_SAMPLES} are needed to correlate anything")
-    order = rank(random_values(seed, row), row)
-    return sorted(int(position) for position in sample[order[:num_samples]])
+    return sorted(int(position) for position in sample[rank(random_values(seed, row), row)[:num_samples]])
 
 
 def _gradients(
@@ -226,8 +225,7 @@ def conclude_fidelity(
     if value.half_width > TOO_WIDE or (value.low <= 0 and value.half_width > WIDE):
         wanted = f"At least {FEWEST_QUESTIONS} questions are wanted."
         if value.is_known:
-            enough = value.num_wanted(num_samples, WIDE)
-            wanted = f"About {enough} would narrow that to {WIDE:.1f} to either side."
+            wanted = f"About {value.num_wanted(num_samples, WIDE)} would narrow that to {WIDE:.1f} to either side."
         return (
             f"Too few samples to say whether the proxy keeps the order of whole gradients: {over}, values have a rank "
             f"correlation of {value.text(2)}. {wanted}"

@@ -258,7 +258,6 @@ def _rows(samples: Sequence[StoredSample], values: list[float]) -> tuple[list[di
         texts = [(each.prompt, each.segments[-1].strip()) for each in samples]
     except (DataError, OSError) as error:
         missing_text = str(error)
-    known = zip(samples, values, texts, strict=True)
     return [
         {
             "value": value if math.isfinite(value) else None,
@@ -268,7 +267,7 @@ def _rows(samples: Sequence[StoredSample], values: list[float]) -> tuple[list[di
             "answer": answer,
             "text": "" if prompt is None else f"{one_line(prompt)} -> {one_line(answer)}",
         }
-        for each, value, (prompt, answer) in known
+        for each, value, (prompt, answer) in zip(samples, values, texts, strict=True)
     ], missing_text
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from grace_store.base.arrays import Array, FloatArray, IntArray, offsets_of, sum_by_sample
+from grace_store.base.arrays import Array, FloatArray, IntArray, aranges, offsets_of, sum_by_sample
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, LabelsNote, Table, make_columns
@@ -108,8 +108,6 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     left_out = [f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."] if skipped else []
     num_traces = np.bincount(pool.records(chosen).questions(note.question))
     has_groups = bool(2 * num_traces[num_traces > 1].sum() >= len(chosen))
-    data = [word for path in pool.data or () for word in ("--data", str(path))]
-    several = len(pool.store.signal_names) > 1
     best, _ = best_measure(judged, has_groups=has_groups)
     return Finding(
         study="judge",
@@ -123,10 +121,10 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
             how_to_choose(
                 judged,
                 _score_words(pool),
-                data,
+                [word for path in pool.data or () for word in ("--data", str(path))],
                 settings.score,
                 note.question,
-                several=several,
+                several=len(pool.store.signal_names) > 1,
                 has_groups=has_groups,
             ),
         ),
@@ -134,7 +132,6 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
 
 
 def _score_words(pool: Pool) -> list[str]:
-    """Return the command that scores the pool that was judged."""
     words = ["grace-store", "score", pool.store.location]
     words += [] if pool.kept is None else ["--where", pool.kept.where]
     words += [] if pool.label_columns is None else ["--labels", pool.label_columns.note.path]
@@ -142,7 +139,6 @@ def _score_words(pool: Pool) -> list[str]:
 
 
 def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
-    """Return the tables of all measures: over all errors, and by kind of error."""
     of = f"{items.num_right} right and {items.num_wrong} wrong {items.of} of {counted(items.num_questions, 'question')}"
     names = ("all_pairs", "same_question", "held_fixed", "both")
     areas = {
@@ -157,10 +153,9 @@ def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
         columns["first_errors"] = Column(heading="F1", digits=2)
         chance["first_errors"] = items.chance_of_first_errors
         about += ABOUT_F1
-    title = f"{of}, by {note}"
     rows = (*items.measures, chance)
     tables: dict[str, Table] = {}
-    tables[items.of] = Table(title=title, columns=columns, rows=rows, about=about, is_drawn=True)
+    tables[items.of] = Table(title=f"{of}, by {note}", columns=columns, rows=rows, about=about, is_drawn=True)
     if items.kinds:
         by_kind = {kind: Column(heading=kind, digits=2, fewest=FEWEST_PAIRS) for kind in items.kinds}
         tables[f"{items.of}_by_kind"] = Table(
@@ -217,12 +212,6 @@ def _response_tokens(sizes: SignalSamples) -> FloatArray:
     return sum_by_sample(sizes.num_steps + 1, sizes.num_tokens)
 
 
-def _step_positions(sizes: SignalSamples) -> IntArray:
-    """Return the position of each step in its trace, from 0, flat."""
-    offsets = offsets_of(sizes.num_steps)
-    return np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes.num_steps)
-
-
 def _read(
     view: SignalView, positions: IntArray, spec: ScoreSpec, threads: Threads, listener: Listener
 ) -> tuple[SignalSamples, list[Measured]]:
@@ -259,7 +248,7 @@ WORST_STEPS = ("grace:min", "loss:lowest:min")
 
 def _without_model(sizes: SignalSamples, row: IntArray, seed: int) -> Iterator[Measured]:
     """Yield measures that need no model: length, number of steps, position, and random numbers."""
-    position = _step_positions(sizes).astype(np.float64)
+    position = aranges(sizes.num_steps).astype(np.float64)
     drawn = np.random.Generator(np.random.Philox(seed)).random(len(position))
     step_tokens = sizes.num_tokens[is_step(sizes.num_steps)].astype(np.float64)
     yield Measured("tokens:highest", "more", None, step_tokens, _response_tokens(sizes))
@@ -328,8 +317,7 @@ def _benches(labels: Labels, sizes: SignalSamples, note: LabelsNote, settings: J
         found.append(_step_bench(labels, sizes, num_questions, settings.seed, has_both=has_both))
         _check_labels(found[0].items, "steps", note)
     if labels.steps is None or has_both:
-        cell = cells_of(sizes.num_steps, _response_tokens(sizes))
-        items = LabelledItems(is_right, labels.question, cell)
+        items = LabelledItems(is_right, labels.question, cells_of(sizes.num_steps, _response_tokens(sizes)))
         _check_labels(items, "traces", note)
         kind = np.array(labels.kind, dtype=object)
         found.append(_Bench("traces", items, np.arange(len(is_right)), kind, num_questions, settings.seed))
@@ -341,11 +329,10 @@ def _step_bench(labels: Labels, sizes: SignalSamples, num_questions: int, seed: 
     label = np.concatenate(labels.steps)
     known = np.flatnonzero(label != UNKNOWN)
     sample = np.repeat(np.arange(len(sizes.num_steps)), sizes.num_steps)[known]
-    cell = cells_of(_step_positions(sizes)[known], sizes.num_tokens[is_step(sizes.num_steps)][known])
+    cell = cells_of(aranges(sizes.num_steps)[known], sizes.num_tokens[is_step(sizes.num_steps)][known])
     items = LabelledItems(label[known] == RIGHT, labels.question[sample], cell)
-    kind = np.array(labels.kind, dtype=object)[sample]
     traces = LabelledTraces(offsets_of(sizes.num_steps), labels.first_wrong, labels.question) if has_both else None
-    return _Bench("steps", items, known, kind, num_questions, seed, traces)
+    return _Bench("steps", items, known, np.array(labels.kind, dtype=object)[sample], num_questions, seed, traces)
 
 
 def _check_labels(items: LabelledItems, what: str, note: LabelsNote) -> None:

@@ -34,8 +34,7 @@ def find_planted(
     """
     table = read_scores(scores, steps=False)
     store = open_store_of(table, None)
-    records = SampleRecords(store, positions=store.positions_of(table.row))
-    fields = records.fields([FLAW, COPY_OF])
+    fields = SampleRecords(store, positions=store.positions_of(table.row)).fields([FLAW, COPY_OF])
     kinds = dict(zip(table.row.tolist(), map(str, fields[FLAW]), strict=True))
     rows = {"the pool": filter_scores(table, chosen_from)[0].row.tolist()}
     rows |= {name: read_subset(path).row.tolist() for name, path in choices.items()}

@@ -134,8 +134,7 @@ def _others(pool: Pool, view: SignalView, against: Sequence[str]) -> tuple[list[
 def _against(table: ScoreTable, row: IntArray, value: FloatArray, settings: StabilitySettings) -> Estimate:
     """Return how much of the choice by a table survives other values of the samples with these dataset rows."""
     _, mine, theirs = np.intersect1d(table.row, row, assume_unique=True, return_indices=True)
-    question = table.question[mine]
-    return survival(table.value[mine], value[theirs], settings.ratio, question)
+    return survival(table.value[mine], value[theirs], settings.ratio, table.question[mine])
 
 
 def _by_storage(
@@ -150,10 +149,9 @@ def _by_storage(
         units = [units[i * len(units) // wanted] for i in range(wanted)]
     found = list(map_ordered(lambda unit: _unit_values(reader, unit, spec, storages), units, reader.threads(threads)))
     rows = np.concatenate([row for row, _ in found])
-    values = np.concatenate([value for _, value in found], axis=1)
     return {
         f"vectors as {name}": _against(table, rows, value, settings)
-        for name, value in zip(storages, values, strict=True)
+        for name, value in zip(storages, np.concatenate([value for _, value in found], axis=1), strict=True)
     }
 
 

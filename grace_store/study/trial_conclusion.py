@@ -66,8 +66,7 @@ def _of_items(
     arms = samples.arms_of(subset)
     runs = [[results[round, arm.key] for arm in arms] for round in range(1, num_rounds + 1)]
     found = np.array([[[value(item) for item in run.items] for run in each] for each in runs], dtype=np.float64)
-    tokens = np.array([item.num_tokens for item in runs[0][0].items], dtype=np.float64)
-    return found, tokens
+    return found, np.array([item.num_tokens for item in runs[0][0].items], dtype=np.float64)
 
 
 def conclude_trial(plan: TrialPlan, samples: TrialSamples, results: Results, num_most_runs: int) -> Finding:

@@ -180,14 +180,12 @@ class TrialRun(
 
     def content_sha256(self) -> str:
         """Return the digest of the other fields."""
-        content = {name: value for name, value in self.to_json().items() if name != "sha256"}
-        return json_sha256(content)
+        return json_sha256({name: value for name, value in self.to_json().items() if name != "sha256"})
 
     @property
     def heldout_loss(self) -> float:
         """Mean loss over the tokens of all items."""
-        total = sum(each.num_tokens for each in self.items)
-        return sum(each.loss * each.num_tokens for each in self.items) / total
+        return sum(each.loss * each.num_tokens for each in self.items) / sum(each.num_tokens for each in self.items)
 
 
 @dataclass(frozen=True, slots=True)

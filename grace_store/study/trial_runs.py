@@ -98,8 +98,7 @@ class TrialRunner:
             from grace_store.train.training import Training
 
             self.listener(Note(f"Loading {Path(self.model).name}."))
-            spec = self.job.plan.spec.training
-            self._training = Training(self.model, spec, self.options)
+            self._training = Training(self.model, self.job.plan.spec.training, self.options)
             self._read_items(self._training)
         return self._training
 
@@ -151,8 +150,7 @@ class TrialRunner:
         usable, num_left_out = self._used(run)
         if not usable:
             raise NothingUsable(f"None of the {len(run.arm.positions)} samples of {run.arm.name} can be trained on.")
-        rows = [row for _, row in usable]
-        steps = order_updates(rows, run.seed, spec.training.batch_size, spec.num_updates)
+        steps = order_updates([row for _, row in usable], run.seed, spec.training.batch_size, spec.num_updates)
         weights = run.arm.weights
         weighed = [weigh(made, weights[row]) if row in weights else made for made, row in usable]
         data = TrainingSet(weighed, steps, ())

@@ -229,8 +229,7 @@ def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: s
 
 def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -> tuple[IntArray, Digests]:
     """Return the positions of one trace of each held-out question of the pool, and digests of these questions."""
-    row = store.column("sample_row").astype(np.int64)[pool]
-    first = _first_of_each(digests, row, spec.training.seed)
+    first = _first_of_each(digests, store.column("sample_row").astype(np.int64)[pool], spec.training.seed)
     taken = first[: _num_held_out(spec.held_out, len(first))]
     return np.sort(pool[taken]), digests[taken]
 

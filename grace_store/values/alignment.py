@@ -172,8 +172,7 @@ def _given_weights(given: FloatArray, num_steps: int) -> FloatArray:
 
 def point_one_way(gram: GramColumns) -> BoolArray:
     """Return which samples (n,) repeat: most of their steps point nearly the same way as the step before."""
-    num_steps = len(gram.active)
-    step = np.arange(1, num_steps)
+    step = np.arange(1, len(gram.active))
     product, norm = gram.entry[step * (step + 1) // 2 + step - 1], gram.step_length.norm
     num_alike = np.add.reduce(product >= SAME * norm[1:] * norm[:-1], axis=0, dtype=np.int64)
     return np.asarray((gram.num_steps >= FEWEST_SAME) & (2 * num_alike > gram.num_steps - 1))
@@ -235,8 +234,7 @@ def _terms(weights: FloatArray) -> _Terms:
     weight = weights[step]
     row, column = np.tril_indices(len(step))
     product = weight[row] * weight[column] * np.where(row == column, 1.0, 2.0)
-    entry = step[row] * (step[row] + 1) // 2 + step[column]
-    return _Terms(step, weight[:, None], entry, product[:, None])
+    return _Terms(step, weight[:, None], step[row] * (step[row] + 1) // 2 + step[column], product[:, None])
 
 
 @lru_cache(maxsize=1024)

@@ -30,8 +30,7 @@ def unit_vectors(vectors: Numbers) -> tuple[FloatArray, FlagArray]:
     has_direction = largest > 0
     wide /= np.where(has_direction, largest, 1.0)[:, None]
     wide /= np.where(has_direction, np.sqrt(np.einsum("nd,nd->n", wide, wide)), 1.0)[:, None]
-    flags = np.where(finite, np.where(has_direction, 0, Flag.ZERO_VECTOR), Flag.NOT_FINITE)
-    return wide, flags.astype(np.uint8)
+    return wide, np.where(finite, np.where(has_direction, 0, Flag.ZERO_VECTOR), Flag.NOT_FINITE).astype(np.uint8)
 
 
 def products(vectors: Numbers, directions: FloatArray, length: Numbers | None = None) -> tuple[FloatArray, FlagArray]:

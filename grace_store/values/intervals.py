@@ -219,6 +219,5 @@ def compare_groups(group: IntArray, hit: BoolArray, question: IntArray | None = 
             pairs = ((count[each], num[each]), (other_count[each], others[each]))
             one, other = ((hits_of / fold[each], size_of / fold[each]) for hits_of, size_of in pairs)
             low, high = difference_interval(one, other, t_quantile(ERROR / comparisons, int(freedom[each])))
-        difference = float(share[each] - rest[each])
-        found.append(Estimate(value=difference, low=low, high=high, num=len(group)))
+        found.append(Estimate(value=float(share[each] - rest[each]), low=low, high=high, num=len(group)))
     return found

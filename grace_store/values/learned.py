@@ -86,8 +86,7 @@ def fold_of_questions(question: IntArray, is_labelled: BoolArray, seed: int) -> 
     """Return the fold of each item: labelled questions are dealt to folds at random, others have -1."""
     fold = np.full(int(question.max(initial=-1)) + 1, -1)
     labelled = np.unique(question[is_labelled])
-    drawn = np.random.Generator(np.random.Philox(seed)).permutation(len(labelled))
-    fold[labelled] = drawn % NUM_FOLDS
+    fold[labelled] = np.random.Generator(np.random.Philox(seed)).permutation(len(labelled)) % NUM_FOLDS
     return fold[question]
 
 

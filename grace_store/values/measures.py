@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, offsets_of, sum_by_sample
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, aranges, offsets_of, sum_by_sample
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.values.alignment import History
@@ -71,8 +71,7 @@ class Responses:
 
     def by_token(self, name: str) -> FloatArray:
         """Return the mean of a statistic over the tokens of each response; NaN without tokens."""
-        sums = (sum_by_sample(self.num_parts, each) for each in (_totals(self, name), self.num_tokens))
-        return _ratio(*sums)
+        return _ratio(*(sum_by_sample(self.num_parts, each) for each in (_totals(self, name), self.num_tokens)))
 
     def of_steps(self, name: str) -> FloatArray:
         """Return a statistic of each step, flat."""
@@ -145,7 +144,7 @@ def _norms(samples: Responses) -> FloatArray:
     """Return the length of each step's vector, from the diagonals of Grams."""
     segments = samples.num_steps + 1
     first = offsets_of(segments * (segments + 1) // 2)[:-1]
-    number = np.arange(segments.sum()) - np.repeat(offsets_of(segments)[:-1], segments)
+    number = aranges(segments)
     square = samples.gram[np.repeat(first, segments) + number * (number + 3) // 2]
     return np.asarray(np.sqrt(square[samples.is_step].astype(np.float64)))
 

@@ -251,9 +251,8 @@ def balanced_order(stratum: IntArray, balance: Balance) -> IntArray:
     """
     size = np.bincount(stratum)[stratum]
     by_stratum = np.argsort(stratum, kind="stable")
-    first = offsets_of(np.bincount(stratum))[stratum[by_stratum]]
     turn = np.empty(len(stratum), dtype=np.int64)
-    turn[by_stratum] = np.arange(len(stratum)) - first
+    turn[by_stratum] = np.arange(len(stratum)) - offsets_of(np.bincount(stratum))[stratum[by_stratum]]
     # Squares instead of roots: equal fractions are equal floats, and different ones differ below 2**24.
     due = {
         "equal": 2 * turn + 1,

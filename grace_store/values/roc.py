@@ -175,8 +175,7 @@ def chance_of_first_errors(traces: LabelledTraces) -> float:
     if not is_wrong.any() or not len(steps):
         return np.nan
     found = np.array([(q * (1 - q) ** before).sum() for q in CHANCES]) / is_wrong.sum()
-    alone = np.array([((1 - q) ** steps).mean() for q in CHANCES])
-    return float(_harmonic(found, alone).max())
+    return float(_harmonic(found, np.array([((1 - q) ** steps).mean() for q in CHANCES])).max())
 
 
 def _hit_ranges(score: FloatArray, traces: LabelledTraces) -> tuple[FloatArray, FloatArray]:
@@ -186,8 +185,7 @@ def _hit_ranges(score: FloatArray, traces: LabelledTraces) -> tuple[FloatArray, 
     least, most = np.full(num_traces, -np.inf), np.full(num_traces, np.inf)
     for trace, wrong in enumerate(traces.first_wrong.tolist()):
         steps = scored[traces.offsets[trace] : traces.offsets[trace + 1]]
-        before = steps if wrong < 0 else steps[:wrong]
-        most[trace] = before.min(initial=np.inf)
+        most[trace] = (steps if wrong < 0 else steps[:wrong]).min(initial=np.inf)
         if wrong >= 0:
             least[trace] = steps[wrong] if wrong < len(steps) else np.inf
     return least, most

@@ -163,8 +163,7 @@ def _detectable(parts: Sequence[tuple[float, int]], error: float) -> float:
     normal, squares = _simulated(tuple(freedom for _, freedom in parts))
     true = np.array([seen for seen, _ in parts])[:, None] / squares[0]
     fold = np.array([t_quantile(error, freedom) ** 2 for _, freedom in parts])
-    wanted = np.sqrt(fold @ (true * squares[1])) + np.sqrt(true.sum(axis=0)) * normal
-    return float(np.quantile(wanted, POWER))
+    return float(np.quantile(np.sqrt(fold @ (true * squares[1])) + np.sqrt(true.sum(axis=0)) * normal, POWER))
 
 
 @functools.cache

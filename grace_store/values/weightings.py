@@ -59,8 +59,7 @@ class Pulls:
             dot += gram.answer * (tokens * factor)
         step = np.arange(len(dot))
         length = np.sqrt(product[step * (step + 3) // 2])
-        is_zero = np.logical_and.reduce([gram.step_length.zero for gram in grams])
-        length[is_zero] = 0.0
+        length[np.logical_and.reduce([gram.step_length.zero for gram in grams])] = 0.0
         unit = np.where(length > 0, 1.0 / np.where(length > 0, length, 1.0), 0.0)
         for row in range(len(dot)):
             product[num_entries(row) : num_entries(row + 1)] *= unit[: row + 1] * unit[row]
@@ -250,8 +249,7 @@ def weigh_ragged(
         first = chunks[0]
         score = None if step_score is None else first.columns_of(step_score, found.offsets)
         pulls = Pulls.of([chunk.gram for chunk in chunks], [each.share for each in signals])
-        steps = Steps(pulls=pulls, present=first.gram.present, score=score)
-        weight = weighting.weigh(spec, steps)
+        weight = weighting.weigh(spec, Steps(pulls=pulls, present=first.gram.present, score=score))
         if not weighting.is_mask:  # weights that are all 0 stay 0
             tokens = first.gram.step_tokens
             total = np.add.reduce(weight * tokens, axis=0)
@@ -334,8 +332,7 @@ class _Problems:
         for row in range(num_variables):
             matrix[row, : row + 1] = matrix[: row + 1, row] = packed[num_entries(row) : num_entries(row + 1)]
             matrix[row, row] = 1 + RIDGE
-        fewest = np.full(num, num_variables + 1)
-        return cls(matrix, dot, dot > 0, fewest, np.full(num, FULL_EXCHANGES))
+        return cls(matrix, dot, dot > 0, np.full(num, num_variables + 1), np.full(num, FULL_EXCHANGES))
 
     def solve(self) -> FloatArray:
         """Return the optimum of each problem; NaN if its matrix is not positive definite."""

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray, offsets_of
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray, aranges
 from grace_store.base.errors import SettingError
 from grace_store.values.ranking import Ratio, budget
 
@@ -97,7 +97,7 @@ def best_of_groups(ranking: IntArray, group: IntArray, per_group: PerGroup) -> I
     array([3, 0])
     """
     place = _Runs.of(np.arange(len(ranking)), group[ranking])
-    turn = np.arange(len(ranking)) - np.repeat(offsets_of(place.size)[:-1], place.size)
+    turn = aranges(place.size)
     is_kept = np.zeros(len(ranking), dtype=np.bool_)
     is_kept[place.sample] = turn < np.repeat(per_group.of(place.size), place.size)
     return ranking[is_kept]

@@ -24,7 +24,7 @@ from grace_store.scoring.parquet_columns import write_blocks
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.targets import Targets
 from grace_store.scoring.weigh_steps import weights
-from grace_store.scoring.weight_table import COLUMNS, WeightTable, read_weights, weights_schema
+from grace_store.scoring.weight_table import WeightTable, read_weights, weights_schema
 from grace_store.store.opened import Store
 from grace_store.train.warmup import WarmupJob, warmup
 from grace_store.values.methods.method import InfluenceSpec, MethodSpec, ScoreSpec
@@ -213,5 +213,5 @@ class RealCuration:
 def _write(table: WeightTable, out: Path, **changes: str) -> None:
     note = table.note.model_copy(update=changes)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with write_blocks(out, COLUMNS, note) as writer:
+    with write_blocks(out, weights_schema(note), note) as writer:
         writer.write_table(table.table.cast(weights_schema(note)))

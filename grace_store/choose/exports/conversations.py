@@ -105,8 +105,7 @@ def write_conversations(
             messages = [*record["messages"], *([record["chosen"]] if "chosen" in record else [])]
             contents = (message["content"] for message in messages)
             texts = (each if isinstance(each, str) else "".join(part["text"] for part in each) for each in contents)
-            num_said = sum(text.count(PLACEHOLDER) for text in texts)
-            num_stray += num_said != len(record["images"])
+            num_stray += sum(text.count(PLACEHOLDER) for text in texts) != len(record["images"])
             if not has_images:
                 del record["images"]
             yield json.dumps(record, ensure_ascii=False).encode()

@@ -31,9 +31,8 @@ def write_datasets_folder(folder: Path, records: Records, fingerprint: str) -> N
     out: all versions of ``datasets`` read them from the Arrow schema.
     """
     kind = _struct(records)
-    schema = pa.schema(list(kind))
     num_bytes = 0
-    with pa.OSFile(str(folder / DATA), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+    with pa.OSFile(str(folder / DATA), "wb") as sink, pa.ipc.new_stream(sink, pa.schema(list(kind))) as writer:
         for block in _blocks(records()):
             batch = pa.RecordBatch.from_struct_array(_array(block, kind))
             writer.write_batch(batch)

@@ -151,8 +151,7 @@ class ChosenRecords:
     @property
     def image_folder(self) -> str:
         """The folder that relative image paths start from."""
-        view = self.store.signal(self.subset.scores.note.signal)
-        return image_folder(self._images, view, self.dataset)
+        return image_folder(self._images, self.store.signal(self.subset.scores.note.signal), self.dataset)
 
     def raw(self, *, one_line: bool) -> Iterator[bytes]:
         """Yield the records byte for byte; with one_line, line breaks between fields become spaces."""
@@ -198,8 +197,7 @@ class ChosenRecords:
         """Yield each chosen sample with its rejected sample; raise DataError if their prompts differ."""
         rejected = self.subset.rejected_row
         assert rejected is not None  # only exports of pairs call this
-        both = zip(self.samples(), self._samples(rejected), strict=True)
-        for (_, chosen), (_, other) in both:
+        for (_, chosen), (_, other) in zip(self.samples(), self._samples(rejected), strict=True):
             if prompt_digest(chosen) != prompt_digest(other):
                 ids = f"{chosen.sample_id!r} and {other.sample_id!r}"
                 raise DataError(

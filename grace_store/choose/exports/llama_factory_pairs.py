@@ -12,8 +12,7 @@ def _conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dic
     for best, worst in chosen.pairs():
         record = conversation(best, image_name)
         *asked, response = record["messages"]
-        rejected = {"role": "assistant", "content": worst.response}
-        said = {"messages": asked, "chosen": response, "rejected": rejected}
+        said = {"messages": asked, "chosen": response, "rejected": {"role": "assistant", "content": worst.response}}
         yield record | said | {"rejected_id": worst.sample_id}
 
 

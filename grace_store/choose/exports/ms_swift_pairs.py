@@ -9,8 +9,7 @@ from grace_store.choose.exports.export_kind import ChosenRecords, Export
 
 def _conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
     for best, worst in chosen.pairs():
-        rejected = {"rejected_id": worst.sample_id, "rejected_response": worst.response}
-        yield conversation(best, image_name) | rejected
+        yield conversation(best, image_name) | {"rejected_id": worst.sample_id, "rejected_response": worst.response}
 
 
 EXPORT = Export(

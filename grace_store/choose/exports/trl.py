@@ -1,21 +1,16 @@
 """Prompts and completions as TRL's SFTTrainer reads them. Images are parts of the content, not placeholders."""
 
 import json
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from grace_store.base.text import counted
 from grace_store.choose.exports.conversations import ImageName, ImageNames
 from grace_store.choose.exports.export_kind import ChosenRecords, Export, Exported, write_records
 from grace_store.data.sample import Sample, Turn
 
-
-class TrlRecords(Protocol):
-    """A function from the chosen samples to records."""
-
-    def __call__(
-        self, chosen: ChosenRecords, image_name: ImageName, *, has_images: bool
-    ) -> Iterator[dict[str, Any]]: ...
+TrlRecords = Callable[[ChosenRecords, ImageName, bool], Iterator[dict[str, Any]]]
+"""A function from the chosen samples, the names of images, and whether there are images, to records."""
 
 
 def prompt_and_completion(sample: Sample, image_name: ImageName, *, has_images: bool) -> dict[str, Any]:
@@ -23,10 +18,9 @@ def prompt_and_completion(sample: Sample, image_name: ImageName, *, has_images: 
 
     All contents of a subset have the same shape because ``datasets`` makes a table of them.
     """
-    response = Turn("assistant", (sample.response,))
     prompt, completion = (
         [{"role": turn.role, "content": _parts(turn) if has_images else turn.text} for turn in turns]
-        for turns in (sample.turns, (response,))
+        for turns in (sample.turns, (Turn("assistant", (sample.response,)),))
     )
     record: dict[str, Any] = {"id": sample.sample_id, "prompt": prompt, "completion": completion}
     return record | ({"images": [image_name(image) for image in sample.images]} if has_images else {})
@@ -41,7 +35,7 @@ def _parts(turn: Turn) -> list[dict[str, str | None]]:
     ]
 
 
-def plain_records(chosen: ChosenRecords, image_name: ImageName, *, has_images: bool) -> Iterator[dict[str, Any]]:
+def plain_records(chosen: ChosenRecords, image_name: ImageName, has_images: bool) -> Iterator[dict[str, Any]]:
     """Yield the chosen samples as prompts and completions."""
     return (prompt_and_completion(sample, image_name, has_images=has_images) for _, sample in chosen.samples())
 
@@ -50,7 +44,7 @@ def write_prompts(chosen: ChosenRecords, exported: Exported, records: TrlRecords
     """Write records that begin with a prompt, and add notes on their images."""
     names = ImageNames(chosen, exported)
     num_with_images = sum(bool(sample.images) for _, sample in chosen.samples())
-    made = records(chosen, names, has_images=num_with_images > 0)
+    made = records(chosen, names, num_with_images > 0)
     write_records(exported.out, (json.dumps(record, ensure_ascii=False).encode() for record in made))
     if num_with_images:
         cast = 'load_dataset("json", data_files=...).cast_column("images", List(Image()))'

@@ -8,7 +8,7 @@ from grace_store.choose.exports.export_kind import ChosenRecords, Export
 from grace_store.choose.exports.trl import prompt_and_completion, write_prompts
 
 
-def _records(chosen: ChosenRecords, image_name: ImageName, *, has_images: bool) -> Iterator[dict[str, Any]]:
+def _records(chosen: ChosenRecords, image_name: ImageName, has_images: bool) -> Iterator[dict[str, Any]]:
     for pair in chosen.pairs():
         best, worst = (prompt_and_completion(each, image_name, has_images=has_images) for each in pair)
         responses = {"chosen": best.pop("completion"), "rejected": worst["completion"]}

@@ -19,9 +19,9 @@ ALREADY_PERCENT = ("bleu", "chrf", "ter", "rouge")
 
 def read_lm_eval(folder: Path) -> list[Results]:
     """Return a run for each model with results below a folder."""
-    files = sorted(path for path in folder.rglob("*.json") if FILE.fullmatch(path.name) and path.is_file())
+    named = ((FILE.fullmatch(path.name), path) for path in folder.rglob("*.json"))
     runs: dict[tuple[Path, str], list[tuple[Path, Results]]] = defaultdict(list)
-    for path in sorted(files, key=_time):
+    for _, path in sorted((name["time"], path) for name, path in named if name and path.is_file()):
         found = _read(path)
         runs[path.parent, found.name].append((path, found))
     return [_merged(place.name if place != folder else model, mine) for (place, model), mine in runs.items()]
@@ -30,11 +30,6 @@ def read_lm_eval(folder: Path) -> list[Results]:
 def read_lm_eval_file(path: Path) -> Results:
     """Return the run of one file, with the name of its folder."""
     return _merged(path.resolve().parent.name, [(path, _read(path))])
-
-
-def _time(path: Path) -> str:
-    found = FILE.fullmatch(path.name)
-    return found["time"] if found else ""
 
 
 def _merged(name: str, evaluations: list[tuple[Path, Results]]) -> Results:

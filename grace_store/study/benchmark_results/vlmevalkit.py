@@ -123,9 +123,10 @@ def read_vlmevalkit(folder: Path) -> list[Results]:
     """Return a run for each model's folder below a folder, and one for all other tables; empty without tables."""
     tables: dict[Path, list[_Table]] = defaultdict(list)
     folder = folder.resolve()
-    for table in _tables(folder):
-        is_of_home = table.path.name.startswith(f"{table.home.name}_")
-        tables[table.home if is_of_home else folder].append(table)
+    endings = tuple(f"_{ending}{suffix}" for ending in ("acc", "score") for suffix in (".csv", ".json"))
+    for path in sorted(path for path in folder.rglob("*") if path.name.endswith(endings) and path.is_file()):
+        table = _table(path)
+        tables[table.home if table.path.name.startswith(f"{table.home.name}_") else folder].append(table)
     found = [_read_run(owner, mine) for owner, mine in tables.items()]
     return [run for run in found if run.entries]
 
@@ -139,11 +140,6 @@ def run_name(folder: Path) -> str:
     """Return the name of the run of a folder; for a folder that VLMEvalKit named by time, the name of its model."""
     place = folder.resolve()
     return (place.parent if RUN_FOLDER.fullmatch(place.name) else place).name
-
-
-def _tables(folder: Path) -> list[_Table]:
-    endings = tuple(f"_{ending}{suffix}" for ending in ("acc", "score") for suffix in (".csv", ".json"))
-    return [_table(path) for path in sorted(folder.rglob("*")) if path.name.endswith(endings) and path.is_file()]
 
 
 def _table(path: Path) -> _Table:
