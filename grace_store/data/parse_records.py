@@ -156,8 +156,7 @@ def _proposal(records: Sequence[Mapping[str, Any]]) -> str | None:
     counts = [num_read(mapping) for mapping in possible]
     if 2 * max(counts, default=0) <= len(tried):
         return None
-    best = possible[counts.index(max(counts))]
-    options = " ".join(f"--map {part}={field}" for part, field in best.items())
+    options = " ".join(f"--map {part}={field}" for part, field in possible[counts.index(max(counts))].items())
     return f"Try {options}. Of the first {counted(len(tried), 'record')}, it reads {max(counts)}."
 
 

@@ -76,8 +76,7 @@ def cells_probed(centre: Float32Array, vector: Int16Array | Float32Array, count:
     found = [np.zeros((0, count), np.int64)]
     for near in _nearness(centre, vector):
         # All keys differ, so that the nearest cells are unique.
-        key = cell - near.astype(np.float64) * len(cell)
-        found.append(np.argpartition(key, count - 1, axis=1)[:, :count])
+        found.append(np.argpartition(cell - near.astype(np.float64) * len(cell), count - 1, axis=1)[:, :count])
     return np.concatenate(found)
 
 

@@ -70,8 +70,7 @@ def pool_orders(
             stratum = np.unique(label, return_inverse=True)[1].astype(np.int64)
             for i in mine:
                 if specs[i].method == "clusters" and specs[i].num_clusters == num_clusters:
-                    order = balanced_order(stratum, specs[i].balance or "equal")
-                    orders[i] = blended_order(order, _weight(specs[i]))
+                    orders[i] = blended_order(balanced_order(stratum, specs[i].balance or "equal"), _weight(specs[i]))
     return [orders[i] for i in range(len(specs))]
 
 

@@ -108,8 +108,7 @@ def places_after(model: nn.Module, prompts: Mapping[str, Tensor], lengths: Tenso
     if not has_image_positions(model, prompts):
         return lengths
     mask = torch.arange(prompts["input_ids"].shape[1]) < lengths.unsqueeze(1)
-    positions = image_positions(model, prompts, prompts["image_grid_thw"], mask)
-    return positions.masked_fill(~mask, -1).amax(dim=(0, 2)) + 1
+    return image_positions(model, prompts, prompts["image_grid_thw"], mask).masked_fill(~mask, -1).amax(dim=(0, 2)) + 1
 
 
 def packed_positions(model: nn.Module, inputs: Mapping[str, Tensor], lengths: Sequence[int]) -> Tensor:

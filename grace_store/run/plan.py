@@ -307,8 +307,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
         # By the planned paths, so that samples keep their ids after the data was moved.
         names = tuple(name_files([Path(file.path) for file in plan.files]))
         tally_records(dataset.scan(), Understanding(names, plan.spec), 1, writer)
-        planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
-        if planned != plan:
+        if writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by) != plan:
             raise StoreError(
                 f"The plan of {store.location} is damaged, and this version of grace-store plans the same data "
                 f"differently. Repair the plan with the version that wrote it ({plan.created_by}), or move the store "

@@ -151,8 +151,7 @@ class AdapterTrainer:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        num_tokens = sum(len(sample.learnt) for sample in batch)
-        return StepResult(loss_value, norm, num_tokens, total_weight, stopping > 0)
+        return StepResult(loss_value, norm, sum(len(sample.learnt) for sample in batch), total_weight, stopping > 0)
 
     def heldout_loss(self, samples: Sequence[TrainingSample]) -> float:
         """Return the mean loss over the samples' learnt tokens."""
@@ -283,8 +282,7 @@ def _inputs(samples: Sequence[TrainingSample]) -> dict[str, Tensor]:
         for name, tensor in inputs.items():
             values = 1 if name == "attention_mask" else torch.from_numpy(own[name][:length].astype("int64"))
             tensor[row, longest - length :] = values
-    images = {} if samples[0].images is None else samples[0].images.inputs()
-    return {**inputs, **images}
+    return {**inputs, **({} if samples[0].images is None else samples[0].images.inputs())}
 
 
 # ---------------------------------------------------------------- LoRA layers
