@@ -59,7 +59,6 @@ class _SampleText:
 
     @cached_property
     def _words_so_far(self) -> list[int]:
-        """Number of words up to the end of each segment."""
         return list(accumulate(len(words_of(without_notes(segment))) for segment in self._sample.segments))
 
     @cached_property

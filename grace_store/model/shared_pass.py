@@ -62,9 +62,8 @@ def shared_states(
         prompt = devices.to_device(each.prompt, device)
         for layer in cache.layers:
             layer.prompt = prompt
-        predecessor = devices.to_device(each.predecessor, device)
         inputs |= {"past_key_values": cache, "use_cache": True}
-        states.append(response_states(model, inputs, predecessor))
+        states.append(response_states(model, inputs, devices.to_device(each.predecessor, device)))
     return torch.cat(states)
 
 

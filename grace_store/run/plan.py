@@ -231,7 +231,6 @@ def merged_request(previous: Plan | None, dataset: Dataset, request: DataSpec) -
 
 
 def _changes(before: Plan, after: Plan) -> Iterator[str]:
-    """Yield each difference between two plans, in words."""
     was, now = before.spec.in_words(), after.spec.in_words()
     for name in {**was, **now}:
         if was.get(name) != now.get(name):
@@ -344,8 +343,7 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
             verdicts.append(why)
     if not parsed:
         unread = f"the format is unknown, because no record can be read (records tried: {len(head)})"
-        first = f"The first: {verdicts[0]}. Each line must be one JSON object in UTF-8."
-        raise UnknownFormat(f"{names}: {unread}. {first}")
+        raise UnknownFormat(f"{names}: {unread}. The first: {verdicts[0]}. Each line must be one JSON object in UTF-8.")
     try:
         return detect_format(parsed)
     except UnknownFormat as error:

@@ -95,8 +95,7 @@ def default_samples_per_unit(num_samples: int) -> int:
 
 def check_samples_per_unit(samples_per_unit: int) -> int:
     if not 1 <= samples_per_unit <= MAX_SAMPLES_PER_UNIT or samples_per_unit & (samples_per_unit - 1):
-        wanted = f"a power of two up to {MAX_SAMPLES_PER_UNIT}"
-        raise SettingError(f"--unit-samples is {samples_per_unit}. Give {wanted}.")
+        raise SettingError(f"--unit-samples is {samples_per_unit}. Give a power of two up to {MAX_SAMPLES_PER_UNIT}.")
     return samples_per_unit
 
 

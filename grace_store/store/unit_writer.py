@@ -67,9 +67,8 @@ def drop_damaged_sharing(view: SignalView) -> None:
 
 def write_metadata(store: Store, signal: Signal) -> None:
     """Write the metadata of a signal's arrays, the arrays that decode vectors, and last the metadata of its group."""
-    arrays = layout.signal_arrays(store.plan, signal.spec)
     constants = {name: (0, values) for name, (_, values, _) in storage_of(signal.spec).constants().items()}
-    encoder = ArrayEncoder(arrays)
+    encoder = ArrayEncoder(layout.signal_arrays(store.plan, signal.spec))
     documents = encoder.metadata | encoder.encode(constants)
     key = signal_key(signal.name)
     store.backend.write_all({f"{key}/{name}": value for name, value in documents.items()})

@@ -299,9 +299,8 @@ def language_part(model: Any) -> nn.Module:
 
 def target_names(model: Any) -> list[str]:
     """Return the full names of the decoder's linear layers, GPT-2's Conv1D included."""
-    decoder = language_part(model)
     output = model.get_output_embeddings()
-    inside = {id(module) for module in decoder.modules() if isinstance(module, nn.Linear | Conv1D)}
+    inside = {id(module) for module in language_part(model).modules() if isinstance(module, nn.Linear | Conv1D)}
     if not (names := [name for name, module in model.named_modules() if id(module) in inside and module is not output]):
         raise ModelError(
             f"{type(model).__name__} has no linear layers for LoRA in its language part. Give another model."
