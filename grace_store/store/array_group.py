@@ -114,9 +114,8 @@ def _has_codecs(array: zarr.Array[Any], spec: ArraySpec) -> bool:
     if not _are(codecs, "sharding_indexed"):
         return False
     shard = codecs[0]["configuration"]
-    is_plain = _are(shard["codecs"], "bytes", "zstd", "crc32c")
     has_index = _are(shard["index_codecs"], "bytes", "crc32c") and shard["index_location"] == "end"
-    return is_plain and has_index and tuple(shard["chunk_shape"]) == spec.inner
+    return has_index and _are(shard["codecs"], "bytes", "zstd", "crc32c") and tuple(shard["chunk_shape"]) == spec.inner
 
 
 def _are(codecs: Sequence[Any], *known: str) -> bool:

@@ -293,8 +293,7 @@ def _inputs(samples: Sequence[TrainingSample]) -> dict[str, Tensor]:
 
 def language_part(model: Any) -> nn.Module:
     """Return the decoder of a model, without vision tower, aligner and head."""
-    decoder: nn.Module = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
-    return decoder
+    return cast(nn.Module, model.get_decoder() if hasattr(model, "get_decoder") else model.base_model)
 
 
 def target_names(model: Any) -> list[str]:

@@ -249,9 +249,8 @@ def examine_memory(job: ExtractJob, seen: Seen) -> CheckResult | None:
     rooms: dict[str, tuple[int, int]] = {}
     if (host := main_memory()) is not None:
         rooms["main memory"] = host
-    reference = reference_of(job.door)
-    if (device := reference.device_memory(seen.extractor)) is not None:
-        rooms[f"the memory of {reference.device_name(seen.extractor)}"] = device
+    on_device = reference_of(job.door).device_memory(seen.extractor)
+    rooms |= {f"the memory of {name}": room for name, room in on_device.items()}
     if not rooms:
         return None
     text = ", ".join(f"{size(free)} of {size(total)} of {what} left" for what, (free, total) in rooms.items())
