@@ -86,8 +86,8 @@ def autograd_difference(_extractor: Any, _samples: Any) -> float:
     return 0.0
 
 
-def device_memory(_extractor: Any) -> tuple[int, int] | None:
-    return None
+def device_memory(_extractor: Any) -> dict[str, tuple[int, int]]:
+    return {}
 
 
 def finding(findings: list[CheckResult], check: str) -> CheckResult:

@@ -154,17 +154,15 @@ class Table(Frozen):
 
     def texts(self) -> list[list[str]]:
         """Return the headings and the rows to show, as texts."""
-        headings = [column.heading for column in self.columns.values()]
         return [
-            headings,
+            [column.heading for column in self.columns.values()],
             *([self.cell_text(row, name) for name in self.columns] for row in self.rows[: self.num_shown]),
         ]
 
     def cell_text(self, row: Mapping[str, Cell], name: str) -> str:
         cell, column = row.get(name), self.columns[name]
         if isinstance(cell, Estimate):
-            is_enough = cell.num >= column.fewest
-            return cell.text(column.digits, is_share=column.is_share) if is_enough else UNKNOWN
+            return cell.text(column.digits, is_share=column.is_share) if cell.num >= column.fewest else UNKNOWN
         if isinstance(cell, float) or cell is None:
             return number_text(cell, column.digits, is_share=column.is_share)
         return ("no", "yes")[cell] if isinstance(cell, bool) else f"{cell:,}" if isinstance(cell, int) else cell

@@ -57,8 +57,7 @@ class Plan(Frozen):
 
     def content_digest(self) -> str:
         """Return a digest of the planned samples and the settings, independent of the places of files and store."""
-        content = {"samples": self.samples_sha256, "spec": self.spec.model_dump(mode="json")}
-        return json_sha256(content)
+        return json_sha256({"samples": self.samples_sha256, "spec": self.spec.model_dump(mode="json")})
 
     @property
     def units(self) -> range:

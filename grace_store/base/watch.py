@@ -54,8 +54,7 @@ class Watch:
             # Warn about the oldest work only: later work waits for it.
             if late and late[0] not in told:
                 told.add(late[0])
-                text = HANGS.format(work=late[0], seconds=f"{self._patience:g}", pid=os.getpid())
-                self._listener(Warned(text))
+                self._listener(Warned(HANGS.format(work=late[0], seconds=f"{self._patience:g}", pid=os.getpid())))
 
 
 def die_with_parent(parent: int) -> None:

@@ -251,8 +251,7 @@ def _number(digits: str) -> float:
 def _numerals(text: str) -> Iterator[float]:
     for word in words_of(text):
         if is_number(word) and "/0" not in word and len(word) <= MAX_BARE_CHARS:
-            parts = _TIMES.get(word, word).removesuffix("th").split()
-            yield float(sum(map(Fraction, parts)))
+            yield float(sum(map(Fraction, _TIMES.get(word, word).removesuffix("th").split())))
 
 
 def _fractions(text: str) -> Iterator[float]:

@@ -71,7 +71,6 @@ def _choose_format(dataset: Dataset, format: str | None, mapping: Mapping[str, s
 
 
 def _item(record: Record, file_name: str, format: Format | None, mapping: Mapping[str, str]) -> Item:
-    """Return a record as an item, or raise Unusable."""
     fields = record.parse()
     texts = None
     if format is not None:

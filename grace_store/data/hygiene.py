@@ -55,8 +55,7 @@ class _Text(NamedTuple):
 def text_flags(sample: Sample) -> int:
     """Return the flags of a sample's text as the bits stored in a plan."""
     *steps, answer = sample.segments
-    prompt = "\n".join([turn.text for turn in sample.turns if turn.role == "user"])
-    text = _Text(prompt, steps, answer, sample.response)
+    text = _Text("\n".join([turn.text for turn in sample.turns if turn.role == "user"]), steps, answer, sample.response)
     mask = 0
     for bit, is_flagged in _MASKED:
         if is_flagged(text):

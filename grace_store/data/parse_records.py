@@ -125,8 +125,7 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
         raise UnknownFormat("there is no record, so the format is unknown: give --format")
     counts = {name: sum(map(format.recognises, records)) for name, format in FORMATS.items()}
     best = max(counts, key=lambda name: counts[name])
-    rivals = [name for name, count in counts.items() if count == counts[best]]
-    if counts[best] * 2 > len(records) and len(rivals) == 1:
+    if counts[best] * 2 > len(records) and list(counts.values()).count(counts[best]) == 1:
         return best
     seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none"
     known = "\n".join(f"  {name:<14}{format.description}" for name, format in FORMATS.items())
@@ -156,8 +155,7 @@ def _proposal(records: Sequence[Mapping[str, Any]]) -> str | None:
     counts = [num_read(mapping) for mapping in possible]
     if 2 * max(counts, default=0) <= len(tried):
         return None
-    best = possible[counts.index(max(counts))]
-    options = " ".join(f"--map {part}={field}" for part, field in best.items())
+    options = " ".join(f"--map {part}={field}" for part, field in possible[counts.index(max(counts))].items())
     return f"Try {options}. Of the first {counted(len(tried), 'record')}, it reads {max(counts)}."
 
 

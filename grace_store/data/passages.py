@@ -130,8 +130,7 @@ class PassageIndex:
 
     def _hashes(self, parts: Sequence[Words]) -> tuple[npt.NDArray[np.uint64], IntArray]:
         """Return the hashes of all runs, part by part, and the index of the first word of each part."""
-        lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
-        start = np.concatenate([[0], np.cumsum(lengths)])
+        start = np.concatenate([[0], np.cumsum(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))])
         get = self._number.get
         number = np.fromiter((get(word, 0) for part in parts for word in part), dtype=np.int64, count=int(start[-1]))
         word = self._hash[number]
@@ -145,8 +144,7 @@ class PassageIndex:
 def _starts(start: IntArray, length: int) -> IntArray:
     """Return the indices of words where a run of this length begins and ends in the same part."""
     size = max(0, int(start[-1]) - length + 1)
-    ends = np.repeat(start[1:], np.diff(start))[:size]
-    return np.flatnonzero(np.arange(size) + length <= ends)
+    return np.flatnonzero(np.arange(size) + length <= np.repeat(start[1:], np.diff(start))[:size])
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,6 @@ class _SampleText:
 
     @cached_property
     def _words_so_far(self) -> list[int]:
-        """Number of words up to the end of each segment."""
         return list(accumulate(len(words_of(without_notes(segment))) for segment in self._sample.segments))
 
     @cached_property
@@ -112,8 +111,7 @@ class TextMatcher:
         """
         parts = [[*(turn.text for turn in sample.turns), without_notes(sample.response)] for sample in samples]
         words = [[words_of(part) for part in each] for each in parts]
-        found = self._index.candidates(words)
-        for place, passages in groupby(found, key=lambda each: each[0]):
+        for place, passages in groupby(self._index.candidates(words), key=lambda each: each[0]):
             text = _SampleText(samples[place], parts[place], words[place], self.threshold.length)
             best: dict[int, TextMatch] = {}
             for _, passage in passages:

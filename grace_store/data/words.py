@@ -219,8 +219,7 @@ _FORMS = _Forms()
 
 
 def word_spans(plain: str) -> list[tuple[int, int]]:
-    found = (_ASCII_WORD if plain.isascii() else _WORD).finditer(plain.lower())
-    return [match.span(1) for match in found if match[1]]
+    return [match.span(1) for match in (_ASCII_WORD if plain.isascii() else _WORD).finditer(plain.lower()) if match[1]]
 
 
 def is_number(word: str) -> bool:

@@ -72,13 +72,10 @@ def cell_of(centre: Float32Array, vector: Int16Array) -> IntArray:
 
 def cells_probed(centre: Float32Array, vector: Int16Array | Float32Array, count: int) -> IntArray:
     """Return the cells of the nearest centres of every vector, (n, count), in any order."""
-    cell = np.arange(len(centre))
-    found = [np.zeros((0, count), np.int64)]
-    for near in _nearness(centre, vector):
-        # All keys differ, so that the nearest cells are unique.
-        key = cell - near.astype(np.float64) * len(cell)
-        found.append(np.argpartition(key, count - 1, axis=1)[:, :count])
-    return np.concatenate(found)
+    # All keys differ, so that the nearest cells are unique.
+    keys = (np.arange(len(centre)) - near.astype(np.float64) * len(centre) for near in _nearness(centre, vector))
+    nearest = (np.argpartition(key, count - 1, axis=1)[:, :count] for key in keys)
+    return np.concatenate([np.zeros((0, count), np.int64), *nearest])
 
 
 def _nearness(centre: Float32Array, vector: Int16Array | Float32Array) -> Iterator[Float32Array]:
@@ -94,11 +91,9 @@ class Shelves:
     per_shelf: int
 
     def rows(self, start: int, stop: int) -> Int16Array:
-        first, last = start // self.per_shelf, (stop - 1) // self.per_shelf
-        parts = []
-        for number in range(first, last + 1):
-            begin = number * self.per_shelf
-            parts.append(self.shelf[number]()[max(0, start - begin) : stop - begin])
+        numbers = range(start // self.per_shelf, (stop - 1) // self.per_shelf + 1)
+        begins = ((number, number * self.per_shelf) for number in numbers)
+        parts = [self.shelf[number]()[max(0, start - begin) : stop - begin] for number, begin in begins]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -138,9 +133,8 @@ class CellTask:
         found = _Finding(self, start, query)
         cell = cells_probed(self.centre, query, self.num_probed).ravel()
         by_cell = np.argsort(cell, kind="stable")
-        row = by_cell // self.num_probed
         probed, first = np.unique(cell[by_cell], return_index=True)
-        for each, rows in zip(probed.tolist(), np.split(row, first[1:]), strict=True):
+        for each, rows in zip(probed.tolist(), np.split(by_cell // self.num_probed, first[1:]), strict=True):
             found.compare(rows, int(self.cell_start[each]), int(self.cell_stop[each]))
         return found.result()
 
@@ -155,6 +149,8 @@ class _Finding:
         self.forest = ForestBuilder()
         self.true_pairs = [np.zeros(0, np.int64)]
         self.num_pairs, self.largest_error = 0, 0.0
+        self.unit = whole_length(query.shape[1]) ** 2
+        """The inner product of two equal vectors."""
 
     def compare(self, rows: IntArray, begin: int, end: int) -> None:
         """Compare the points in these rows with the points from begin to end in the order."""
@@ -173,7 +169,7 @@ class _Finding:
         top, number = product[np.arange(len(rows)), place], self.search.number[first + place]
         better = (top > self.best[rows]) | ((top == self.best[rows]) & (number < self.nearest[rows]))
         self.best[rows[better]], self.nearest[rows[better]] = top[better], number[better]
-        least = self.search.floor * self._unit
+        least = self.search.floor * self.unit
         if len(hot := np.flatnonzero(top > least)):
             row, column = np.nonzero(product[hot] > least)
             ends = self.search.number[self.start + rows[hot[row]]], self.search.number[first + column]
@@ -184,13 +180,8 @@ class _Finding:
             self.true_pairs.append(seen)
             self.largest_error = max(self.largest_error, error)
 
-    @property
-    def _unit(self) -> int:
-        """The inner product of two equal vectors."""
-        return whole_length(self.query.shape[1]) ** 2
-
     def _cosine(self, product: Float32Array) -> Float32Array:
-        return (product.astype(np.float64) / self._unit).clip(-1, 1).astype(np.float32)
+        return (product.astype(np.float64) / self.unit).clip(-1, 1).astype(np.float32)
 
     def result(self) -> TaskResult:
         is_none = self.nearest < 0

@@ -114,7 +114,6 @@ def connected(num_points: int, first: IntArray, second: IntArray) -> IntArray:
 
 
 def _roots(above: IntArray) -> IntArray:
-    """Return the root of every point, from the parents of points."""
     while not np.array_equal(further := above[above], above):
         above = further
     return above

@@ -62,7 +62,7 @@ def pool_orders(
         greedy = [i for i in mine if specs[i].method != "clusters"]
         if greedy:
             cell = make_cells(vector, seed=seed, threads=threads)[at]
-            trades = [(cast(Greedy, specs[i].method), _weight(specs[i])) for i in greedy]
+            trades = [(cast(Greedy, specs[i].method), cast(float, specs[i].weight)) for i in greedy]
             orders |= dict(zip(greedy, greedy_orders(vector, at, cell, trades), strict=True))
         for num_clusters in dict.fromkeys(specs[i].num_clusters for i in mine if i not in greedy):
             label = cluster_vectors(vector, num_clusters, seed=seed, threads=threads).label[at]
@@ -71,10 +71,5 @@ def pool_orders(
             for i in mine:
                 if specs[i].method == "clusters" and specs[i].num_clusters == num_clusters:
                     order = balanced_order(stratum, specs[i].balance or "equal")
-                    orders[i] = blended_order(order, _weight(specs[i]))
+                    orders[i] = blended_order(order, cast(float, specs[i].weight))
     return [orders[i] for i in range(len(specs))]
-
-
-def _weight(spec: DiversitySpec) -> float:
-    assert spec.weight is not None
-    return spec.weight

@@ -83,8 +83,7 @@ def describe(
     unit, _ = normalised(vectors[~is_answer])
     total = _reduced(np.add, unit * weight[:, None], steps_of)
     share = _reduced(np.add, weight, steps_of)
-    mean = (total / np.where(share > 0, share, 1)[:, None]).astype(np.float32)
-    steps, steps_zero = normalised(mean, _CANCELLED)
+    steps, steps_zero = normalised((total / np.where(share > 0, share, 1)[:, None]).astype(np.float32), _CANCELLED)
     if descriptor != "projected":
         return steps, steps_zero, is_unweighted
     answer, _ = normalised(vectors[is_answer])

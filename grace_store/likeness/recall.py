@@ -49,8 +49,7 @@ class TruePairs:
         key = _keys(pairs, self.num_points)
         place = np.searchsorted(self.key, key).clip(max=len(self.key) - 1)
         hit = self.key[place] == key
-        error = np.abs(self.similarity[place[hit]] - pairs.similarity[hit]).max(initial=0.0)
-        return place[hit], float(error)
+        return place[hit], float(np.abs(self.similarity[place[hit]] - pairs.similarity[hit]).max(initial=0.0))
 
 
 def _keys(pairs: Pairs, num_points: int) -> IntArray:

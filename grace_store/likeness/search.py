@@ -163,8 +163,7 @@ class CellSearch(Searching):
         assert self.truth is not None
         floor, probed = self.floor - self.plan.tolerance, min(self.plan.num_probed, len(near))
         ranges = stop - counts[near], stop
-        number = self.number[order]
-        return tasks, CellTask(shelves, self._centre, *ranges, number, probed, floor, self.truth.pairs)
+        return tasks, CellTask(shelves, self._centre, *ranges, self.number[order], probed, floor, self.truth.pairs)
 
 
 def _in_process(value: ItemT) -> Callable[[], ItemT]:

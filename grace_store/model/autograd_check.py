@@ -107,14 +107,10 @@ def _have_equal_images(ours: PreparedUnit, theirs: PreparedUnit) -> bool:
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
-def device_memory(extractor: ProxyExtractor) -> tuple[int, int] | None:
-    """Return the free and the total bytes of memory of the extractor's accelerator; None on a CPU."""
-    return devices.memory(_device(extractor))
-
-
-def device_name(extractor: ProxyExtractor) -> str:
-    """Return torch's name of the extractor's device, such as NAME:0."""
-    return str(_device(extractor))
+def device_memory(extractor: ProxyExtractor) -> dict[str, tuple[int, int]]:
+    """Return the free and the total bytes of memory of the extractor's accelerator, by its name; empty on a CPU."""
+    found = devices.memory(_device(extractor))
+    return {} if found is None else {str(_device(extractor)): found}
 
 
 def _device(extractor: ProxyExtractor) -> torch.device:

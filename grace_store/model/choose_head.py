@@ -75,8 +75,7 @@ def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
         left, right = whole.clamp(-1e30, 1e30), parts.clamp(-1e30, 1e30)
         seen = (left > -1e29) & (right > -1e29)
         left, right = torch.where(seen, left, 0.0), torch.where(seen, right, 0.0)
-        tolerance = _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2)
-        is_close = bool((left - right).norm() <= tolerance * right.norm() + 1e-6)
+        is_close = bool((left - right).norm() <= _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2) * right.norm() + 1e-6)
     if not is_close:
         raise ModelError(
             f"{type(model).__name__} cannot be split into a backbone and a head. Together, the two parts give "
@@ -103,8 +102,7 @@ def _probe(output: nn.Linear) -> tuple[Tensor, ResponseTokens]:
     wanted = torch.tensor(_LARGEST_LOGITS).repeat(2).to(device)
     # Rounded to the model's dtype, like every hidden state in an extraction.
     hidden = (hidden * (wanted / largest).unsqueeze(1)).to(output.weight.dtype)
-    target = torch.randint(output.out_features, (len(hidden),), generator=generator).to(device)
-    return hidden, alone(target)
+    return hidden, alone(torch.randint(output.out_features, (len(hidden),), generator=generator).to(device))
 
 
 def _agree(left: OutputHead, right: OutputHead, hidden: Tensor, tokens: ResponseTokens) -> bool:
@@ -112,8 +110,7 @@ def _agree(left: OutputHead, right: OutputHead, hidden: Tensor, tokens: Response
         first = left.segment_means(hidden, tokens, len(hidden))
         second = right.segment_means(hidden, tokens, len(hidden))
     left.release()
-    difference = (first.vector - second.vector).norm(dim=1)
-    vectors = difference <= _PROBE_TOLERANCE * second.vector.norm(dim=1)
+    vectors = (first.vector - second.vector).norm(dim=1) <= _PROBE_TOLERANCE * second.vector.norm(dim=1)
     # Not the ranks, because rounding can exchange logits that are nearly equal.
     but_rank = [number for number, name in enumerate(NUMBERS) if name != "rank"]
     numbers = torch.isclose(first.numbers[:, but_rank], second.numbers[:, but_rank], rtol=1e-3, atol=1e-3).all(dim=1)

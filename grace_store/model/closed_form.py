@@ -98,8 +98,7 @@ def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> tuple[Tensor, Te
     others = out.sum(dim=1)
     out.scatter_(1, index, -others.unsqueeze(1))
     z = others + target_mass
-    hit = target_logit == 0
-    log_z = torch.where(hit, torch.log1p(others), torch.log(z))
+    log_z = torch.where(target_logit == 0, torch.log1p(others), torch.log(z))
     error = torch.linalg.vector_norm(out, dim=1) / z
     return 1.0 / z, torch.stack((target_logit - log_z, rank, log_z - spread / z, error), dim=1), top
 
@@ -216,8 +215,7 @@ def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens
     device = tokens.segment.device
     segment = devices.to_device(devices.pin(torch.from_numpy(stretch), device), device)
     # Weights stay relative to the whole segment.
-    stretches = ResponseTokens(tokens.target, segment, tokens.weight, stretch)
-    made = head.segment_means(hidden, stretches, block_tokens)
+    made = head.segment_means(hidden, ResponseTokens(tokens.target, segment, tokens.weight, stretch), block_tokens)
     rows, wide = made.vector, devices.wide_dtype(made.vector.device)
     # One row per segment: its own row, or the sum of the rows of its stretches.
     summed = torch.cat([rows[first : first + 1] for first in (stop - parts).tolist()])

@@ -267,8 +267,7 @@ def is_lost(error: BaseException) -> bool:
     """Tell whether the device cannot be used in this process after an error. Then the sample is not the cause."""
     if is_out_of_memory(error):
         return False
-    kinds = getattr(torch, "AcceleratorError", ())
-    return isinstance(error, kinds) or any(message in str(error) for message in _LOST)
+    return isinstance(error, getattr(torch, "AcceleratorError", ())) or any(message in str(error) for message in _LOST)
 
 
 @contextmanager

@@ -83,8 +83,7 @@ def open_extractor(
         if sees_images:
             check_sees_images(probing(large))
         if spec.packing:
-            packed = probing(large.model_copy(update={"packing": True}))
-            check_packing(packed, probing(large), with_images=sees_images)
+            check_packing(probing(large.model_copy(update={"packing": True})), probing(large), with_images=sees_images)
         if spec.share_prompts and isinstance(extractor, ProxyExtractor):
             longest = loaded.longest(spec.max_length)
             extractor.share_as(probe_sharing(extractor, longest, loaded.device, with_images=sees_images))

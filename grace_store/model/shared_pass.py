@@ -62,9 +62,8 @@ def shared_states(
         prompt = devices.to_device(each.prompt, device)
         for layer in cache.layers:
             layer.prompt = prompt
-        predecessor = devices.to_device(each.predecessor, device)
         inputs |= {"past_key_values": cache, "use_cache": True}
-        states.append(response_states(model, inputs, predecessor))
+        states.append(response_states(model, inputs, devices.to_device(each.predecessor, device)))
     return torch.cat(states)
 
 
@@ -108,8 +107,7 @@ def places_after(model: nn.Module, prompts: Mapping[str, Tensor], lengths: Tenso
     if not has_image_positions(model, prompts):
         return lengths
     mask = torch.arange(prompts["input_ids"].shape[1]) < lengths.unsqueeze(1)
-    positions = image_positions(model, prompts, prompts["image_grid_thw"], mask)
-    return positions.masked_fill(~mask, -1).amax(dim=(0, 2)) + 1
+    return image_positions(model, prompts, prompts["image_grid_thw"], mask).masked_fill(~mask, -1).amax(dim=(0, 2)) + 1
 
 
 def packed_positions(model: nn.Module, inputs: Mapping[str, Tensor], lengths: Sequence[int]) -> Tensor:

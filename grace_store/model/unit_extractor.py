@@ -236,8 +236,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         return [(each.image_keys(apart=apart), each.inputs) for each in images]
 
     def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
-        samples = [tokens[member] for member in members]
-        return collate(members, samples, self._device, packed=self._spec.packing)
+        return collate(members, [tokens[member] for member in members], self._device, packed=self._spec.packing)
 
     def _try(
         self, batch: Batch, images: ImageQueue, features: AbstractContextManager[None], upcoming: Sequence[int]
@@ -349,8 +348,7 @@ class ProxyExtractor(UnitExtractor[SegmentMeans, UnitSignals]):
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentMeans:
         with torch.inference_mode():
             hidden = self.hidden_states(batch, image_inputs)
-            tokens = batch.tokens_on(self._device)
-            means = means_of_any_length(self.head, hidden, tokens, self._spec.head_tokens)
+            means = means_of_any_length(self.head, hidden, batch.tokens_on(self._device), self._spec.head_tokens)
             return SegmentMeans(devices.to_host(means.vector), devices.to_host(means.numbers))
 
 

@@ -134,8 +134,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
 def missing_units(view: SignalView, shard: Shard = (0, 1)) -> list[int]:
     """Return the units of a shard that have no commit yet."""
     committed = set(view.committed_units())
-    i, n = shard
-    return [unit for unit in range(i, view.store.plan.num_units, n) if unit not in committed]
+    return [unit for unit in range(shard[0], view.store.plan.num_units, shard[1]) if unit not in committed]
 
 
 def _completed(view: SignalView, listener: Listener) -> SignalView:

@@ -56,8 +56,7 @@ def name_signals(
     names = list(signals) or [Path(path).resolve().name + suffix for path in found] or ["base"]
     if len(names) != max(len(found), 1):
         given = f"{counted(len(names), '--signal name')} for {counted(len(found), 'adapter')} ({', '.join(found)})"
-        remedy = "Give one --signal for each adapter, in the same order, or leave --signal out."
-        raise SettingError(f"{given}. {remedy}")
+        raise SettingError(f"{given}. Give one --signal for each adapter, in the same order, or leave --signal out.")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise SettingError(f"Several adapters would be written as signal {repeated[0]!r}. Give a --signal for each.")
     for name in names:

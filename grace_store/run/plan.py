@@ -231,7 +231,6 @@ def merged_request(previous: Plan | None, dataset: Dataset, request: DataSpec) -
 
 
 def _changes(before: Plan, after: Plan) -> Iterator[str]:
-    """Yield each difference between two plans, in words."""
     was, now = before.spec.in_words(), after.spec.in_words()
     for name in {**was, **now}:
         if was.get(name) != now.get(name):
@@ -307,8 +306,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
         # By the planned paths, so that samples keep their ids after the data was moved.
         names = tuple(name_files([Path(file.path) for file in plan.files]))
         tally_records(dataset.scan(), Understanding(names, plan.spec), 1, writer)
-        planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
-        if planned != plan:
+        if writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by) != plan:
             raise StoreError(
                 f"The plan of {store.location} is damaged, and this version of grace-store plans the same data "
                 f"differently. Repair the plan with the version that wrote it ({plan.created_by}), or move the store "
@@ -345,8 +343,7 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
             verdicts.append(why)
     if not parsed:
         unread = f"the format is unknown, because no record can be read (records tried: {len(head)})"
-        first = f"The first: {verdicts[0]}. Each line must be one JSON object in UTF-8."
-        raise UnknownFormat(f"{names}: {unread}. {first}")
+        raise UnknownFormat(f"{names}: {unread}. The first: {verdicts[0]}. Each line must be one JSON object in UTF-8.")
     try:
         return detect_format(parsed)
     except UnknownFormat as error:

@@ -269,8 +269,7 @@ class SeenIds:
     def add(self, ids: Sequence[str]) -> BoolArray:
         """Add ids; return for each id whether it was added before, in this call or an earlier one."""
         raw = (hashlib.blake2b(each.encode(), digest_size=_DIGEST_BYTES).digest() for each in ids)
-        digests = _as_digests(b"".join(raw))
-        unique, first = np.unique(digests, return_index=True)
+        unique, first = np.unique(_as_digests(b"".join(raw)), return_index=True)
         cuts = [0, *np.searchsorted(unique, self._bounds).tolist(), len(unique)]
         is_new = np.zeros(len(ids), dtype=np.bool_)
         for part, start, stop in zip(self._parts, cuts, cuts[1:], strict=False):

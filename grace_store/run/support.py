@@ -148,8 +148,7 @@ class _Scrubber:
     def __init__(self, places: Sequence[str]) -> None:
         # Folders of known paths are removed by name: a pattern would stop at a space in a folder's name.
         known = {folder for place in places for folder in Path(place).absolute().parents}
-        folders = {*known, Path.home(), Path.cwd()} - {Path("/")}
-        self._folders = sorted(map(str, folders), key=len, reverse=True)
+        self._folders = sorted(map(str, {*known, Path.home(), Path.cwd()} - {Path("/")}), key=len, reverse=True)
         self._host = re.compile(rf"\b{re.escape(socket.gethostname())}\b")
 
     def cleaned(self, value: Any) -> Any:

@@ -53,8 +53,7 @@ class ArrayGroup:
             spec = self.specs[name]
             if not _has_codecs(array, spec):
                 raise self._unreadable(name, "has codecs that this format does not allow")
-            is_text = spec.dtype == "string"
-            has_dtype = array.dtype.kind in "TO" if is_text else array.dtype == np.dtype(spec.dtype)
+            has_dtype = array.dtype.kind in "TO" if spec.dtype == "string" else array.dtype == np.dtype(spec.dtype)
             if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not has_dtype:
                 raise self._unreadable(
                     name,
@@ -96,8 +95,7 @@ class ArrayGroup:
         try:
             return decode_chunk(raw, spec)
         except (ValueError, RuntimeError, IndexError, MemoryError) as error:
-            chunk = f"chunk {number} of {self.path}/{name}"
-            raise broken(self.backend, chunk, f"cannot be read ({error})") from error
+            raise broken(self.backend, f"chunk {number} of {self.path}/{name}", f"cannot be read ({error})") from error
 
 
 def broken(backend: Backend, what: str, how: str) -> Corrupt:
@@ -116,9 +114,8 @@ def _has_codecs(array: zarr.Array[Any], spec: ArraySpec) -> bool:
     if not _are(codecs, "sharding_indexed"):
         return False
     shard = codecs[0]["configuration"]
-    is_plain = _are(shard["codecs"], "bytes", "zstd", "crc32c")
     has_index = _are(shard["index_codecs"], "bytes", "crc32c") and shard["index_location"] == "end"
-    return is_plain and has_index and tuple(shard["chunk_shape"]) == spec.inner
+    return has_index and _are(shard["codecs"], "bytes", "zstd", "crc32c") and tuple(shard["chunk_shape"]) == spec.inner
 
 
 def _are(codecs: Sequence[Any], *known: str) -> bool:
@@ -221,8 +218,7 @@ class ChunkReader:
 
     def read(self, wanted: Sequence[tuple[str, int]], digests: Mapping[int, Digests]) -> Iterator[Array]:
         """Yield the chunk of each (array, unit), with its padding; the backend may read several at a time."""
-        specs = [self._group.specs[name] for name, _ in wanted]
-        both = zip(specs, wanted, strict=True)
+        both = zip([self._group.specs[name] for name, _ in wanted], wanted, strict=True)
         chunks = [chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
         raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
         for (name, unit), key, raw in zip(wanted, chunks, raws, strict=True):

@@ -165,8 +165,7 @@ class LocalBackend(Backend):
                 if error.errno != errno.EXDEV:
                     raise
                 # The folder is a link to another disk. With this fixed name, the next run overwrites a leftover file.
-                part = _write_synced(path.with_name(f"{path.name}.part"), value)
-                part.replace(path)
+                _write_synced(path.with_name(f"{path.name}.part"), value).replace(path)
 
         self._place(value, rename)
 
@@ -239,8 +238,7 @@ class LocalBackend(Backend):
                 yield name if above == "." else f"{above}/{name}"
 
     def _is_of_format(self, path: Path) -> bool:
-        key = path.relative_to(self.root).as_posix()
-        return _LINKED.fullmatch(key) is not None or (path / "zarr.json").is_file()
+        return _LINKED.fullmatch(path.relative_to(self.root).as_posix()) is not None or (path / "zarr.json").is_file()
 
     def is_ours(self, key: str) -> bool:
         is_inside = (self.root / key).parent.resolve().is_relative_to(self.root.resolve())

@@ -86,8 +86,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
                 yield problem(key, "chunk is empty or no regular file" if key in sizes else "chunk is missing")
             elif deep:
                 try:
-                    stop = min(start + array.chunks[0], array.shape[0])
-                    update_digest(digest, store.column(array.name, start, stop))
+                    update_digest(digest, store.column(array.name, start, min(start + array.chunks[0], array.shape[0])))
                 except Corrupt as error:
                     yield problem(key, str(error))
         digests.append(digest.hexdigest())
@@ -254,9 +253,8 @@ def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) 
             num_segments = view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
             vectors = view.decode(arrays)
             grams, bound = packed_grams(vectors, num_segments), packed_grams(np.abs(vectors), num_segments)
-            found = arrays["sample_gram"][: len(grams)]
             # Not bit by bit: another machine may sum in another order.
-            if not np.isclose(found, grams, rtol=1e-6, atol=1e-6 * bound).all():
+            if not np.isclose(arrays["sample_gram"][: len(grams)], grams, rtol=1e-6, atol=1e-6 * bound).all():
                 yield where, "the Grams do not match the vectors"
     except (Corrupt, IndexError) as error:
         yield where, str(error)
@@ -281,9 +279,8 @@ def _wrong_lengths(view: SignalView, unit: int, arrays: Mapping[str, Array]) -> 
     assert gradient is not None
     norm = arrays["sample_norm"].astype(np.float64)
     stated = norm > 0 if gradient.normalise else norm
-    found = np.linalg.norm(view.decode(arrays).astype(np.float64), axis=1)
     # Compression shortens a vector slightly; int4 most, by less than a tenth.
-    if not np.isclose(found, stated, rtol=0.1).all():
+    if not np.isclose(np.linalg.norm(view.decode(arrays).astype(np.float64), axis=1), stated, rtol=0.1).all():
         yield f"{view.key} unit {unit}", "the lengths of the vectors differ from the stored norms"
 
 

@@ -90,14 +90,12 @@ def array_keys(arrays: Sequence[ArraySpec]) -> Iterator[str]:
 
 def default_samples_per_unit(num_samples: int) -> int:
     """Return a power of two that makes about a thousand units: little work is lost with a unit, and listing is fast."""
-    wanted = max(16, -(-num_samples // 1024))
-    return min(MAX_SAMPLES_PER_UNIT, 1 << (wanted - 1).bit_length())
+    return min(MAX_SAMPLES_PER_UNIT, 1 << (max(16, -(-num_samples // 1024)) - 1).bit_length())
 
 
 def check_samples_per_unit(samples_per_unit: int) -> int:
     if not 1 <= samples_per_unit <= MAX_SAMPLES_PER_UNIT or samples_per_unit & (samples_per_unit - 1):
-        wanted = f"a power of two up to {MAX_SAMPLES_PER_UNIT}"
-        raise SettingError(f"--unit-samples is {samples_per_unit}. Give {wanted}.")
+        raise SettingError(f"--unit-samples is {samples_per_unit}. Give a power of two up to {MAX_SAMPLES_PER_UNIT}.")
     return samples_per_unit
 
 
@@ -160,8 +158,7 @@ def signal_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
     arrays = _sample_vector_arrays(plan, spec) if spec.is_per_sample else _segment_arrays(plan, spec)
     about = "0 planned, 1 done, otherwise why it was set aside"
     shape, chunks = (plan.num_samples,), (plan.samples_per_unit,)
-    flags = flag_attributes()
-    arrays.append(ArraySpec("sample_state", ("sample",), shape, chunks, "uint8", about, None, flags))
+    arrays.append(ArraySpec("sample_state", ("sample",), shape, chunks, "uint8", about, None, flag_attributes()))
     for name, (dims, values, about) in storage_of(spec).constants().items():
         arrays.append(ArraySpec(name, dims, values.shape, values.shape, values.dtype.name, about))
     return arrays

@@ -39,8 +39,7 @@ def find_plan_copy(backend: Backend) -> Plan | None:
 def restore_documents(backend: Backend) -> list[Restored]:
     """Restore documents from their copies, and copies from their documents; no other run may be writing."""
     plan, restored = _restored(backend, None, "zarr.json", PLAN_COPY, Plan)
-    names = {*backend.names(SIGNALS_GROUP), *backend.names(COMMITS)} - {"zarr.json"}
-    for name in sorted(names):
+    for name in sorted({*backend.names(SIGNALS_GROUP), *backend.names(COMMITS)} - {"zarr.json"}):
         signal, again = _restored(backend, name, f"{signal_key(name)}/zarr.json", signal_copy_key(name), Signal)
         restored += again
         if plan is not None and signal is not None:

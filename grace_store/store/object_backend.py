@@ -226,12 +226,13 @@ class ObjectBackend(Backend):
             bucket = f"{self._scheme}://{self._bucket}"
             return StorageError(f"There is no bucket {bucket}. Create it, or check its name and {known}.")
         if any(host in text for host in ("169.254.169.254", "metadata.google.internal")):
-            none = f"there are no credentials in {known}"
-            return StorageError(f"{here}: {none}, and this machine has no role of its own.")
-        if _status(text) in (401, 403):
-            rights = "check that they allow to list, read, write and delete"
             return StorageError(
-                f"{here}: access was denied ({reason}). Check the credentials in {known}, and {rights}."
+                f"{here}: there are no credentials in {known}, and this machine has no role of its own."
+            )
+        if _status(text) in (401, 403):
+            return StorageError(
+                f"{here}: access was denied ({reason}). Check the credentials in {known}, and check that they allow to "
+                "list, read, write and delete."
             )
         if not _may_pass(error):
             return StorageError(f"{here}: the storage refused a request ({reason}). Check the URL and {known}.")

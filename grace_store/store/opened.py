@@ -94,11 +94,10 @@ class Store:
             plan = _plan_document(raw, backend.location)
             num_chunks = -(-plan.num_samples // layout.SAMPLES_PER_CHUNK)
             # If a large plan lacks most of its samples, a search for each of them would take too long.
-            if num_chunks > CHUNKS_BELIEVED:
-                num_found = len(backend.names(f"{SAMPLES_GROUP}/sample_num_steps/c"))
-                if num_found < num_chunks // 2:
-                    what = f"the plan has {plan.num_samples} samples, but most of its arrays are missing"
-                    raise Corrupt(f"{backend.location}: {what}.")
+            column = f"{SAMPLES_GROUP}/sample_num_steps/c"
+            if num_chunks > CHUNKS_BELIEVED and len(backend.names(column)) < num_chunks // 2:
+                what = f"the plan has {plan.num_samples} samples, but most of its arrays are missing"
+                raise Corrupt(f"{backend.location}: {what}.")
             return cls(backend, plan)
         except (Corrupt, NotAStore) as error:
             if backend.size(PLAN_COPY) is not None:
@@ -255,8 +254,7 @@ class SignalView:
 
     def committed_units(self) -> list[int]:
         """Return the units that have a commit, in order, from one listing."""
-        names = self.store.backend.names(f"{COMMITS}/{self.name}")
-        return [int(name[:-5]) for name in names if is_commit_name(name)]
+        return [int(name[:-5]) for name in self.store.backend.names(f"{COMMITS}/{self.name}") if is_commit_name(name)]
 
     def commit(self, unit: int) -> Commit:
         """Return a unit's commit; raise Corrupt if it is missing, damaged or of another signal."""

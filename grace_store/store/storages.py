@@ -38,8 +38,7 @@ class Rotation:
         """Return the rotation of a size, from SHAKE-256, which is the same in every release of every library."""
         stream = hashlib.shake_256(_ROTATION_SEED % size).digest(10 * size)
         bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8, count=2 * size))[: 2 * size]
-        keys = np.frombuffer(stream, dtype="<u8", offset=2 * size)
-        order = np.argsort(keys, kind="stable").astype(np.int32)
+        order = np.argsort(np.frombuffer(stream, dtype="<u8", offset=2 * size), kind="stable").astype(np.int32)
         return cls((1 - 2 * bits.astype(np.int8)).reshape(2, size), order)
 
     def forward(self, vectors: Float32Array) -> Float32Array:

@@ -67,9 +67,8 @@ def drop_damaged_sharing(view: SignalView) -> None:
 
 def write_metadata(store: Store, signal: Signal) -> None:
     """Write the metadata of a signal's arrays, the arrays that decode vectors, and last the metadata of its group."""
-    arrays = layout.signal_arrays(store.plan, signal.spec)
     constants = {name: (0, values) for name, (_, values, _) in storage_of(signal.spec).constants().items()}
-    encoder = ArrayEncoder(arrays)
+    encoder = ArrayEncoder(layout.signal_arrays(store.plan, signal.spec))
     documents = encoder.metadata | encoder.encode(constants)
     key = signal_key(signal.name)
     store.backend.write_all({f"{key}/{name}": value for name, value in documents.items()})
@@ -133,11 +132,10 @@ class UnitWriter:
         rows, entries, token_rows = self._plan.rows_per_unit, self._plan.gram_per_unit, self._plan.tokens_per_unit
         segments = self._columns(unit, signals, "segment", int(num_segments.sum()), segment_span=spans)
         tokens = self._columns(unit, signals, "token", int(signals.sample_num_token_rows.sum()))
-        gram = packed_grams(signals.segment_vector, num_segments)
         return {
             **{name: (unit * rows, _padded(values, rows)) for name, values in segments.items()},
             **{name: (unit * token_rows, _padded(values, token_rows)) for name, values in tokens.items()},
-            "sample_gram": (unit * entries, _padded(gram, entries)),
+            "sample_gram": (unit * entries, _padded(packed_grams(signals.segment_vector, num_segments), entries)),
         }
 
     def _columns(self, unit: int, signals: UnitOutcome, of: str, num_rows: int, **more: Array) -> dict[str, Array]:

@@ -151,8 +151,7 @@ class AdapterTrainer:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        num_tokens = sum(len(sample.learnt) for sample in batch)
-        return StepResult(loss_value, norm, num_tokens, total_weight, stopping > 0)
+        return StepResult(loss_value, norm, sum(len(sample.learnt) for sample in batch), total_weight, stopping > 0)
 
     def heldout_loss(self, samples: Sequence[TrainingSample]) -> float:
         """Return the mean loss over the samples' learnt tokens."""
@@ -283,8 +282,7 @@ def _inputs(samples: Sequence[TrainingSample]) -> dict[str, Tensor]:
         for name, tensor in inputs.items():
             values = 1 if name == "attention_mask" else torch.from_numpy(own[name][:length].astype("int64"))
             tensor[row, longest - length :] = values
-    images = {} if samples[0].images is None else samples[0].images.inputs()
-    return {**inputs, **images}
+    return {**inputs, **({} if samples[0].images is None else samples[0].images.inputs())}
 
 
 # ---------------------------------------------------------------- LoRA layers
@@ -295,15 +293,13 @@ def _inputs(samples: Sequence[TrainingSample]) -> dict[str, Tensor]:
 
 def language_part(model: Any) -> nn.Module:
     """Return the decoder of a model, without vision tower, aligner and head."""
-    decoder: nn.Module = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
-    return decoder
+    return cast(nn.Module, model.get_decoder() if hasattr(model, "get_decoder") else model.base_model)
 
 
 def target_names(model: Any) -> list[str]:
     """Return the full names of the decoder's linear layers, GPT-2's Conv1D included."""
-    decoder = language_part(model)
     output = model.get_output_embeddings()
-    inside = {id(module) for module in decoder.modules() if isinstance(module, nn.Linear | Conv1D)}
+    inside = {id(module) for module in language_part(model).modules() if isinstance(module, nn.Linear | Conv1D)}
     if not (names := [name for name, module in model.named_modules() if id(module) in inside and module is not output]):
         raise ModelError(
             f"{type(model).__name__} has no linear layers for LoRA in its language part. Give another model."

@@ -66,10 +66,9 @@ def write_checkpoint(
 
 def write_last(out: Path, progress: TrainingState, recipe_sha256: str) -> None:
     """Replace the state from which a killed warm-up continues."""
-    tensors = _flat({"adapter": progress.tensors, **progress.moments})
     state = json.dumps({"step": progress.step, "recipe_sha256": recipe_sha256}, sort_keys=True)
     part = out / f".{LAST}.part"
-    part.write_bytes(save(tensors, metadata={"state": state}))
+    part.write_bytes(save(_flat({"adapter": progress.tensors, **progress.moments}), metadata={"state": state}))
     sync_file(part)
     part.replace(out / LAST)
     sync_folder(out)

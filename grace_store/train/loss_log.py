@@ -46,9 +46,8 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             break
-        if not isinstance(entry, dict) or "step" not in entry:
-            break
-        if not all(isinstance(each, int | float) for each in entry.values()):
+        is_entry = isinstance(entry, dict) and "step" in entry
+        if not is_entry or not all(isinstance(each, int | float) for each in entry.values()):
             break
         entries.append(entry)
     return entries

@@ -58,8 +58,7 @@ class WarmupSubset(WarmupDocument, words="the subset of a warm-up"):
 
     def fingerprint(self) -> str:
         """Return a digest of the choice."""
-        chosen = {"num_planned", "ratio", "seed", "samples", "heldout"}
-        return json_sha256(self.model_dump(mode="json", include=chosen))
+        return json_sha256(self.model_dump(mode="json", include={"num_planned", "ratio", "seed", "samples", "heldout"}))
 
 
 class Recipe(WarmupDocument, words="the recipe of a warm-up"):
@@ -81,8 +80,7 @@ class Recipe(WarmupDocument, words="the recipe of a warm-up"):
 
     def fingerprint(self) -> str:
         """Return a digest of the compared fields."""
-        compared = self.model_dump(mode="json", include={"spec", "plan_sha256", "subset_sha256"})
-        return json_sha256(compared)
+        return json_sha256(self.model_dump(mode="json", include={"spec", "plan_sha256", "subset_sha256"}))
 
 
 class WarmupDone(
@@ -183,8 +181,7 @@ def order_updates(rows: Sequence[int], seed: int, batch_size: int, num_updates: 
     >>> order_updates([3, 4, 9], seed=0, batch_size=2, num_updates=3)
     [[2, 0], [1, 0], [1, 2]]
     """
-    num_epochs = -(-batch_size * num_updates // len(rows))
     # Epochs use consecutive seeds. Without a gap, a training's second epoch would be the next training's first.
-    epochs = order_steps(rows, seed * _EPOCHS_PER_SEED, len(rows), num_epochs)
+    epochs = order_steps(rows, seed * _EPOCHS_PER_SEED, len(rows), -(-batch_size * num_updates // len(rows)))
     order = [place for epoch in epochs for place in epoch]
     return [order[start : start + batch_size] for start in range(0, batch_size * num_updates, batch_size)]

@@ -82,8 +82,7 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: Event | None = Non
         return done
     with _held(job.out) if job.ranks.is_first else nullcontext():
         if begun is None and job.ranks.is_first:
-            own = (job.out / PLAN).resolve()
-            is_own = not is_url(store.location) and Path(store.location).resolve() == own
+            is_own = not is_url(store.location) and Path(store.location).resolve() == (job.out / PLAN).resolve()
             freeze(recipe, job.out, store, planned_here=is_own)
         done = _train(job, recipe, store, chosen, model, listener, stop or Event())
     _warn_of_unlearnt(job, done, listener)

@@ -174,9 +174,10 @@ class ChosenRecords:
         assert self.weights is not None  # only exports with weights call this
         token_cuts, num_without = None, 0
         if self._model is not None:
-            from grace_store.model.inputs.encode_samples import TokenCuts  # the only import here of transformers
+            from grace_store.model.inputs.encode_samples import TokenCuts  # the only imports here of transformers
+            from grace_store.model.load.weights import describe_model
 
-            token_cuts = TokenCuts.of_model(self._model)
+            token_cuts = TokenCuts(describe_model(self._model).tokenizer)
         for (_, sample), weights in zip(self.samples(), self.weights.segment_weights(self.subset.row), strict=True):
             num_without += weights is None
             yield sample, weighted_parts(sample, weights, token_cuts or cut_by_spaces)

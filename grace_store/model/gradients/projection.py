@@ -140,8 +140,7 @@ class RademacherProjector:
     def add(self, out: Tensor, piece: Tensor, start: int) -> None:
         """Add the projection of a piece (rows, coordinates) to out (rows, d); start is the piece's first coordinate."""
         device = piece.device
-        num_entries = CPU_ENTRIES if device.type == "cpu" else DEVICE_ENTRIES
-        step = max(1, num_entries // self._dimension)
+        step = max(1, (CPU_ENTRIES if device.type == "cpu" else DEVICE_ENTRIES) // self._dimension)
         columns = torch.arange(-(-self._dimension // BLOCK_BITS), device=device).unsqueeze(0)
         for first in range(0, piece.shape[1], step):
             part = piece[:, first : first + step]
@@ -211,8 +210,7 @@ class ProjectedRows:
         self._coordinates = coordinates
         self._projector = projector
         self._precondition = precondition
-        num_elements = sum(shape.numel() for shape in coordinates.values())
-        self._max_rows = max(1, buffer_bytes // (4 * num_elements))
+        self._max_rows = max(1, buffer_bytes // (4 * sum(shape.numel() for shape in coordinates.values())))
         self._waiting: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
         """The arguments of the calls of add, in order."""
 

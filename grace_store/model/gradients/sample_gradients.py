@@ -57,8 +57,7 @@ def recorded_gradients(
         if not hidden.requires_grad:
             raise NotBySample("this batch uses no adapted layer")
         with torch.no_grad():
-            each_token = alone(devices.to_device(batch.target, device))
-            each = head.segment_means(hidden.detach(), each_token, head_tokens)
+            each = head.segment_means(hidden.detach(), alone(devices.to_device(batch.target, device)), head_tokens)
     except BaseException:
         recorder.stop()
         raise

@@ -119,10 +119,9 @@ def form_shared(groups: Iterable[Sequence[int]], lengths: PromptLengths, batch_t
 def form_passes(groups: Groups, lengths: PromptLengths, pass_tokens: int) -> Groups:
     """Return the passes of the groups' responses, the longest first, of at most pass_tokens tokens with padding."""
     longest_prompt = max(lengths.prompt[group[0]] for group in groups)
-    members = sorted((i for group in groups for i in group), key=lambda i: (-lengths.response[i], i))
     passes: list[list[int]] = []
     room = 0
-    for position in members:
+    for position in sorted((i for group in groups for i in group), key=lambda i: (-lengths.response[i], i)):
         if room == 0:
             # The first sample is the longest, so it decides how many fit.
             length = max(1, lengths.response[position])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from grace_store.model.inputs.tokens import (
 )
 from grace_store.model.inputs.trainer_images import as_trainer
 from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionReader, image_mark, join_images
-from grace_store.model.load.weights import LoadedModel, describe_model
+from grace_store.model.load.weights import LoadedModel
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -233,11 +233,6 @@ class TokenCuts:
         self._known: dict[str, list[int]] = {}
         self.num_unlike = 0
         """Number of samples with parts that have other tokens than the whole for every possible cut."""
-
-    @classmethod
-    def of_model(cls, model: str) -> Self:
-        """Return the cuts for a model's tokenizer, without loading its weights."""
-        return cls(describe_model(model).tokenizer)
 
     def __call__(self, sample: Sample) -> list[int]:
         """Return the starts of the parts of a response, one for each segment, and the end of the last part."""

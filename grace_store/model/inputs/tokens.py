@@ -191,8 +191,7 @@ class Renderer:
 
 
 def _joined(prompt: str, sample: Sample, suffix: str) -> RenderedSample:
-    bounds = tuple(len(prompt) + bound for bound in sample.bounds)
-    return RenderedSample(prompt + sample.response + suffix, bounds)
+    return RenderedSample(prompt + sample.response + suffix, tuple(len(prompt) + bound for bound in sample.bounds))
 
 
 def _find(whole: str, response: str, suffix: str, earliest: int) -> tuple[str, int] | None:
@@ -280,8 +279,7 @@ class SampleTokenizer:
 
     def has_marker(self, text: str) -> bool:
         """Tell whether a text has a token that can end a turn."""
-        ids = self._backend.encode(text, add_special_tokens=False).ids
-        return bool(np.isin(ids, self._marker_ids).any())
+        return bool(np.isin(self._backend.encode(text, add_special_tokens=False).ids, self._marker_ids).any())
 
     def tokenize(self, samples: Sequence[RenderedSample]) -> list[TokenizedSample | Unusable]:
         """Return each sample's tokens, or the reason why the sample is unusable."""
@@ -340,8 +338,7 @@ def place_of_tokens(text: str, start: IntArray, stop: IntArray) -> IntArray:
     """Return the index of the character that decides each token's segment: the first non-space, else the first."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     visible = np.where(np.isin(codes, _SPACES), len(codes), np.arange(len(codes)))
-    next_visible = np.append(np.minimum.accumulate(visible[::-1])[::-1], len(codes))
-    place = next_visible[start]
+    place = np.append(np.minimum.accumulate(visible[::-1])[::-1], len(codes))[start]
     return np.where(place < stop, place, start)
 
 

@@ -165,10 +165,9 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
     initialisation = config.get("init_lora_weights", True)
     if initialisation not in (True, False, None) and str(initialisation).lower() not in INITIALISATIONS:
         raise changed_base(folder, f"{folder / CONFIG} has init_lora_weights={initialisation}.")
-    known = {*UNDERSTOOD, *IMMATERIAL, *CHECKED}
     # A group of settings counts as set even if it is empty, and so leaves them all at their defaults.
     asked = {key for key, value in config.items() if value or (value == {} and key.endswith(("_config", "_bdlora")))}
-    if strange := sorted(asked - known):
+    if strange := sorted(asked - {*UNDERSTOOD, *IMMATERIAL, *CHECKED}):
         raise ModelError(
             f"{folder / CONFIG} uses {', '.join(strange)}. Such an adapter cannot be merged exactly. {MERGING}."
         )

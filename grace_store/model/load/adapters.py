@@ -88,8 +88,7 @@ def read_adapter(path: str | Path) -> Adapter:
         raw = tensor.contiguous().flatten().view(torch.uint8).numpy().data
         contents[name] = [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw).hexdigest()]
     settings = {key: folder.config[key] for key in UNDERSTOOD if folder.config.get(key)}
-    digest = json_sha256({"tensors": contents, "settings": settings})
-    return Adapter(folder, lora, saved, carried, digest)
+    return Adapter(folder, lora, saved, carried, json_sha256({"tensors": contents, "settings": settings}))
 
 
 def check_base(adapter: Adapter, base: ModelIdentity) -> None:

@@ -114,8 +114,7 @@ def _shards(folder: Path) -> tuple[Path, ...]:
     for key in ("metadata", "weight_map"):  # transformers needs both
         if not isinstance(read.get(key), dict):
             raise ModelError(f"{index} has no {key}. Copy the file again, or save the model with save_pretrained.")
-    weight_map = read["weight_map"]
-    shards = sorted({str(name) for name in weight_map.values()})
+    shards = sorted({str(name) for name in read["weight_map"].values()})
     if outside := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
         raise UnsafeModel(f"The index in {folder} names a file that is not a safetensors file there: {outside[0]}.")
     here = {entry.name for entry in folder.iterdir() if entry.is_file()}

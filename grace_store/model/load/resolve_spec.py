@@ -130,5 +130,4 @@ def _resolve_sharing(request: ExtractSpec) -> bool:
         raise SettingError("--share-prompts cannot be used with --kind gradient. Leave --share-prompts out.")
     if request.share_prompts and request.packing:
         raise SettingError("--share-prompts and --packing cannot be used together. Leave one of the two out.")
-    can_share = request.kind != "gradient" and not request.packing
-    return can_share and bool(request.given().get("share_prompts", True))
+    return request.kind != "gradient" and not request.packing and bool(request.given().get("share_prompts", True))

@@ -74,8 +74,7 @@ class LoadedModel(ModelDescription):
 
 def describe_model(path: str | Path) -> ModelDescription:
     """Return the description of a model folder, without loading its weights."""
-    folder = open_folder(path)
-    files = [entry for entry in folder.path.iterdir() if entry.is_file()]
+    files = [entry for entry in open_folder(path).path.iterdir() if entry.is_file()]
     stamp = tuple(sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files))
     return _describe(str(path), stamp)
 
@@ -172,8 +171,7 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
         raise ModelError(f"{folder.path} is an encoder-decoder ({kind}). Give a causal language model.")
     encoder = kind in known_models.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
     text, images = known_models.MODEL_FOR_CAUSAL_LM_MAPPING, known_models.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    known = images if _sees_images(config) else text
-    if type(config) not in known:
+    if type(config) not in (images if _sees_images(config) else text):
         if folder.config.get("auto_map"):
             raise _foreign_code(folder)
         raise ModelError(

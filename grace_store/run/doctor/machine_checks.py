@@ -121,8 +121,7 @@ def try_place(place: Path) -> CheckResult:
         first.unlink(missing_ok=True)
         second.unlink(missing_ok=True)
     if slight:
-        remedy = "Use a local disk or another network file system."
-        return CheckResult("place", "warn", "; ".join(slight), remedy)
+        return CheckResult("place", "warn", "; ".join(slight), "Use a local disk or another network file system.")
     return CheckResult("place", "ok", f"{folder} supports files, links, renames and syncs")
 
 
@@ -163,8 +162,7 @@ def _read_back(store: Store, storage: Storage) -> str:
     spec = ExtractSpec(model=model, rendering="plain", storage=storage)
     view = create_signal(store, Signal(name=storage, spec=spec, plan_sha256=store.plan.digest()))
     signals = UnitSignals.of_vectors(vectors, np.ones(num_rows, np.int32), 1)
-    spans = np.array([[row, row + 1] for row in range(num_rows)], np.int32)
-    UnitWriter(view).write(0, signals, spans)
+    UnitWriter(view).write(0, signals, np.array([[row, row + 1] for row in range(num_rows)], np.int32))
     complete_signal(view)
     if problem := next(check_signal(view, deep=True), None):
         return problem.text
@@ -251,9 +249,8 @@ def examine_memory(job: ExtractJob, seen: Seen) -> CheckResult | None:
     rooms: dict[str, tuple[int, int]] = {}
     if (host := main_memory()) is not None:
         rooms["main memory"] = host
-    reference = reference_of(job.door)
-    if (device := reference.device_memory(seen.extractor)) is not None:
-        rooms[f"the memory of {reference.device_name(seen.extractor)}"] = device
+    on_device = reference_of(job.door).device_memory(seen.extractor)
+    rooms |= {f"the memory of {name}": room for name, room in on_device.items()}
     if not rooms:
         return None
     text = ", ".join(f"{size(free)} of {size(total)} of {what} left" for what, (free, total) in rooms.items())

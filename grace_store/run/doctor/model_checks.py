@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import Float32Array as Vectors
-from grace_store.base.arrays import FloatArray, Int32Array
+from grace_store.base.arrays import Float32Array, FloatArray, Int32Array
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.text import counted
@@ -75,9 +74,8 @@ def examine_trainer(job: ExtractJob, seen: Seen) -> CheckResult | None:
         return None
     if seen.spec.model.processor is None or seen.spec.text_only:
         return None
-    reference = reference_of(job.door)
     own = seen.spec.images_as
-    found = reference.shown_otherwise(seen.extractor, shown, own)
+    found = reference_of(job.door).shown_otherwise(seen.extractor, shown, own)
     others = "".join(
         f"; {name} prepares {counted(differ, 'sample')} differently, {other_tokens} with another number of tokens"
         for name, (differ, other_tokens) in found.items()
@@ -146,9 +144,9 @@ def examine_batches(job: ExtractJob, seen: Seen) -> CheckResult | None:
     return CheckResult("batches", verdict, text, "" if verdict == "ok" else f"Use {options}.", figures)
 
 
-def _in_groups(seen: Seen, extractor: Extractor, group: int) -> tuple[Vectors, list[Int32Array]]:
+def _in_groups(seen: Seen, extractor: Extractor, group: int) -> tuple[Float32Array, list[Int32Array]]:
     """Run a few samples in groups of a given size; return all vectors in order, and each sample's token counts."""
-    vectors: list[Vectors] = []
+    vectors: list[Float32Array] = []
     num_tokens: list[Int32Array] = []
     for start in range(0, len(seen.few), group):
         some = seen.few[start : start + group]
@@ -159,7 +157,7 @@ def _in_groups(seen: Seen, extractor: Extractor, group: int) -> tuple[Vectors, l
     return np.concatenate(vectors), num_tokens
 
 
-def _values(samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[Int32Array]) -> FloatArray:
+def _values(samples: Sequence[Sample], vectors: Float32Array, num_tokens: Sequence[Int32Array]) -> FloatArray:
     stops = np.cumsum([sample.num_segments for sample in samples])
     parts = [rows.astype(np.float64) for rows in np.split(vectors, stops[:-1])]
     return score_grams([rows @ rows.T for rows in parts], num_tokens, ScoreSpec()).value
@@ -182,7 +180,7 @@ def examine_storage(job: ExtractJob, seen: Seen) -> CheckResult | None:
     return CheckResult("storage", "ok", text, "", figures)
 
 
-def _cosines(vectors: Vectors) -> FloatArray:
+def _cosines(vectors: Float32Array) -> FloatArray:
     rows = vectors.astype(np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
     return np.asarray(rows @ rows.T)

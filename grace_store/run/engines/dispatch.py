@@ -127,8 +127,7 @@ class Dispatch:
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > 2 * num_workers + 2 * DEATHS_PER_UNIT:
             raise WorkerDied(f"Workers die one after the other, and no unit is finished. {self._last_failure}")
-        has_others = num_workers - len(self.left_out) > 1
-        is_device_bad = worker.has_lost_device and self.is_place_a_device and has_others
+        is_device_bad = worker.has_lost_device and self.is_place_a_device and num_workers - len(self.left_out) > 1
         self._failed_starts[worker.place] += worker.rate is None or is_device_bad
         if self._failed_starts[worker.place] >= STARTS_PER_PLACE:
             self.left_out.add(worker.place)

@@ -144,8 +144,7 @@ class RayTasks:
             for item in items:
                 pending.append(self._task.remote(__version__, key, [sent], item))
                 # Without a given limit, twice the number of CPUs that the cluster has at the moment.
-                limit = self._at_once or max(2, 2 * int(self._ray.cluster_resources().get("CPU", 0)))
-                if len(pending) >= limit:
+                if len(pending) >= (self._at_once or max(2, 2 * int(self._ray.cluster_resources().get("CPU", 0)))):
                     yield self._result(pending.popleft())
             while pending:
                 yield self._result(pending.popleft())
@@ -247,8 +246,7 @@ class UnitRunner:
         except BaseException as error:
             # Send the place of the error, too, as users do not see this machine's log.
             last = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})."
-            self._say({"event": "Failed", "text": text})
+            self._say({"event": "Failed", "text": f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})."})
             raise
         finally:
             self._say({"event": ENDED, "in_order": in_order})

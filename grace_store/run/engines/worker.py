@@ -205,8 +205,7 @@ class _Writer:
                 try:
                     with self._watch.over(f"unit {unit}"):
                         signals = pending.result()
-                    commit = self._writer.write(unit, signals, spans)
-                    self._listener(_event_of(commit))
+                    self._listener(_event_of(self._writer.write(unit, signals, spans)))
                 except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for this one
                     self.failure = error
 
