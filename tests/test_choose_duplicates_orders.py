@@ -146,7 +146,8 @@ def test_what_made_a_subset_is_kept_and_compared(planted, tmp_path):
     found = compare(tmp_path / "plain.txt", tmp_path / "diverse.txt")
     settings = "weight 0.8, seed 0, signal base, descriptor answer"
     told = f"diverse.txt was chosen with diversity by mmr ({settings}); ranks are those without these rules"
-    assert found.notes[1:] == (told,)
+    scored = [f"{name} was scored by grace" for name in ("plain.txt", "diverse.txt")]
+    assert found.notes[1:] == (*scored, told)
     assert {change["why"] for change in found.tables["left"].rows} == {"diversity by mmr"}
     assert {change["why"] for change in found.tables["entered"].rows} == {"diversity by mmr"}
 

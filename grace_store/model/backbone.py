@@ -151,12 +151,14 @@ def numbers_named(model: Any, words: Sequence[str]) -> Iterator[int]:
 
 def _is_same(model: nn.Module, shorter: int, longer: int) -> bool:
     """Tell whether tokens have the same hidden states with the last token at the end of either length."""
-    # In a mixture of experts, another last token changes how sums are rounded. This noise sets the tolerance.
     first = _hidden(model, shorter, shorter)
     difference = float((first - _hidden(model, shorter, longer)).norm())
     if difference == 0:
         return True
-    noise = max(float((first - _hidden(model, shorter, shorter, last)).norm()) for last in _LAST_TOKENS)
+    # In a mixture of experts, another last token changes how sums are rounded, though not at every length. This noise
+    # sets the tolerance.
+    tried = {shorter: first, _FEWEST: _hidden(model, _FEWEST, _FEWEST)}.items()
+    noise = max(float((at - _hidden(model, num, num, last)).norm()) for num, at in tried for last in _LAST_TOKENS)
     least = torch.finfo(next(model.parameters()).dtype).eps * float(first.norm())
     return noise > 0 and difference <= 4 * max(noise, least)
 
