@@ -139,9 +139,8 @@ def read_labels_table(path: Path) -> pa.Table:
     said = format_of(path)
     if said not in (kinds := ("CSV", "TSV", JSON_LINES, PARQUET)):
         raise DataError(f"The name {path.name} does not say the format of the labels. Give {', '.join(kinds)}.")
-    with _explained(
-        path, *(["give each line an object, and each column values of one type"] if said == JSON_LINES else [])
-    ):
+    as_objects = "give each line an object, and each column values of one type"
+    with _explained(path, as_objects if said == JSON_LINES else "convert it to JSON lines"):
         if said == PARQUET:
             with pq.ParquetFile(path) as file:
                 _check_table(file.schema_arrow, file.metadata.num_rows, path.stat().st_size)

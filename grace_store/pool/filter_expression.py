@@ -103,6 +103,7 @@ class FilterExpression:
         is_compared = [self._is_compared(name) for name in self._columns]
         self._numeric = [place for place, (_, is_numeric) in enumerate(is_compared) if is_numeric]
         self._ordered = [place for place, (is_ordered, _) in enumerate(is_compared) if is_ordered]
+        self.is_by_value = not self._ordered  # equal rows may be tried once: no texts are counted
         self._tried = list(dict.fromkeys(map(float, _LITERAL.findall(self._code))))[:20]
         self._misfits: dict[str, tuple[int, str]] = {}
         """Number of texts that are no numbers where numbers are compared, and the first of them, by column."""
@@ -136,11 +137,6 @@ class FilterExpression:
                     num, first = self._misfits.get(self._columns[place], (0, str(texts[misfits[0]][place])))
                     self._misfits[self._columns[place]] = (num + len(misfits), first)
         return kept
-
-    @property
-    def is_by_value(self) -> bool:
-        """Whether equal rows need to be tried only once: no texts are counted that numbers are compared with."""
-        return not self._ordered
 
     def check_texts(self) -> None:
         """Raise SettingError if the rows so far had texts that are no numbers where numbers are compared."""

@@ -185,7 +185,9 @@ class _Features:
                 has = np.isin(np.arange(len(block)), place)
             items = np.flatnonzero(np.repeat(has, counts))
             for measure in self.measures:
-                out[items, column] = self._numbers(measure, samples)
+                numbers = (step_numbers if self.of_steps else trace_values)(measure, samples)
+                assert numbers is not None  # only measures with steps are learned from steps
+                out[items, column] = numbers
                 column += 1
         if not self.of_steps:
             flags = reader.text_flags(block)
@@ -193,11 +195,6 @@ class _Features:
                 out[:, column] = (flags & int(Flag[name.upper()])) > 0
                 column += 1
         return block.sample, out
-
-    def _numbers(self, measure: NamedMeasure, samples: Responses) -> FloatArray:
-        numbers = step_numbers(measure, samples) if self.of_steps else trace_values(measure, samples)
-        assert numbers is not None  # only measures with steps are learned from steps
-        return numbers
 
 
 def _labelled(labels: Labels, position: IntArray, first: IntArray) -> tuple[IntArray, BoolArray]:
