@@ -34,7 +34,7 @@ from grace_store.values.learned import (
     standardise,
     without_gaps,
 )
-from grace_store.values.measures import MEASURES, Responses, step_numbers, trace_values
+from grace_store.values.measures import MEASURES, step_numbers, trace_values
 from grace_store.values.methods.grace import aggregate
 from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, parse_measure
 from grace_store.values.roc import LabelledItems, area_across, area_within
