@@ -34,8 +34,9 @@ def known_store(
     set_aside: dict[str, Sequence[int]] | None = None,
     units: dict[str, Sequence[int]] | None = None,
     num_steps: Sequence[int] = NUM_STEPS,
+    huge: Sequence[int] = (),
 ) -> KnownStore:
-    """Write a store; a signal without all its units is not complete."""
+    """Write a store; a signal without all its units is not complete. Grams of huge samples are infinite."""
     write_plan(folder / "known.zarr", num_steps, SAMPLES_PER_UNIT)
     store = Store.open(folder / "known.zarr")
     known = KnownStore(store, {}, {})
@@ -43,17 +44,25 @@ def known_store(
         rng = np.random.default_rng(number)
         aside = set((set_aside or {}).get(name, ()))
         chosen = (units or {}).get(name, range(store.plan.num_units))
-        fill_signal(known, name, rng, aside, chosen)
+        fill_signal(known, name, rng, aside, chosen, set(huge))
     return known
 
 
-def fill_signal(known: KnownStore, name: str, rng: np.random.Generator, aside: set[int], units: Sequence[int]) -> None:
+def fill_signal(
+    known: KnownStore,
+    name: str,
+    rng: np.random.Generator,
+    aside: set[int],
+    units: Sequence[int],
+    huge: set[int] = frozenset(),  # type: ignore[assignment]
+) -> None:
     view = add_signal(known.store, "float32", VECTOR_SIZE, name)
     writer = UnitWriter(view)
     num_steps = known.store.column("sample_num_steps").tolist()
     all_samples, losses = [], []
-    for steps in num_steps:
+    for number, steps in enumerate(num_steps):
         vectors = (rng.normal(size=(steps + 1, VECTOR_SIZE)) + rng.normal(size=VECTOR_SIZE)).astype(np.float32)
+        vectors *= 1e30 if number in huge else 1
         all_samples.append((vectors, rng.integers(1, 40, steps + 1).astype(np.int32)))
         losses.append(rng.random(steps + 1).astype(np.float32))
     for unit in units:

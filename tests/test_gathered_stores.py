@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 import grace_store as gs
+from grace_store.base.finding import LabelsNote
 from grace_store.base.training_settings import WarmupSpec
 from grace_store.choose.exports import EXPORTS
 from grace_store.pool.records import SampleRecords, columns_of_rows
@@ -86,6 +87,16 @@ SCORES = {
 def test_scores(both: Both, name: str) -> None:
     plain, gathered = (gs.score(store, SCORES[name]) for store in both)
     assert_alike(by_row(gathered), by_row(plain))
+
+
+def test_learned_values(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions are dealt to folds in the order of their first records, whatever field names them."""
+    monkeypatch.setattr("grace_store.scoring.learn.FEWEST_LABELS", 8)
+    right = LabelsNote(field="row % 3 = 0", says="traces")
+    request = gs.ScoreRequest(spec=ScoreSpec(learn=True), learn_from=right, group_by="id")
+    plain, gathered = (gs.score(store, request) for store in both)
+    np.testing.assert_allclose(*(each.value[np.argsort(each.row)] for each in (gathered, plain)), atol=1e-5)
+    assert_alike(gathered.note.learned, plain.note.learned)
 
 
 def test_tables_know_the_question_of_each_sample(both: Both) -> None:

@@ -157,6 +157,50 @@ def test_a_sample_that_lacks_a_signal_has_no_value(tmp_path):
     assert table.flag_counts["missing_signal"] == 5
 
 
+def test_flags_of_grams_are_those_of_grace(tmp_path):
+    known = known_store(tmp_path, num_steps=[2 + i % 3 for i in range(NUM)], huge=range(3, 7))
+    right = np.random.default_rng(2).random(NUM) < 0.5
+    labels = label_file(tmp_path / "labels.csv", known, right)
+    table = learned(known, labels)
+    assert table.table["flags"].to_pylist() == gs.score(known.store).table["flags"].to_pylist()
+    assert np.isnan(table.value).tolist() == [3 <= i < 7 for i in range(NUM)]
+    assert table.flag_counts["not_finite"] == 4
+    request = gs.ScoreRequest(spec=ScoreSpec(learn=True, measure=("loss", "steps")), labels=labels, learn_from=RIGHT)
+    assert np.isfinite(gs.score(known.store, request).value).all()
+
+
+def test_a_sample_without_any_of_the_measures_has_no_value_and_lacks_no_signal(tmp_path):
+    known = known_store(tmp_path, num_steps=[1 + i % 3 for i in range(NUM)])
+    right = np.random.default_rng(2).random(NUM) < 0.5
+    labels = label_file(tmp_path / "labels.csv", known, right)
+    spec = ScoreSpec(learn=True, measure=("history_alignment",))  # a first step has none
+    table = gs.score(known.store, gs.ScoreRequest(spec=spec, labels=labels, learn_from=RIGHT))
+    assert (table.flag_counts["no_value"], "missing_signal" in table.flag_counts) == (NUM // 3, False)
+    assert np.isnan(table.value).tolist() == [i % 3 == 0 for i in range(NUM)]
+    rows = [{"id": name, "wrong": [1 + i % 2]} for i, name in enumerate(table.sample_id) if i % 3]
+    (tmp_path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    of_steps = LabelsNote(field="wrong", says="wrong_steps")
+    request = gs.ScoreRequest(spec=spec, labels=tmp_path / "steps.jsonl", learn_from=of_steps)
+    counts = gs.score(known.store, request).flag_counts
+    assert (counts["no_value"], "missing_signal" in counts) == (NUM // 3, False)
+
+
+def test_the_field_of_questions_is_kept_for_replays_and_choices(known, tmp_path):
+    loss = losses(known)
+    labels = label_file(tmp_path / "labels.csv", known, loss < np.median(loss))
+    out, again = tmp_path / "scores.parquet", tmp_path / "again.parquet"
+    ids = known.store.column("sample_id").tolist()
+    rows = [f"{name},{'yes' if loss[i] < np.median(loss) else 'no'},{i // 4}" for i, name in enumerate(ids)]
+    labels.write_text("\n".join(["id,good,asked", *rows]))
+    words = ("--learn", "--right", "good = 'yes'", "--labels", labels, "--group-by", "asked", "--out", out)
+    assert f"of {NUM // 4} questions" in run("score", known.store.location, *words).stdout
+    run("score", "--replay", out, "--out", again)
+    assert again.read_bytes() == out.read_bytes()
+    subset = gs.select(out, gs.Selection(per_group=1))
+    assert len(subset.row) == NUM // 4
+    assert subset.spec.group_by == "asked"
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

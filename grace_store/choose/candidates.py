@@ -83,11 +83,10 @@ def questions_of(
         PerGroup.parse(selection.per_group)
     if selection.margin is not None and not (math.isfinite(selection.margin) and selection.margin >= 0):
         raise SettingError(f"margin {selection.margin:g} is not a number of at least 0")
-    scored, by = table.note.groups, selection.group_by
-    if scored is not None and table.group is not None and by in (None, scored.by):
-        # Numbered again from 0: a table that another program wrote may have any numbers.
-        return np.unique(table.group, return_inverse=True)[1], scored.by
-    return read(by), by
+    if (by := selection.group_by) not in (None, table.note.questions_by):
+        return read(by), by
+    # Numbered again from 0: a table that another program wrote may have any numbers.
+    return np.unique(table.question, return_inverse=True)[1], table.note.questions_by
 
 
 Responses = Callable[[IntArray], BitArray]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, aranges, offsets_of
+from grace_store.base.arrays import Array, BoolArray, FlagArray, FloatArray, IntArray, aranges, offsets_of
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
-from grace_store.base.finding import Estimate, LabelsNote
+from grace_store.base.finding import LabelsNote
 from grace_store.base.states import TEXT_FLAGS, Flag
 from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, read_labels, resolve_labels
 from grace_store.pool.pool import Pool, SignalWeights
@@ -27,14 +27,14 @@ from grace_store.scoring.score_table import ScoreRows
 from grace_store.values.gram import is_step
 from grace_store.values.learned import (
     fold_of_questions,
-    judge_forward,
     learn,
+    learn_forward,
     moments_by_fold,
     single_forward,
     standardise,
-    without_gaps,
+    values_by_fold,
 )
-from grace_store.values.measures import MEASURES, step_numbers, trace_values
+from grace_store.values.measures import MEASURES, NO_VALUE, step_numbers, trace_values
 from grace_store.values.methods.grace import aggregate
 from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, parse_measure
 from grace_store.values.roc import LabelledItems, area_across, area_within
@@ -43,6 +43,7 @@ FEWEST_LABELS = 20
 """Fewest right labels, and fewest wrong labels, to learn from."""
 FEWEST_QUESTIONS = 15
 """Fewest questions with labels; those of four folds of five are judged."""
+HAVE_NO_VALUE = np.uint8(Flag.MISSING_SIGNAL | Flag.NOT_FINITE)
 SCRATCH_BYTES = 1 << 26
 """Size from which on the measures of a pool lie in a temporary file instead of memory."""
 
@@ -52,7 +53,7 @@ def prepare_learned(
 ) -> Scoring:
     """Learn from the labels of a pool and return the scoring; group is the question of every sample of the plan."""
     names, _ = pool.stepwise()
-    weights = SignalWeights(dict.fromkeys(names, 1.0))
+    signals = SignalWeights(dict.fromkeys(names, 1.0))
     if pool.signals and set(pool.weights.weights.values()) != {1.0}:
         raise SettingError("a learned value finds the weights of signals: leave the weights of --signal out")
     note = resolve_labels(pool, asked, None, None)
@@ -60,39 +61,45 @@ def prepare_learned(
         group = group.copy()
         group[pool.positions] = pool.records(pool.positions).questions(note.question)
     features = _Features.of(names, spec, of_steps=note.says != "traces")
-    reader = SignalReader(pool.store, weights.names, pool.wanted, features.reads)
+    reader = SignalReader(pool.store, signals.names, pool.wanted, features.reads)
     reader.check_complete(partial=pool.partial)
-    raw, position = features.read(reader, pool.threads, listener)
+    raw, position, flags = features.read(reader, pool.threads, listener)
     num_items = pool.store.column("sample_num_steps")[position] if features.of_steps else np.ones_like(position)
     owner = np.repeat(np.arange(len(position)), num_items)
     place, is_right = _labelled(read_labels(pool, note, position), position, offsets_of(num_items))
-    _check_enough(is_right, group[position[owner[place]]], note)
-    question = np.unique(group[position[owner]], return_inverse=True)[1]
-    measures = standardise(raw, question, _scratch)
+    # Numbered by their first records, so that folds do not depend on the order of the plan.
+    first_row = np.full(int(group.max(initial=0)) + 1, pool.store.plan.num_records)
+    np.minimum.at(first_row, group[position], pool.store.column("sample_row")[position])
+    question = np.unique(first_row[group[position]], return_inverse=True)[1][owner]
+    _check_enough(is_right, question[place], note)
+    measures, singles = standardise(raw, question, _scratch)
     has_label = np.zeros(len(owner), dtype=np.bool_)
     has_label[place] = True
     fold = fold_of_questions(question, has_label, spec.seed)
-    taught = measures[place]
-    folds = moments_by_fold(taught, is_right, fold[place])
-    model = learn(folds)
-    value = model.values(measures, fold)
-    lacks_signal = features.lack(raw)
-    value[lacks_signal] = np.nan
+    folds = moments_by_fold(measures, place, is_right, fold[place])
+    weights = learn(folds)
+    value = values_by_fold(measures, fold, weights)
+    value[features.unknown(raw) | ((flags & HAVE_NO_VALUE) > 0)[owner]] = np.nan
     items = LabelledItems(is_right, np.unique(question[place], return_inverse=True)[1], fold[place])
-    # A single measure may be compared over all traces, or within questions (the first half of the columns).
-    known = np.column_stack([*map(without_gaps, raw[place].T), taught[:, : raw.shape[1]]])
-    found = _judged(items, judge_forward(taught, fold[place], folds), single_forward(known, is_right, fold[place]))
+    learned_value, single = (
+        values_by_fold(measures, fold[place], each, place)
+        for each in (learn_forward(folds), single_forward(folds, singles))
+    )
     learned = LearnedNote(
         labels=note,
         of="steps" if features.of_steps else "traces",
         num_right=int(is_right.sum()),
         num_wrong=int((~is_right).sum()),
         num_questions=len(np.unique(question[place])),
-        weights=features.named(model.weights),
-        **found,
+        by=pool.group_by,
+        weights=features.named(weights[-1]),
+        # Only items of the same fold are compared, because folds have different models.
+        area=area_across(learned_value, items, fixed=True),
+        area_within=area_within(learned_value, items),
+        single_area=area_across(single, items, fixed=True),
     )
-    scored = scores_note(reader, spec, weights, **pool.filter_notes, learned=learned)
-    rows_of = SignalReader(pool.store, weights.names, pool.wanted, ("responses",))  # token counts alone
+    scored = scores_note(reader, spec, signals, **pool.filter_notes, learned=learned)
+    rows_of = SignalReader(pool.store, signals.names, pool.wanted, ("responses",))  # token counts alone
     of_trace = aggregate(value, num_items, np.ones(len(value)), Aggregation("mean")) if features.of_steps else value
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
@@ -100,10 +107,10 @@ def prepare_learned(
         steps = None
         if features.of_steps:
             steps = (value[aranges(num_items[at], offsets_of(num_items)[at])],)
-        lacks = lacks_signal[offsets_of(num_items)[at]]
-        flags = np.where(lacks, Flag.MISSING_SIGNAL, np.isnan(of_trace[at]) * Flag.NO_VALUE).astype(np.uint8)
+        found = flags[at]
+        found |= (np.isnan(of_trace[at]) & ((found & HAVE_NO_VALUE) == 0)) * np.uint8(Flag.NO_VALUE)
         tokens = block.segment_tokens[is_step(block.num_steps)]
-        rows = ScoreRows.of(rows_of, block, of_trace[at], flags, steps=steps, step_tokens=tokens)
+        rows = ScoreRows.of(rows_of, block, of_trace[at], found, steps=steps, step_tokens=tokens)
         return rows.to_table(scored), rows.all_flags
 
     return Scoring(scored, sources_of(pool.store, pool.labels), lambda threads: rows_of.map(table, threads, listener))
@@ -139,11 +146,9 @@ class _Features:
                 raise SettingError(f"{each.bare} has no number of each step, so labels of steps cannot teach it")
         return cls(tuple(names), measures, spec, of_steps)
 
-    def lack(self, raw: Array) -> BoolArray:
-        """Return which items lack a signal: they have no measure of it."""
-        num = len(self.measures)
-        blocks = (raw[:, start : start + num] for start in range(0, num * len(self.signals), num))
-        return np.asarray(np.logical_or.reduce([~np.isfinite(each).any(axis=1) for each in blocks]))
+    def unknown(self, raw: Array) -> BoolArray:
+        """Return which items have none of the measures."""
+        return np.asarray(~np.isfinite(raw[:, : len(self.measures) * len(self.signals)]).any(axis=1))
 
     @property
     def reads(self) -> tuple[Reads, ...]:
@@ -164,37 +169,40 @@ class _Features:
         both = names if len(weights) == len(names) else [*names, *(f"question's mean of {name}" for name in names)]
         return dict(zip(both, weights.tolist(), strict=True))
 
-    def read(self, reader: SignalReader, threads: Threads, listener: Listener) -> tuple[Array, IntArray]:
-        """Return the measures of all items, (items, F), and the positions of the samples in the plan."""
+    def read(self, reader: SignalReader, threads: Threads, listener: Listener) -> tuple[Array, IntArray, FlagArray]:
+        """Return the measures of all items, (items, F), the positions of the samples in the plan, and their flags."""
         steps = reader.store.column("sample_num_steps")
         raw = _scratch(int(steps.sum()) if self.of_steps else len(steps), len(self.names))
-        positions, stop = [np.zeros(0, np.int64)], 0
-        for sample, found in reader.map(lambda block: self._of_block(reader, block), threads, listener):
+        samples, stop = [(np.zeros(0, np.int64), np.zeros(0, np.uint8))], 0
+        for sample, flags, found in reader.map(lambda block: self._of_block(reader, block), threads, listener):
             raw[stop : (stop := stop + len(found))] = found
-            positions.append(sample)
-        return raw[:stop], np.concatenate(positions)
+            samples.append((sample, flags))
+        position, all_flags = map(np.concatenate, zip(*samples, strict=True))
+        return raw[:stop], position, all_flags
 
-    def _of_block(self, reader: SignalReader, block: SampleBlock) -> tuple[IntArray, Array]:
+    def _of_block(self, reader: SignalReader, block: SampleBlock) -> tuple[IntArray, FlagArray, Array]:
         counts = block.num_steps if self.of_steps else np.ones_like(block.num_steps)
-        out = np.full((int(counts.sum()), len(self.names)), np.nan, dtype=np.float32)
-        column = 0
+        out = np.full((int(counts.sum()), len(self.names)), np.nan, dtype=np.float32, order="F")
+        flags, column = np.zeros(len(block), dtype=np.uint8), 0
         for number, place in enumerate(block.places):
-            samples = block.responses(number, self.spec)
-            has = np.ones(len(block), dtype=np.bool_)
+            samples, lacks = block.responses(number, self.spec), np.zeros(len(block), dtype=np.bool_)
             if place is not None:
-                has = np.isin(np.arange(len(block)), place)
-            items = np.flatnonzero(np.repeat(has, counts))
+                lacks = ~np.isin(np.arange(len(block)), place)
+            if "gram" in reader.reads:
+                flags[~lacks] |= samples.scores.flags & ~NO_VALUE
+            flags |= lacks * np.uint8(Flag.MISSING_SIGNAL)
+            items = np.flatnonzero(np.repeat(~lacks, counts))
             for measure in self.measures:
                 numbers = (step_numbers if self.of_steps else trace_values)(measure, samples)
                 assert numbers is not None  # only measures with steps are learned from steps
                 out[items, column] = numbers
                 column += 1
         if not self.of_steps:
-            flags = reader.text_flags(block)
+            of_text = reader.text_flags(block)
             for name in TEXT_FLAGS:
-                out[:, column] = (flags & int(Flag[name.upper()])) > 0
+                out[:, column] = (of_text & int(Flag[name.upper()])) > 0
                 column += 1
-        return block.sample, out
+        return block.sample, flags, out
 
 
 def _labelled(labels: Labels, position: IntArray, first: IntArray) -> tuple[IntArray, BoolArray]:
@@ -216,15 +224,3 @@ def _check_enough(is_right: BoolArray, question: IntArray, note: LabelsNote) -> 
         f"least {FEWEST_LABELS} right and {FEWEST_LABELS} wrong labels of {FEWEST_QUESTIONS} questions are needed. "
         f"About {10 * FEWEST_LABELS} labels of {10 * FEWEST_QUESTIONS} questions are a good start."
     )
-
-
-def _judged(items: LabelledItems, value: FloatArray, single: FloatArray) -> dict[str, Estimate]:
-    """Return how well a learned value and the best single measure tell right from wrong on unseen questions.
-
-    Only items of the same fold are compared, because folds have different models.
-    """
-    return {
-        "area": area_across(value, items, fixed=True),
-        "area_within": area_within(value, items),
-        "single_area": area_across(single, items, fixed=True),
-    }

@@ -108,6 +108,8 @@ class LearnedNote(Frozen):
     num_wrong: Count
     num_questions: Count
     """Number of questions with labels."""
+    by: str | None = None
+    """Field of the records that names the question; without it, the format's own, or the same prompt and images."""
     weights: dict[str, Number]
     """Weight of each standardised measure, of the model from all labels."""
     area: Estimate
@@ -169,6 +171,12 @@ class ScoresNote(StoreNote, words="a table of scores", maker="score"):
     capabilities: tuple[tuple[str, ...], ...] | None = None
     subtask_cosine: tuple[tuple[float, ...], ...] | None = None
     thresholds: tuple[Number, ...] | None = None
+
+    @property
+    def questions_by(self) -> str | None:
+        """The field of the records that names the questions of the table; None for the same prompt and images."""
+        named = self.groups or self.learned
+        return None if named is None else named.by
 
     @property
     def signal(self) -> str:

@@ -252,7 +252,7 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
         partial=note.partial,
         where=None if note.where is None else note.where.sql,
         within=None if note.groups is None else note.groups.within,
-        group_by=None if note.groups is None else note.groups.by,
+        group_by=note.questions_by,
         labels=note.labels,
         learn_from=None if note.learned is None else note.learned.labels,
     )

@@ -6,7 +6,6 @@ the squared error on the folds that a model may see. Sums over items (moments) a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,21 +14,21 @@ from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray
 NUM_FOLDS = 5
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
 """Penalties to choose from, as shares of the number of items."""
-ITEMS_AT_ONCE = 1 << 16
+ITEMS_AT_ONCE = 1 << 14
 
 
-def moments_by_fold(x: Array, is_right: BoolArray, fold: IntArray) -> FloatArray:
-    """Return the second moments of labelled items, (folds, F + 2, F + 2).
+def moments_by_fold(x: Array, place: IntArray, is_right: BoolArray, fold: IntArray) -> FloatArray:
+    """Return the second moments of the labelled items, (folds, F + 2, F + 2); labels and folds are those of x[place].
 
     They are sums of z z^T, where z has 1, the measures x (with mean 0 and deviation 1 over the pool), and the label.
     """
     found = np.zeros((NUM_FOLDS, x.shape[1] + 2, x.shape[1] + 2))
-    for number in range(NUM_FOLDS):
-        mine = np.flatnonzero(fold == number)
-        for start in range(0, len(mine), ITEMS_AT_ONCE):
-            part = mine[start : start + ITEMS_AT_ONCE]
-            z = np.column_stack([np.ones(len(part)), x[part], is_right[part]]).astype(np.float64)
-            found[number] += z.T @ z
+    for start in range(0, len(place), ITEMS_AT_ONCE):
+        part = slice(start, start + ITEMS_AT_ONCE)
+        z = np.vstack([np.ones(len(fold[part])), x.T[:, place[part]], is_right[part]])
+        for number in range(NUM_FOLDS):
+            mine = z[:, fold[part] == number]
+            found[number] += mine @ mine.T
     return found
 
 
@@ -62,26 +61,6 @@ def _best_fit(folds: FloatArray) -> FloatArray:
     return -fit(folds.sum(axis=0), penalty)[1:-1]
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedModel:
-    """Weights of measures, with all labels and without each fold."""
-
-    weights: FloatArray
-    """(F,), from all labels."""
-    fold_weights: FloatArray
-    """(folds, F), each without the labels of one fold."""
-
-    def values(self, x: Array, fold: IntArray) -> FloatArray:
-        """Return the value of each item, from measures (n, F) and the fold of its question; -1 for no fold."""
-        out = np.empty(len(x))
-        weights = np.concatenate([self.fold_weights, self.weights[None]])
-        for start in range(0, len(x), ITEMS_AT_ONCE):
-            part = slice(start, start + ITEMS_AT_ONCE)
-            by_fold = x[part].astype(np.float64) @ weights.T  # -1 is the last column, of all labels
-            out[part] = np.take_along_axis(by_fold, fold[part, None] % len(weights), axis=1)[:, 0]
-        return out
-
-
 def fold_of_questions(question: IntArray, is_labelled: BoolArray, seed: int) -> IntArray:
     """Return the fold of each item: labelled questions are dealt to folds at random, others have -1."""
     fold = np.full(int(question.max(initial=-1)) + 1, -1)
@@ -90,38 +69,48 @@ def fold_of_questions(question: IntArray, is_labelled: BoolArray, seed: int) -> 
     return fold[question]
 
 
-def learn(folds: FloatArray) -> LearnedModel:
-    """Fit the labelled items of all folds, given by their moments."""
+def learn(folds: FloatArray) -> FloatArray:
+    """Return weights of measures, (folds + 1, F): each without the labels of one fold, the last from all labels."""
     without = [_best_fit(np.delete(folds, number, axis=0)) for number in range(len(folds))]
-    return LearnedModel(_best_fit(folds), np.stack(without))
+    return np.stack([*without, _best_fit(folds)])
 
 
-def judge_forward(x: Array, fold: IntArray, folds: FloatArray) -> FloatArray:
-    """Return values for judging a learned model: each fold by a model of the folds before it; NaN in the first.
+def learn_forward(folds: FloatArray) -> FloatArray:
+    """Return weights for judging, (folds, F): those of each fold come from the folds before it; NaN for the first.
 
     Models that saw all other folds would share labels with the folds that they are judged on both ways round, and
     intervals for them would be too narrow by a factor of up to 1.4.
     """
-    learned = np.full(len(x), np.nan)
-    for number in range(1, NUM_FOLDS):
-        mine = fold == number
-        learned[mine] = x[mine] @ _best_fit(folds[:number])
-    return learned
+    return _forward(folds, _best_fit)
 
 
-def single_forward(x: Array, is_right: BoolArray, fold: IntArray) -> FloatArray:
-    """Return values for judging the best single column of x: the one most correlated with labels in the folds before.
+def single_forward(folds: FloatArray, singles: FloatArray) -> FloatArray:
+    """Return weights for judging the best single measure: the row of singles that follows earlier labels best."""
 
-    Columns need no scale. Items of the first fold have no value (NaN).
-    """
-    folds, single = moments_by_fold(x, is_right, fold), np.full(len(x), np.nan)
-    for number in range(1, NUM_FOLDS):
-        centred, mine = _centred(folds[:number].sum(axis=0)), fold == number
-        deviation = np.sqrt(np.maximum(np.diag(centred)[:-1], 0))
-        product = np.divide(centred[:-1, -1], deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    def best_single(seen: FloatArray) -> FloatArray:
+        centred = _centred(seen.sum(axis=0))
+        deviation = np.sqrt(np.maximum(((singles @ centred[:-1, :-1]) * singles).sum(axis=1), 0))
+        product = singles @ centred[:-1, -1]
+        product = np.divide(product, deviation, out=np.zeros_like(product), where=deviation > 0)
         best = int(np.argmax(np.abs(product)))
-        single[mine] = np.sign(product[best]) * x[mine, best]
-    return single
+        return np.asarray(np.sign(product[best]) * singles[best])
+
+    return _forward(folds, best_single)
+
+
+def _forward(folds: FloatArray, fit_to: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    unknown = np.full(folds.shape[-1] - 2, np.nan)
+    return np.stack([unknown, *(fit_to(folds[:number]) for number in range(1, len(folds)))])
+
+
+def values_by_fold(x: Array, fold: IntArray, weights: FloatArray, place: IntArray | None = None) -> FloatArray:
+    """Return the values of the items in x, or of x[place], each with the weights of its fold; -1 for the last ones."""
+    out = np.empty(len(fold))
+    for start in range(0, len(out), ITEMS_AT_ONCE):
+        part = slice(start, start + ITEMS_AT_ONCE)
+        of_all = weights @ x.T[:, part if place is None else place[part]].astype(np.float64)
+        out[part] = of_all[fold[part], np.arange(of_all.shape[1])]
+    return out
 
 
 # ---------------------------------------------------------------- measures of a pool as columns
@@ -131,23 +120,26 @@ def _zeros(num_rows: int, num_columns: int) -> Array:
     return np.zeros((num_rows, num_columns), dtype=np.float32)
 
 
-def standardise(x: Array, question: IntArray, empty: Callable[[int, int], Array] = _zeros) -> Array:
+def standardise(x: Array, question: IntArray, empty: Callable[[int, int], Array] = _zeros) -> tuple[Array, FloatArray]:
     """Return measures (n, F) with mean 0 and deviation 1, float32, in an array from empty; missing ones become 0.
 
     If a question has several items, each measure becomes two columns: its difference from the question's mean, and
-    that mean. So what differs between questions cannot hide what differs within them.
+    that mean. So what differs between questions cannot hide what differs within them. The second result has weights of
+    the columns that give each single measure, as it is and within questions.
     """
     count = np.bincount(question)
-    has_groups = bool((count > 1).any())
-    out = empty(len(x), x.shape[1] * (2 if has_groups else 1))
-    for column in range(x.shape[1]):
+    num, has_groups = x.shape[1], bool((count > 1).any())
+    out = empty(len(x), num * (2 if has_groups else 1))
+    deviation = np.zeros(out.shape[1])
+    for column in range(num):
         filled = without_gaps(x[:, column]).astype(np.float64)
-        if not has_groups:
-            out[:, column] = _standard(filled)
-            continue
-        mean = (np.bincount(question, filled) / np.maximum(count, 1))[question]
-        out[:, column], out[:, column + x.shape[1]] = _standard(filled - mean), _standard(mean)
-    return out
+        mean = (np.bincount(question, filled) / np.maximum(count, 1))[question] if has_groups else filled
+        for place, part in ((column, filled - mean), (column + num, mean)) if has_groups else ((column, filled),):
+            out[:, place], deviation[place] = _standard(part)
+    within = np.eye(num, out.shape[1])
+    plain = (within + np.eye(num, out.shape[1], k=num)) * deviation
+    plain /= np.maximum(np.linalg.norm(plain, axis=1, keepdims=True), np.finfo(float).tiny)
+    return out, np.concatenate([plain, within])
 
 
 def without_gaps(value: Array) -> Array:
@@ -160,7 +152,9 @@ def without_gaps(value: Array) -> Array:
     return np.where(known, value, value[known].mean(dtype=np.float64) if known.any() else 0.0)
 
 
-def _standard(value: FloatArray) -> FloatArray:
+def _standard(value: FloatArray) -> tuple[FloatArray, float]:
     mean, deviation = value.mean(), value.std()
     # Differences that are only rounding must not become a measure.
-    return (value - mean) / deviation if deviation > 1e-7 * max(abs(mean), 1e-30) else np.zeros_like(value)
+    if deviation <= 1e-7 * max(abs(mean), 1e-30):
+        return np.zeros_like(value), 0.0
+    return (value - mean) / deviation, deviation
