@@ -103,11 +103,15 @@ def _run_in(folder: Path) -> Run:
         if command.startswith("grace-store extract") and (folder / "solutions.zarr").exists():
             return None
         sys.stderr.write(f"$ {command}\n")
-        words = re.sub(r"^grace-store", str(executable), command)
+        words, place = re.sub(r"^grace-store", str(executable), command), folder
+        if "--dry-run" in command:  # shows what it says before there is a store, whose settings it would take over
+            place = folder / "before"
+            place.mkdir(exist_ok=True)
+            shutil.copyfile(folder / "solutions.json", place / "solutions.json")
         done = subprocess.run(
-            words, shell=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            words, shell=True, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
-        return done.stdout.replace(f"{folder.resolve()}/", "")
+        return done.stdout.replace(f"{place.resolve()}/", "")
 
     return run
 
