@@ -64,6 +64,26 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
             assert set(re.findall(r"(?<=\s)--[a-z-]+", line.split("  #")[0])) <= known, line
 
 
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("score", "sweep")])
+def test_options_of_a_score_are_those_that_the_command_takes(name: str, tmp_path: Path) -> None:
+    options = {each.name: each for each in COMMANDS[name].params if isinstance(each, click.Option)}
+    if "measure" not in options:
+        return
+    shown = " ".join((options["measure"].help or "").split())
+    assert ("several times" in shown) == (name == "judge")
+    assert "added" not in shown
+    assert ("[default: grace]" in shown) == (name != "judge")
+    assert "group" not in options["target"].type.choices  # type: ignore[attr-defined]
+    if name != "judge":
+        words = (name, tmp_path, "--measure", "grace", "--measure", "loss", "--out", tmp_path / "out.json")
+        words = words[:-2] if name == "inspect" else words
+        assert "--measure is given 2 times: give it once." in run(*words, code=2).stderr
+
+
+def test_labels_can_be_in_all_formats_of_tables() -> None:
+    assert "CSV, TSV, JSON lines or Parquet" in " ".join(run("judge", "--help").stdout.split())
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_says_what_it_does_and_what_it_is_without(name: str) -> None:
     command = COMMANDS[name]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.commands import refuses, run
+from tests.commands import refuses, run, run_json
 from tests.gradient_stores import DIMENSION, add_gradients
 from tests.jobs import NUM_USABLE
 from tests.scored_stores import known_store
@@ -34,6 +34,24 @@ def test_sweep_prints_a_table_or_json(scored, tmp_path):
     ]
 
 
+def test_a_list_may_be_given_in_parts(scored, tmp_path):
+    def settings(*words):
+        return run_json("sweep", scored / "store.zarr", "--out", tmp_path / "sweep", *words)["tables"]["summary"][
+            "rows"
+        ]
+
+    lists = {"alpha": "0.1,0.9", "history": "uniform,ema:0.8", "target": "answer,trace", "aggregation": "mean,min"}
+    words = [(f"--{name}", text) for name, text in {"measure": "grace,loss", **lists}.items()]
+    found = settings(*(each for name, texts in words for text in texts.split(",") for each in (name, text)))
+    assert len(found) == 2**4 + 1
+    assert found == settings(*(each for pair in words for each in pair))
+
+
+def test_a_single_setting_is_named(scored, tmp_path):
+    shown = run("sweep", scored / "store.zarr", "--out", tmp_path / "sweep", "--measure", "loss").stdout
+    assert "measure=loss:lowest signals=" in shown
+
+
 def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):
     store = known_store(tmp_path, ("early", "late")).store
     add_gradients(store, "gradients", np.ones((store.plan.num_samples, DIMENSION)))
@@ -55,6 +73,12 @@ def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):
     [
         ("sweep {store} --out {out} --alpha 0.1:2:0.1", 1, "alpha 1.1 is not between 0"),
         ("sweep {store} --out {out} --alpha some", 1, "'some' is not a number"),
+        ("sweep {store} --out {out} --measure grace=0.5,loss", 1, "alone has no weight: leave that of grace=0.5 out"),
+        (
+            "sweep {store} --out {out} --measure loss --measure hes --alpha 0.1,0.7",
+            1,
+            "measure loss:lowest does not use --alpha: leave --alpha 0.1 out",
+        ),
         ("sweep {store} --out {out} --history window:0", 1, "a window is a whole number of steps"),
         ("sweep {store} --out {out} --signal late", 1, "has no signal 'late'"),
         ("sweep {store} --out {out} --ratio 2", 1, "ratio 2 is not"),

@@ -54,7 +54,6 @@ def test_a_table_of_another_kind_is_not_replaced(scored, tmp_path):
     [
         ("--alpha 0.3", "--method fit does not use step scores"),
         ("--drop-share 0.3", "--method fit does not drop steps"),
-        ("--method scores --target group", "need --target answer, trace or suffix"),
         ("--signal other", "has no signal 'other'"),
     ],
 )

@@ -21,7 +21,7 @@ def test_a_setting_is_swept_once_and_labels_show_what_differs(store):
     grid = Grid(alpha="0.5,0.5,0.7", signal="late")
     settings = resolve_settings(store, SweepSpec(grid=[grid, Grid(signal="late")]))
     assert short_labels(settings) == ["alpha=0.5", "alpha=0.7"]
-    assert short_labels(settings[:1]) == ["the only one"]
+    assert short_labels(settings[:1]) == [settings[0].name]
     assert [setting.name for setting in settings] == [
         "alpha=0.5 history=uniform target=answer signals=late",
         "alpha=0.7 history=uniform target=answer signals=late",

@@ -55,6 +55,17 @@ def test_what_hardly_matters_or_cannot_be_told_apart_is_said_to():
     assert "alpha=0.1 history=uniform has an overlap of 0.50" in told(DEFAULT, row(0.5, alpha=0.1))
 
 
+def test_overlaps_within_their_intervals_are_not_ranked():
+    near = told(DEFAULT, row(0.5, alpha=0.1), row(0.55, alpha=0.3), row(0.6, alpha=0.9))
+    assert "(alpha=0.7), the other 3 settings change the best 0.2 about as much, with overlaps from 0.50 (" in near
+    assert "0.11 is chance. Changed" not in near
+    assert "Random subsets" not in near
+    by_chance = told(DEFAULT, row(0.09, alpha=0.1), row(0.12, history="ema:0.8"))
+    assert "0.11 is chance. Random subsets overlap as much." in by_chance
+    assert "most" not in by_chance
+    assert "0.11 is chance. Random subsets overlap as much." in told(DEFAULT, row(0.1, alpha=0.1))
+
+
 def test_too_few_samples_say_how_many_would_do():
     said = told(row(1.0, num=24), row(0.43, num=24, alpha=0.1))
     assert said.startswith("The best 0.2 are 5 of 24 samples, too few to say how settings change them")

@@ -251,6 +251,23 @@ def test_the_last_line_is_the_command_that_chooses_by_what_was_found(planted: di
     assert nothing.notes[-1].startswith("No way of choosing follows from this")
 
 
+def test_the_labels_of_a_filter_stay_in_the_command(moved: Path) -> None:
+    pool = gs.Pool.of(str(moved / "store.zarr"), signals="base", labels=moved / "labels.csv", where='"ALONE" < 40')
+    pool = gs.Pool.of(pool, data=[moved / "elsewhere.jsonl"])
+    told = gs.judge(pool, gs.JudgeSettings(right="ok")).notes[-1]
+    assert f"""--where '"ALONE" < 40' --labels {moved / "labels.csv"} --data""" in told
+
+
+def test_random_numbers_follow_the_seed(planted: dict[str, Store]) -> None:
+    def areas(seed: int) -> list[Cell]:
+        score = gs.ScoreSpec(measure=("random",))
+        found = gs.judge(planted["none"], gs.JudgeSettings(right="ok", seed=seed, score=score))
+        return [found.tables["traces"].row(measure=name)["all_pairs"] for name in ("random of base", "random")]
+
+    assert areas(1)[0] == areas(1)[1] == areas(1)[0]
+    assert areas(1)[0] != areas(2)[0]
+
+
 def test_any_measure_can_be_judged_by_name(planted: dict[str, Store]) -> None:
     found = gs.judge(
         planted["none"], gs.JudgeSettings(right="ok", score=gs.ScoreSpec(measure=("characters", "grace:min")))
@@ -277,10 +294,13 @@ def test_the_commands_that_are_told_can_be_pasted(
     moved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str | None, num_kept: int
 ) -> None:
     """30 of 180 traces share a value of alone with another trace, so there the best fifth of all traces is kept."""
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(moved)
     labels, data = str(moved / "labels.csv"), [str(moved / "elsewhere.jsonl")]
-    pool = gs.Pool.of(str(moved / "store.zarr"), signals="base", labels=labels, data=data)
+    pool = gs.Pool.of(str(moved / "store.zarr"), signals="base", labels=labels, data=["elsewhere.jsonl"])
     found = gs.judge(pool, gs.JudgeSettings(right="ok", question=question))
+    monkeypatch.chdir(tmp_path)
+    assert ("--labels" in found.notes[-1]) == (question == "group")
+    assert found.notes[-1].count(f"--data {data[0]}") == 2
     for told in re.findall("`(grace-store [^`]*--out [^`]*)`", found.notes[-1]):
         run_command(*shlex.split(told)[1:])
     kept = [int(json.loads(line)["id"][1:]) for line in Path("subset.jsonl").read_text().splitlines()]

@@ -144,3 +144,13 @@ def test_steps_drawn_anew_are_told(tmp_path: Path) -> None:
     )
     only = stability(known_store(tmp_path).store, StabilitySettings(score=ScoreSpec(aggregation="min"), draws=1))
     assert only.conclusion.startswith("Nothing but precision could be tried. From vectors stored as int4, ")
+
+
+@pytest.mark.parametrize(("measure", "remedy"), [("loss", "To add one: `warmup"), ("steps", "from the plan alone")])
+def test_a_measure_without_vectors_has_no_precision_to_try(tmp_path: Path, measure: str, remedy: str) -> None:
+    found = stability(known_store(tmp_path).store, StabilitySettings(score=ScoreSpec(measure=(measure,))))
+    assert found.conclusion == (
+        "Nothing could be tried: there is no other signal to compare with, and this measure does not depend on the "
+        "precision of vectors."
+    )
+    assert remedy in found.notes[-1]

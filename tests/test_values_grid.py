@@ -46,11 +46,25 @@ def test_a_grid_is_every_combination():
         ({"history": "ema:1"}, "an ema's decay is at least 0 and below 1"),
         ({"without_answer": True, "alpha": "0.1,0.2"}, "leave alpha and target out of the grid"),
         ({"without_answer": True, "alpha": 0.3}, r"leave alpha 0\.3 out"),
+        ({"measure": "loss", "without_answer": True}, "loss:lowest does not use --without-answer"),
+        (
+            {"measure": "loss,answer_alignment", "history": "ema:0.5"},
+            "does not use --history: leave --history ema:0.5 out",
+        ),
+        ({"measure": "grace=0.5"}, "alone has no weight: leave that of grace=0.5 out"),
     ],
 )
 def test_settings_without_meaning_are_refused(grid, message):
     with pytest.raises(SettingError, match=message):
         SweepSpec.parse(grid=[grid])
+
+
+def test_a_measure_leaves_out_what_only_another_measure_uses():
+    assert list(Grid(measure="loss,grace", alpha="0.1,0.9").specs()) == [
+        ScoreSpec(measure=("loss",)),
+        ScoreSpec(alpha=0.1),
+        ScoreSpec(alpha=0.9),
+    ]
 
 
 @pytest.mark.parametrize(

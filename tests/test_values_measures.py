@@ -226,8 +226,13 @@ def test_an_aggregation_is_given_once():
         ScoreSpec.parse(measure=["grace:min"], aggregation="last")
 
 
-def test_a_single_measure_needs_no_weight():
-    assert ScoreSpec(measure=("loss=3",)) == ScoreSpec(measure=("loss",))
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_weight_of_a_single_measure_is_refused(learn):
+    with pytest.raises(
+        SettingError, match="a measure that scores alone has no weight: leave that of loss:lowest=3 out"
+    ):
+        ScoreSpec.parse(measure=["loss=3"], learn=learn)
+    assert ScoreSpec(measure=("loss=1",)) == ScoreSpec(measure=("loss",))
 
 
 # ---------------------------------------------------------------- several together

@@ -14,7 +14,7 @@ from grace_store.base.states import ABOUT
 from grace_store.base.text import one_line
 from grace_store.cli import shared
 from grace_store.cli.console import console, escape_controls, print_json, show
-from grace_store.cli.options import COUNT, FILE, NATURAL, As, command, flag, given, only_given, option, options_of
+from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, given, only_given, option, options_of
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods.method import ScoreSpec
 
@@ -50,7 +50,7 @@ SCORE_SETTINGS = ("measure", "alpha", "history", "target")
     "--tokens",
     "Show every token of the response: its text, log-probability, rank, entropy, and the length of its error p - y.",
 )
-@options_of(ScoreSpec, only=SCORE_SETTINGS, differing={"measure": As(help=MEASURE)})
+@options_of(ScoreSpec, only=SCORE_SETTINGS, differing=shared.own_score(MEASURE))
 @option("--neighbours", COUNT, "Number of nearest samples to list. [default: none]")
 @flag("--least", "List the samples with the smallest cosines instead of the nearest samples.")
 @option(

@@ -103,7 +103,7 @@ def option(name: str, kind: Any, help: str, field: str | None = None, *, many: b
         kind, rest["metavar"] = TEXT, kind
     names = (name,) if field is None else (name, field)
     shown = rest.get("default") is not None
-    if many and "callback" not in rest:
+    if many and rest.get("callback") is None:
         does, dot, default = help.partition(". [default")
         help = f"{does.removesuffix('.')}. You can give this option several times{dot or '.'}{default}"
     return click.option(*names, type=kind, multiple=many, show_default=shown, help=help, **rest)
@@ -137,6 +137,7 @@ class As(NamedTuple):
     help: str | None = None
     default: str | None = None
     kind: Any = None
+    callback: Any = None
     is_flag: bool = False
     """The option has no --no- form."""
 
@@ -192,7 +193,7 @@ def _option_of(name: str, fields: list[FieldInfo], differing: As, *, has_default
     plain = differing.name or f"--{name.replace('_', '-')}"
     kind = differing.kind or _type(fields)
     if get_origin(fields[0].annotation) is tuple and differing.kind is None:
-        return option(plain, kind, help, name, many=True)
+        return option(plain, kind, help, name, many=True, callback=differing.callback)
     if differing.is_flag:
         return click.option(plain, name, is_flag=True, default=None, help=help)
     both = f"{plain}/--no-{plain.removeprefix('--')}" if kind is bool else plain

@@ -75,8 +75,8 @@ out_finding = option(
 labels = option(
     "--labels",
     FILE,
-    "File with labels of samples: CSV, JSON lines or Parquet, with the samples' ids in a column id. Options that name "
-    "fields of the records can name its other columns, too. [default: none]",
+    "File with labels of samples: CSV, TSV, JSON lines or Parquet, with the samples' ids in a column id. Options that "
+    "name fields of the records can name its other columns, too. [default: none]",
 )
 right = option(
     "--right",
@@ -96,8 +96,8 @@ def where(knows: str = "") -> Decorator:
         "--where",
         "CONDITION",
         f"Use only the samples that meet this condition in SQL. The condition can use {names} and the fields of the "
-        "records, for example: is_correct and source in ('a', 'b'). Write a nested field as \"meta.level\". Shares "
-        "such as --ratio are shares of the samples that meet the condition. [default: all samples]",
+        "records, for example: is_correct and source in ('a', 'b'). Write a nested field as \"meta.level\". Shares are "
+        "shares of the samples that meet the condition. [default: all samples]",
     )
     return stacked(condition, labels)
 
@@ -194,6 +194,26 @@ def extract_job(store: str, wishes: dict[str, Any], **rest: Any) -> ExtractJob:
     return ExtractJob(store, **places, data_request=data, request=request, options=options, **rest)
 
 
+def _check_once(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    given_once(context, parameter, values)
+    return values
+
+
+def own_score(measure: str, *, many: bool = False) -> dict[str, As]:
+    """Return how options of a score differ in a command that reads no other traces, with the help of --measure.
+
+    Without many, the command takes one measure.
+    """
+    target = "answer: the answer. trace: all tokens of steps and answer. suffix: the tokens after the step."
+    return {
+        "measure": As(help=measure, callback=None if many else _check_once),
+        "target": As(
+            help=f"Target that steps are aligned with. {target}", kind=click.Choice(["answer", "trace", "suffix"])
+        ),
+        "without_answer": As(is_flag=True),
+    }
+
+
 grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True), "learn": As(is_flag=True)})
 
 _points = stacked(
@@ -267,7 +287,7 @@ def study_command(name: str) -> click.Command:
     options = stacked(
         store,
         option("--signal", TEXT, study.signal, "signals", many=study.has_many_signals),
-        options_of(study.settings, differing={"without_answer": As(is_flag=True), "learn": As(is_flag=True)}),
+        options_of(study.settings, differing=own_score(study.measure, many=study.has_many_measures)),
         where(),
         moved_data,
         partial,

@@ -6,9 +6,18 @@ from typing import Any
 import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import show
-from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, only_given, option
+from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.scoring.sweep_settings import sweep_of
+
+AXES = {
+    "measure": "Measures, each scored alone: a list such as grace,loss:lowest,hit_rate. [default: grace]",
+    "alpha": "Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]",
+    "history": "List of histories, such as uniform,window:3,ema:0.8. [default: uniform]",
+    "target": "List of targets, such as answer,trace,suffix. [default: answer]",
+    "aggregation": "List of aggregations: mean, min, last, length_weighted, quantile:Q. [default: mean]",
+}
+"""Options for the settings of a sweep, with their help."""
 
 
 @command(
@@ -20,11 +29,7 @@ from grace_store.scoring.sweep_settings import sweep_of
 @shared.store
 @option("--out", OUT_FOLDER, "Folder to write. An earlier sweep in this folder is replaced.", "folder", required=True)
 @option("--grid", FILE, "TOML file with the settings of the sweep. [default: the given options]")
-@option("--measure", TEXT, "List of measures, such as grace,loss:lowest,hit_rate. [default: grace]")
-@option("--alpha", TEXT, "Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
-@option("--history", TEXT, "List of histories, such as uniform,window:3,ema:0.8. [default: uniform]")
-@option("--target", TEXT, "List of targets, such as answer,trace,suffix. [default: answer]")
-@option("--aggregation", TEXT, "List of aggregations: mean, min, last, length_weighted, quantile:Q. [default: mean]")
+@stacked(*(option(f"--{name}", TEXT, help, many=True) for name, help in AXES.items()))
 @option(
     "--signal",
     "NAME[=WEIGHT][,...]",
@@ -50,8 +55,8 @@ def sweep(store: str, folder: Path, grid: Path | None, *, as_json: bool, **setti
     a column for each combination), samples.parquet, summary.parquet and overlap.parquet to the folder. `report --sweep`
     draws overlap and rank correlation.
     """
-    axes = {name: settings[name] for name in ("measure", "alpha", "history", "target", "aggregation")}
-    spec = sweep_of(only_given(axes), settings.pop("signal"), settings["ratio"], grid)
+    axes = {name: ",".join(settings[name]) for name in AXES if settings[name]}
+    spec = sweep_of(axes, settings.pop("signal"), settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
     with ProgressDisplay(quiet=as_json) as display, shared.open_workers(settings, display) as threads:
         found = gs.sweep(shared.take_pool(store, settings, threads), spec, out=folder, listener=display).finding()

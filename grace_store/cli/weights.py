@@ -14,6 +14,10 @@ from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.weightings import WEIGHTINGS, WeightsSpec
 
 SCORE_SETTINGS = ("measure", "alpha", "history", "target")
+MEASURE = (
+    "Measure of steps, as NAME:WAY; `score --help` lists the names. The method scores takes only grace. "
+    "[default: grace]"
+)
 METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])
 
 
@@ -31,7 +35,7 @@ METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, e
 @option("--signal", "NAME[=WEIGHT]", "Signal to use, and its weight. [default: the only signal]", many=True)
 @option("--method", click.Choice(list(WEIGHTINGS)), "Method of weighting steps; see the list below.", default="fit")
 @options_of(WeightsSpec, only=["drop_share", "answer_weight"])
-@options_of(ScoreSpec, only=SCORE_SETTINGS)
+@options_of(ScoreSpec, only=SCORE_SETTINGS, differing=shared.own_score(MEASURE))
 @shared.where()
 @shared.moved_data
 @shared.partial

@@ -119,7 +119,7 @@ class Pool:
     threads: Threads = None
     """Threads or tasks that read the store; changes only the speed."""
     labels: LabelsLike | None = None
-    """A file (CSV, JSON lines, Parquet) with a column id. Its other columns are used as if they were fields."""
+    """A file (CSV, TSV, JSON lines, Parquet) with a column id. Its other columns are used as if they were fields."""
 
     @classmethod
     def of(cls, given: PoolLike, **more: Any) -> Pool:

@@ -67,7 +67,7 @@ class Setting:
             del shown["target"]
         words += [word for name, text in shown.items() for word in (f"--{name}", text)]
         words += [] if note.where is None else ["--where", note.where.sql]
-        words += [] if note.labels is None else ["--labels", note.labels.path]
+        words += [] if note.where is None or note.labels is None else ["--labels", note.labels.path]
         return shlex.join([*words, "--out", "scores.parquet"])
 
     @property
@@ -77,10 +77,11 @@ class Setting:
 
 
 def short_labels(settings: Sequence[Setting]) -> list[str]:
-    """Return labels that show only the parts in which the settings differ."""
+    """Return labels that show only the parts in which the settings differ; the full name of a single setting."""
     words = [setting.words for setting in settings]
     differ = [key for key in AXES if len({each.get(key) for each in words}) > 1]
-    return [" ".join(f"{key}={each[key]}" for key in differ if key in each) or "the only one" for each in words]
+    shown = [" ".join(f"{key}={each[key]}" for key in differ if key in each) for each in words]
+    return [label or setting.name for label, setting in zip(shown, settings, strict=True)]
 
 
 def load_grid(path: Path) -> SweepSpec:
@@ -260,8 +261,13 @@ def _extremes(known: Sequence[Changed], ratio: str, num_samples: int) -> str:
     chance = jaccard_by_chance(num_samples, budget(ratio, num_samples))
     scale = f"1 is the same samples, {chance:.2f} is chance"
     (label, _, lowest), (other, _, highest) = known[0], known[-1]
+    if all(each.low <= chance <= each.high for *_, each in known):
+        scale += ". Random subsets overlap as much"
     if len(known) == 1:
         return f"{label} has an overlap of {lowest.text(2)} in the best {ratio}, where {scale}"
+    if lowest.high >= highest.low:
+        between = f"with overlaps from {lowest.text(2)} to {highest.text(2)}"
+        return f"the other {len(known)} settings change the best {ratio} about as much, {between}; {scale}"
     return (
         f"{label} changes the best {ratio} most, with an overlap of {lowest.text(2)}, and {other} least, with "
         f"{highest.text(2)}; {scale}"

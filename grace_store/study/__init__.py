@@ -26,6 +26,9 @@ class Study:
     signal: str
     """Help of --signal."""
     has_many_signals: bool = False
+    measure: str = "Measure to score by, as NAME:WAY:AGGREGATION; `score --help` lists the names. [default: grace]"
+    """Help of --measure."""
+    has_many_measures: bool = False
 
 
 STUDY_HELP = {

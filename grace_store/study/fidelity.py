@@ -249,4 +249,5 @@ STUDY = Study(
         "grace-store fidelity traces.zarr --model ./model --signal checkpoint-100 --layers 4 --out fidelity.json",
     ),
     signal="Signal of kind proxy to measure. [default: the only signal]",
+    measure="Measure to score by: grace, or grace:AGGREGATION. [default: grace]",
 )

@@ -94,8 +94,9 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
         listener(Warned(f"{what} in {note} left out."))
     measured: list[Measured] = []
+    spec = settings.score.model_copy(update={"seed": settings.seed})
     for view in reader.views:
-        sizes, found = _read(view, labels.position, settings.score, pool.threads, listener)
+        sizes, found = _read(view, labels.position, spec, pool.threads, listener)
         measured += found
     measured += _without_model(sizes, pool.store.column("sample_row")[labels.position], settings.seed)
     judged = [_judged(bench, measured, listener) for bench in _benches(labels, sizes, note, settings)]
@@ -116,26 +117,8 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
         conclusion=" ".join(conclude_judged(items) for items in judged),
         numbers=numbers | {"choose_by": None if best is None else str(best["of"])},
         tables=tables,
-        notes=(
-            *left_out,
-            how_to_choose(
-                judged,
-                _score_words(pool),
-                [word for path in pool.data or () for word in ("--data", str(path))],
-                settings.score,
-                note.question,
-                several=len(pool.store.signal_names) > 1,
-                has_groups=has_groups,
-            ),
-        ),
+        notes=(*left_out, how_to_choose(judged, pool, spec, note.question, has_groups=has_groups)),
     )
-
-
-def _score_words(pool: Pool) -> list[str]:
-    words = ["grace-store", "score", pool.store.location]
-    words += [] if pool.kept is None else ["--where", pool.kept.where]
-    words += [] if pool.label_columns is None else ["--labels", pool.label_columns.note.path]
-    return words + (["--partial"] if pool.partial else [])
 
 
 def _tables(items: JudgedItems, note: LabelsNote) -> dict[str, Table]:
@@ -381,4 +364,7 @@ STUDY = Study(
     ),
     signal="Signal to judge. [default: all signals that have steps]",
     has_many_signals=True,
+    measure="Measure to judge, as NAME:WAY:AGGREGATION; `score --help` lists the names. [default: every measure "
+    "in the store]",
+    has_many_measures=True,
 )

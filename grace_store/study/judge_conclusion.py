@@ -4,10 +4,12 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from grace_store.base.finding import NARROW, WIDE, Cell, Estimate, Finding
 from grace_store.base.text import counted, first_few
+from grace_store.pool.pool import Pool
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.roc import CHANCE
 
@@ -74,27 +76,26 @@ def best_measure(judged: Sequence[JudgedItems], *, has_groups: bool) -> tuple[Ro
 
 
 def how_to_choose(
-    judged: Sequence[JudgedItems],
-    score: Sequence[str],
-    data: Sequence[str],
-    settings: ScoreSpec,
-    question: str | None,
-    *,
-    several: bool,
-    has_groups: bool,
+    judged: Sequence[JudgedItems], pool: Pool, settings: ScoreSpec, question: str | None, *, has_groups: bool
 ) -> str:
-    """Return the commands that choose by what was found, or that nothing was found.
+    """Return the commands that choose by what was found in a pool, or that nothing was found.
 
-    score is the command of a score of the pool that was judged, data the options for a dataset that moved, question the
-    field that names questions, and several whether the store has several signals.
+    question is the field that names questions.
     """
     best, is_within = best_measure(judged, has_groups=has_groups)
     if best is None:
         what = " and ".join(each.of for each in judged)
         return f"No way of choosing follows from this: no measure was shown to tell right {what} from wrong ones."
-    score = [*score, *data, "--measure", str(best["of"]), *(["--signal", str(best["signal"])] if several else [])]
+    where = "" if pool.kept is None else pool.kept.where
+    score = ["grace-store", "score", pool.store.location, *(["--where", where] if where else [])]
+    if (labels := pool.label_columns) is not None:
+        in_where = any(name.lower() in where.replace('""', '"').lower() for name in labels.names)
+        score += ["--labels", labels.note.path] if in_where or (is_within and question in labels.names) else []
+    data = [word for path in pool.data or () for word in ("--data", str(Path(path).absolute()))]
+    score += [*(["--partial"] if pool.partial else []), *data, "--measure", str(best["of"])]
+    score += ["--signal", str(best["signal"])] if len(pool.store.signal_names) > 1 else []
     defaults = ScoreSpec()
-    for name in sorted(ScoreSpec(measure=(str(best["of"]),)).used - {"seed"}):
+    for name in sorted(ScoreSpec(measure=(str(best["of"]),)).used):
         if (given := getattr(settings, name)) != getattr(defaults, name):
             score += [f"--{name.replace('_', '-')}", *([] if given is True else [str(given)])]
     if is_within:  # --within group alone means the prompt

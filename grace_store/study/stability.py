@@ -87,7 +87,9 @@ def stability(pool: PoolLike, settings: StabilitySettings | None = None, *, list
     by_chance = jaccard_by_chance(num_samples, count)
     chosen = f"{count} chosen of {counted(num_samples, 'sample')}"
     notes = [f"Left out, with one vector per sample and no steps: {', '.join(skipped)}."] if skipped else []
-    if not others:
+    if not spec.reads_model:
+        notes.append(f"The measure {spec.title} comes from the plan alone, so every signal chooses the same subset.")
+    elif not others:
         remedy = "To add one: `warmup --seed 1 --out other`, then `extract --adapter other`."
         notes.append(f"There is no other signal with steps to compare with. {remedy}")
     return Finding(
@@ -185,6 +187,9 @@ def conclude_stability(
     if by_storage and math.isfinite((last := list(by_storage.items())[-1])[1].value):  # the least precise storage
         name, share = last[0].replace("as", "stored as"), percent(share_kept(last[1].value))
         precision = f"From {name}, {share} would be chosen again ({last[1].value:.3f})."
+    if not tried and not by_storage:
+        precision = "this measure does not depend on the precision of vectors"
+        return f"Nothing could be tried: there is no other signal to compare with, and {precision}."
     if not tried:
         return f"Nothing but precision could be tried. {precision}".strip()
     short = _too_few(list(tried.values()), num_samples, num_chosen)

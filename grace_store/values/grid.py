@@ -54,7 +54,7 @@ class Grid(Frozen):
     """
 
     measure: tuple[str, ...] = ("grace",)
-    """Measures, as `score --measure` takes them; other measures than grace and alignments use no other setting."""
+    """Measures, as `score --measure` takes them. Each is scored alone, so none has a weight."""
     alpha: tuple[float, ...] = (0.7,)
     """Numbers, a list as text ("0.3,0.7") or a range ("0.1:0.9:0.1")."""
     history: tuple[str, ...] = ("uniform",)
@@ -91,12 +91,14 @@ class Grid(Frozen):
 
     def specs(self) -> Iterator[ScoreSpec]:
         """Yield the settings of the grid; alpha changes fastest."""
-        for measure in self.measure:
-            used = ScoreSpec(measure=(measure,)).used
-            names = [name for name in ("target", "aggregation", "history", "alpha") if name in used]
-            more = {"without_answer": self.without_answer} if "without_answer" in used else {}
-            for each in itertools.product(*(getattr(self, name) for name in names)):
-                yield ScoreSpec.parse(measure=(measure,), **dict(zip(names, each, strict=True)), **more)
+        used_by = {measure: ScoreSpec.parse(measure=(measure,)).used for measure in self.measure}
+        axes = {name: getattr(self, name) for name in ("target", "aggregation", "history", "alpha")}
+        axes["without_answer"] = (self.without_answer,)
+        for measure, used in used_by.items():
+            # A setting that no measure uses is given to the spec, which refuses it as it does for a score.
+            names = [name for name in axes if name in used or not any(name in each for each in used_by.values())]
+            for each in itertools.product(*(axes[name] for name in names)):
+                yield ScoreSpec.parse(measure=(measure,), **dict(zip(names, each, strict=True)))
 
 
 class SweepSpec(Settings):

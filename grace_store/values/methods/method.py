@@ -217,14 +217,16 @@ def parse_measure(text: str) -> NamedMeasure:
 
 
 def canonical_measures(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return measures in the form that notes have; raise SettingError if there is none, or one is given twice."""
+    """Return measures in the form that notes have; raise SettingError unless each has a meaning."""
     found = [parse_measure(text) for text in texts]
     if not found:
         raise SettingError("there is no measure to score by: give at least one")
     bare = [each.bare for each in found]
     if repeated := sorted({each for each in bare if bare.count(each) > 1}):
         raise SettingError(f"measure {', '.join(repeated)} is given twice: give each measure once, with its weight")
-    return (bare[0],) if len(found) == 1 else tuple(map(str, found))
+    if len(found) == 1 and found[0].weight != 1.0:
+        raise SettingError(f"a measure that scores alone has no weight: leave that of {found[0]} out")
+    return tuple(map(str, found))
 
 
 def check_alpha(alpha: float) -> float:
