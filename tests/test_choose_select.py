@@ -33,6 +33,21 @@ def test_ties_keep_the_earlier_record_and_no_value_is_never_kept():
     assert (subset.num_with_value, subset.threshold) == (4, 0.5)
 
 
+def test_a_cut_through_ties_says_how_many_are_tied_with_the_last_one():
+    table = table_of([0.5, np.nan, 0.9, 0.5, 0.5 + 1e-8, 0.5], [1, 1, 1, 1, 2, 2])
+    subset = select(table, count=2)
+    assert (subset.ranked.tolist(), subset.num_tied, subset.is_by_value) == ([2, 0], 3, False)
+    tied = "The last one chosen has the same value as 3 more samples; the earlier records are taken."
+    assert tied in subset.conclusion
+    for whole in (select(table, count=1), select(table, count=5), select(table, threshold=0.5)):
+        assert (whole.num_tied, whole.is_by_value) == (0, True)
+        assert "the same value" not in whole.conclusion
+    # Three of one step and two of two steps: one of each is chosen, and the tie within the other stratum counts.
+    by = select(table, Selection(by="num_steps"), count=2)
+    assert (by.sample_id, by.num_tied) == (["s2", "s4"], 1)
+    assert "The last ones chosen of each num_steps have the same value as 1 more sample;" in by.conclusion
+
+
 def test_capabilities_of_any_number_take_turns():
     table = table_of([0.9, 0.8, 0.7, 0.6, 0.5])
     capability = pa.array([2_000_000_000, 2_000_000_000, None, 2_000_000_000, -3], pa.int32())

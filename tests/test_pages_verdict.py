@@ -93,6 +93,16 @@ def test_a_subset_without_contaminated_samples_is_good_news_and_says_the_pool(
     assert sentence.endswith("0 of 10 samples (0 %) in subset.txt and 6 of 28 samples (21 %) in the pool.")
 
 
+def test_a_subset_by_other_values_than_those_of_the_page_names_them(tmp_path: Path, store: Store, scores: Path) -> None:
+    score(store, ScoreSpec(measure=("loss",)), out=tmp_path / "loss.parquet")
+    for name, table in (("own.txt", tmp_path / "loss.parquet"), ("other.txt", scores)):
+        export(select(table, ratio="0.3"), tmp_path / name, as_format="ids")
+    subsets = (tmp_path / "own.txt", tmp_path / "other.txt")
+    _, sentence = about("provenance", told(store, tmp_path, scores=(tmp_path / "loss.parquet",), subsets=subsets))
+    assert "; values by loss:lowest, signal " in sentence
+    assert "; own.txt: the best 0.3; other.txt: the best 0.3 (from values by grace, aggregation mean, alpha" in sentence
+
+
 def test_flags_are_counted_in_the_subset_and_in_the_pool(tmp_path: Path) -> None:
     store = make_store(tmp_path / "flagged", 30, hostile=False)
     scores, table = tmp_path / "scores.parquet", score(store)

@@ -47,6 +47,41 @@ def test_what_a_plan_knows_is_scored_and_chosen_by(store: Path, tmp_path: Path, 
     assert (tmp_path / "again.parquet").read_bytes() == table.read_bytes()
 
 
+def test_a_choice_of_a_plan_is_compared_without_tokens_and_ties_are_named(store: Path, tmp_path: Path) -> None:
+    for name, more in (("a", ()), ("b", ("--where", "row > 5"))):
+        run("score", store, "--measure", "steps", *more, "--out", tmp_path / f"{name}.parquet")
+    found = run_json("select", tmp_path / "a.parquet", "--ratio", "0.2", "--out", tmp_path / "a.jsonl")
+    assert (found["num_samples"], found["num_tied"], found["threshold"], found["smallest_value"]) == (5, 4, None, 4.0)
+    text = run("select", tmp_path / "a.parquet", "--ratio", "0.2", "--out", tmp_path / "a.jsonl").stdout
+    assert "5 of 24 samples, smallest value kept 4.0000." in text
+    compared = run_json("compare", tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert "nan" not in json.dumps(compared).lower()
+    assert compared["tables"]["entered"]["title"].endswith(" entered")
+    (why,) = {each["why"] for each in compared["tables"]["entered"]["rows"]}
+    assert why == "a tie, in which earlier records come first (of 9 samples in A and 6 in B)"
+    assert "a tie, in which earlier records come first (" in compared["conclusion"]
+
+
+@pytest.mark.parametrize("as_format", ["trl-pairs", "llama-factory-pairs", "ms-swift-pairs"])
+def test_pairs_of_a_plan_need_no_signal(store: Path, tmp_path: Path, as_format: str) -> None:
+    run("score", store, "--measure", "steps", "--out", tmp_path / "s.parquet")
+    words = ("--as", as_format, "--right", "row % 2 = 0", "--out", tmp_path / "pairs.jsonl")
+    assert run_json("select", tmp_path / "s.parquet", *words)["num_samples"] == NUM // 2
+    assert len((tmp_path / "pairs.jsonl").read_text().splitlines()) == NUM // 2
+    run("select", tmp_path / "s.parquet", "--as", "ms-swift", "--out", tmp_path / "train.jsonl")
+
+
+def test_inspect_shows_the_value_that_a_plan_knows_or_what_is_missing(store: Path, tmp_path: Path) -> None:
+    for measure in ("steps:highest", "characters:lowest", "random"):
+        run("score", store, "--measure", measure, "--out", tmp_path / "s.parquet")
+        value = gs.read_scores(tmp_path / "s.parquet").value[7]
+        assert run_json("inspect", store, "#7", "--measure", measure)["value"] == value
+        assert f"value {value:.4f} by {measure}" in run("inspect", store, "#7", "--measure", measure).stdout
+    assert "value" not in run_json("inspect", store, "#7")
+    told = " ".join(run("inspect", store, "#7", "--measure", "loss", code=1).stderr.split())
+    assert "has no signal yet, and loss:lowest needs one" in told
+
+
 @pytest.mark.parametrize("measure", ["tokens", "loss", "grace"])
 def test_what_needs_a_model_is_refused(store: Path, tmp_path: Path, measure: str) -> None:
     told = run("score", store, "--measure", measure, "--out", tmp_path / "x.parquet", code=1).stderr

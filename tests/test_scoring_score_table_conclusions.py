@@ -55,6 +55,29 @@ def test_values_that_follow_length_are_said_to():
     assert "go with fewer steps" in down or "go with shorter responses" in down
 
 
+def test_a_direction_is_named_only_where_the_interval_shows_one():
+    table = planted(160, follows=0.15)
+    explained = audit(table).numbers["variance_explained"]
+    assert explained.low < 0.02 < 0.1 < explained.high
+    told = conclude_scores(flagged(table, {}))
+    assert "; as far as can be told, values do not depend on length: length explains " in told
+    assert "higher values go with" not in told
+    assert told.endswith("None of the best 32 is flagged; next, `select` keeps the best.")
+    assert "higher values go with" not in audit(table).conclusion
+
+
+@pytest.mark.parametrize("measure", [("tokens",), ("steps:lowest",), ("characters", "tokens=2")])
+def test_a_value_that_is_a_length_says_nothing_of_length(measure: tuple[str, ...]):
+    table = planted(follows=1.0)
+    table = replace(table, note=table.note.model_copy(update={"spec": ScoreSpec(measure=measure)}))
+    told = conclude_scores(flagged(table, {}))
+    assert (
+        told
+        == "400 samples have a value, which is a length. None of the best 80 is flagged; next, `select` keeps the best."
+    )
+    assert audit(table).conclusion == f"400 samples have a value by {table.method}, which is a length."
+
+
 def test_values_that_do_not_follow_length_are_said_not_to():
     told = conclude_scores(flagged(planted(), {}))
     assert "; length explains little, 2 % of how values differ (95 % interval 0 to 4 %)." in told
@@ -84,6 +107,20 @@ def test_flagged_traces_at_the_top_are_named_with_what_leaves_them_out():
     told = conclude_scores(flagged(table, {int(order[7]): "cut_off", int(order[8]): "cut_off"}))
     assert "highest" not in told
     assert "2 of the best 80 are flagged (2 of all 400)" in told
+
+
+def test_ties_and_only_traces_among_the_best_are_counted():
+    table = table_of([0.5, 0.0, 0.0, 0.0, 0.0, 0.0, -0.5, -0.6, -0.7, -0.8], list(range(2, 12)))
+    told = conclude_scores(flagged(table, {}))
+    assert "The last of the best 2 has the same value as 4 more samples; the earlier records are taken. None of" in told
+    alone = flagged(table, dict.fromkeys(range(1, 6), "only_trace"))
+    told = conclude_scores(alone)
+    said = "is the only trace of a question, of which nothing is known: `select --exclude-flagged only_trace` leaves"
+    assert told.endswith(f"1 of the best 2 {said} such traces out.")
+    assert "is flagged" not in told
+    assert f"1 of them {said}" in select(alone, count=2).conclusion
+    assert "3 of them are the only trace of a question" in select(alone, count=4).conclusion
+    assert "only trace" not in select(alone, count=1).conclusion
 
 
 def test_flags_that_were_not_looked_for_need_no_other_option():

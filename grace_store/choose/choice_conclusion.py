@@ -10,6 +10,7 @@ from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.finding import Estimate
 from grace_store.base.text import about, counted, one_line, percent, percent_more
 from grace_store.choose.selection import Selection
+from grace_store.scoring.score_conclusion import only_traces_text, ties_text
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.intervals import compare_groups
 from grace_store.values.length_bias import MORE, VAGUE, WIDE, beyond_chance, chance_text, kept_by_chance, kept_over_all
@@ -17,19 +18,22 @@ from grace_store.values.ranking import Length
 
 
 def conclude_choice(
-    table: ScoreTable, chosen: IntArray, pool: IntArray, spec: Selection, groups: Sequence[str] = ()
+    table: ScoreTable, chosen: IntArray, pool: IntArray, spec: Selection, groups: Sequence[str] = (), num_tied: int = 0
 ) -> str:
     """Return sentences about the chosen rows of a table: their number, their length against the pool, their flags.
 
-    pool has the rows that could be chosen. groups has sentences about groups, which come last.
+    pool has the rows that could be chosen, groups sentences about groups, which come last. num_tied is as in Subset.
     """
-    flags = _flags_of_choice(table, chosen, pool)
+    flags = [*_flags_of_choice(table, chosen, pool), *only_traces_text(table, chosen, "them")]
     if len(chosen) == len(pool):
         told = f"All {counted(len(pool), 'sample')} with a value are chosen"
         return " ".join([f"{told}{_among(spec)}.", *flags])
     told = f"{len(chosen)} of {counted(len(pool), 'sample')}{_among(spec)} are chosen"
     by = _best_by(spec, is_balanced=table.capability is not None)
-    return " ".join([f"{told}, {by}{_length_of(table, chosen, pool)}.", *flags, *groups])
+    each = spec.by if table.capability is None else "capability"
+    last = "The last one chosen has" if each is None else f"The last ones chosen of each {each} have"
+    ties = ties_text(last, num_tied, "pair" if spec.is_of_pairs else "sample")
+    return " ".join([f"{told}, {by}{_length_of(table, chosen, pool)}.", *flags, *ties, *groups])
 
 
 def _among(spec: Selection) -> str:

@@ -17,7 +17,7 @@ from grace_store.choose.select import rank_samples, read_subset
 from grace_store.choose.selection import SIZES, Selection, Subset
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.values.agreement import jaccard
-from grace_store.values.ranking import Ratio
+from grace_store.values.ranking import Ratio, grid_step
 
 COLUMNS = make_columns(
     sample_id="sample",
@@ -49,6 +49,8 @@ class _Side:
     """The values that samples were ranked by: those of the table, or their residuals after a control."""
     rank: IntArray
     """Rank of every row of the table by that value, from 1; 0 for a row without a value."""
+    num_equal: IntArray
+    """How many samples have the value of each row, compared as in a ranking."""
     key: Sequence[object]
     """Key of every row. Samples of the two tables with the same key are the same."""
 
@@ -144,14 +146,16 @@ def _side(subset: Subset, *, by_row: bool) -> _Side:
     ranking = rank_samples(scores, Selection(control=spec.control, exclude_flagged=spec.exclude_flagged))
     ranks = np.zeros(len(scores), dtype=np.int64)
     ranks[ranking.ranked] = np.arange(1, len(ranking.ranked) + 1)
-    return _Side(subset, ranking.value, ranks, scores.row.tolist() if by_row else scores.sample_id)
+    _, place, num = np.unique(scores.comparable(ranking.value), return_inverse=True, return_counts=True)
+    return _Side(subset, ranking.value, ranks, num[place], scores.row.tolist() if by_row else scores.sample_id)
 
 
 def _tables(first: _Side, second: _Side, changes: Mapping[str, Sequence[Change]]) -> dict[str, Table]:
     """Return tables of the samples that entered and left, and of the rules in which the subsets differ."""
     tables = {}
     for word, rows in changes.items():
-        title = f"{len(rows)} {word}" + (f", with {_mean_tokens(rows):.0f} tokens in the mean" if rows else "")
+        title = f"{len(rows)} {word}"
+        title += f", with {tokens:.0f} tokens in the mean" if (tokens := _mean_tokens(rows)) > 0 else ""
         about = ABOUT_PARTS if any("moved_answer" in row for row in rows) else ""
         tables[word] = Table(title=title, columns=COLUMNS, rows=tuple(rows), about=about, is_shown=bool(rows))
     rules = first.subset.spec.differences(second.subset.spec)
@@ -191,6 +195,7 @@ def _teller(
     first: _Side, second: _Side, places: Sequence[Mapping[object, int]], moved: Movement, *, entered: bool
 ) -> Callable[[object], Change]:
     """Return a function that makes the row of a sample that is in one of the two subsets only."""
+    step = max(grid_step(first.value), grid_step(second.value))
 
     def tell(key: object) -> Change:
         in_a, in_b = (each.get(key) for each in places)
@@ -202,13 +207,17 @@ def _teller(
         found: Change = {name: side.scores.table[name][place].as_py() for name in columns}
         ranks = (a[1], b[1]) if a[1] and b[1] else None
         parts = moved.of(in_a) if ranks and in_a is not None else {}
-        by_rank, part = False, None
-        if ranks is not None:
+        by_rank, part, tie = False, None, ""
+        if ranks and in_a is not None and in_b is not None:
             was, now = ranks if entered else ranks[::-1]
             by_rank = now < was and (bool(other.order) or now <= len(other.subset))
+            nums = first.num_equal[in_a], second.num_equal[in_b]
+            if by_rank and max(nums) > 1 and abs(first.value[in_a] - second.value[in_b]) < step:
+                tie = f"a tie, in which earlier records come first (of {nums[0]} samples in A and {nums[1]} in B)"
+        by_rank = by_rank and not tie
         if ranks and by_rank and parts and in_a is not None and _moved_itself(ranks, moved.rank_unmoved(in_a)):
             part = mover(parts, rose=entered)
-        why = _moved_in_rank(ranks, parts, part) if ranks and by_rank else _why(side, place, other, there)
+        why = _moved_in_rank(ranks, parts, part) if ranks and by_rank else _why(side, place, other, there, tie)
         found |= {"value_a": a[0], "rank_a": a[1], "value_b": b[0], "rank_b": b[1], "why": why}
         found |= {"by_rank": by_rank, "moved_by": part}
         return found | {f"moved_{name}": parts[name] for name in PARTS if name in parts}
@@ -246,7 +255,7 @@ def _moved_in_rank(ranks: tuple[int, int], parts: Mapping[Part, float], part: Pa
     return f"{told} by {part} ({shown[part]}; {others})"
 
 
-def _why(side: _Side, here: int, other: _Side, place: int | None) -> str:
+def _why(side: _Side, here: int, other: _Side, place: int | None, tie: str) -> str:
     """Return the reason why a sample without a better rank is in one subset and not in the other."""
     if place is None:
         return "not among the other table's samples"
@@ -257,7 +266,7 @@ def _why(side: _Side, here: int, other: _Side, place: int | None) -> str:
         return f"no value in the other table ({', '.join(flags) or 'not finite'})"
     if side.order and not other.order and side.rank[here] > len(side.subset):
         return side.order  # by value alone, the sample would be in neither subset
-    return other.order or f"the other keeps {len(other.subset)}"
+    return other.order or tie or f"the other keeps {len(other.subset)}"
 
 
 def _both_by_chance(first: _Side, second: _Side, num_common: int) -> tuple[float, float]:

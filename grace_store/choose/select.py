@@ -30,7 +30,7 @@ from grace_store.scoring.provenance import fields_of, filter_scores, moved_label
 from grace_store.scoring.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.values.length_bias import LENGTHS, residuals
 from grace_store.values.random_values import random_values
-from grace_store.values.ranking import Ratio, at_least, budget, rank, stratified_rank
+from grace_store.values.ranking import Ratio, at_least, budget, num_tied, rank, stratified_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,20 @@ class Ranking:
         spec = (self.selection.model_copy(update=sizes) if is_said else self.selection).sized
         kept = self._kept(spec)
         least = float(self.value[kept].min())
-        counts, by = self._counts(kept), self.selection.by
-        about_groups = []
+        compared, by, about_groups, tied = self.scores.comparable(self.value), self.selection.by, [], 0
+        best = kept if by is None else rank(compared, self.scores.row)[: len(kept)]
+        if spec.diversity is None:
+            tied = num_tied(compared, self.ranked, len(kept), self.rules.stratum)
         if by is not None:
-            about_groups = [f"Every {by} keeps its share of the pool. {self._by_value_alone(by, len(kept))}"]
+            about_groups = [f"Every {by} keeps its share of the pool. {self._by_value_alone(by, best)}"]
         pool = self.ranked
         if self.selection.is_in_questions:  # with the traces that lost to another trace of their question
             pool = self.scores.ranked()
             pool = pool[self.rules.is_possible[pool]]
-        told = conclude_choice(self.scores, kept, pool, spec, about_groups)
-        notes, excluded = self._notes(kept), self.rules.excluded
+        told = conclude_choice(self.scores, kept, pool, spec, about_groups, tied)
+        notes, excluded, counts = self._notes(kept), self.rules.excluded, self._counts(kept, best)
         rejected = None if self.rejected is None else self.rejected[kept]
-        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, excluded, told, rejected)
+        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, excluded, told, rejected, tied)
 
     def _kept(self, spec: Selection) -> IntArray:
         """Return the prefix of the ranking that has the size of a selection."""
@@ -95,11 +97,10 @@ class Ranking:
             )
         return self.ranked[: spec.count]
 
-    def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
-        """Return the number of chosen samples of each group, the largest group first."""
+    def _counts(self, kept: IntArray, best: IntArray) -> tuple[GroupCount, ...]:
+        """Return the number of chosen samples, and of the best by value, of each group, the largest group first."""
         groups, where, excluded = self.rules.groups, self.selection.where, self.rules.excluded
         if groups is not None:
-            best = rank(self.scores.comparable(self.value), self.scores.row)[: len(kept)]
             pool, chosen, by_value = (group_sizes(groups, rows) for rows in (self.ranked, kept, best))
             return tuple(GroupCount(name, size, chosen[name], by_value[name]) for name, size in pool.most_common())
         if not isinstance(where, WhereNote):
@@ -109,12 +110,11 @@ class Ranking:
         inside = GroupCount(f"kept by --where{also}", len(self.ranked), len(kept), len(kept))
         return inside, GroupCount("left out by it", left_out, 0, 0)
 
-    def _by_value_alone(self, by: str, count: int) -> str:
-        """Return which groups would rise or fall if values alone chose this many samples."""
+    def _by_value_alone(self, by: str, best: IntArray) -> str:
+        """Return which groups would rise or fall if values alone chose as many samples, the best."""
         assert self.rules.groups is not None
         names = [group_name(self.rules.groups[i]) for i in self.ranked.tolist()]
-        is_best = np.isin(self.ranked, rank(self.scores.comparable(self.value), self.scores.row)[:count])
-        return rise_and_fall(by, names, is_best, self.scores.question[self.ranked], would=True)
+        return rise_and_fall(by, names, np.isin(self.ranked, best), self.scores.question[self.ranked], would=True)
 
     def _reaching(self, threshold: float) -> IntArray:
         if self.selection.by is not None:

@@ -279,6 +279,8 @@ class Subset:
     """One or two sentences about the choice."""
     rejected: IntArray | None = None
     """For pairs, the row of the table that each ranked row is preferred to."""
+    num_tied: int = 0
+    """Candidates with the value of the last sample chosen that were left out, because their records come later."""
     path: Path | None = None
     """The file that was read: a subset, or a table if the subset is its best samples."""
 
@@ -308,8 +310,8 @@ class Subset:
 
     @property
     def is_by_value(self) -> bool:
-        """Whether the values of the table alone decided, so that no sample outside the subset has a larger value."""
-        return self.spec.is_by_value and self.scores.capability is None
+        """Whether the values of the table alone decided, so that every other sample has a smaller value."""
+        return self.spec.is_by_value and self.scores.capability is None and not self.num_tied
 
     def to_pandas(self) -> Any:
         """Return the chosen rows of the table, the best first, as a pandas DataFrame."""

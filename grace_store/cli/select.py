@@ -215,6 +215,7 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
         "num_contaminated": subset.excluded.num_contaminated if subset.excluded else 0,
         "threshold": subset.threshold if subset.is_by_value else None,
         "smallest_value": subset.threshold,
+        "num_tied": subset.num_tied,
         "files": [str(file) for file in exported.files],
         "notes": exported.notes,
     }
@@ -230,7 +231,7 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
 
 def _print(results: list[dict[str, Any]], subsets: list[gs.Subset]) -> None:
     for result, subset in zip(results, subsets, strict=True):
-        # If not only the value decides, some samples above the smallest chosen value are not chosen.
+        # If not only the value decides, some samples from the smallest chosen value on are not chosen.
         is_of_pairs = subset.rejected is not None
         control = ", length taken out" if subset.spec.control else ""
         smallest = f"smallest {'margin' if is_of_pairs else 'value'} kept {result['smallest_value']:.4f}{control}"

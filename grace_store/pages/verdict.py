@@ -14,8 +14,9 @@ from grace_store.base.finding import Estimate, Finding
 from grace_store.base.text import counted, enumerated, first_few, last_name, percent
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.run.status import Status
-from grace_store.scoring.notes import AgainstNote
+from grace_store.scoring.notes import AgainstNote, ScoresNote
 from grace_store.scoring.score_table import ScoreTable
+from grace_store.store.opened import Store
 from grace_store.study.judge_conclusion import BAD, GOOD, UNCLEAR, judge_measure
 from grace_store.study.trial_conclusion import FEW_QUESTIONS
 from grace_store.values.methods.method import ScoreSpec
@@ -151,10 +152,19 @@ def expected_questions(question: IntArray, num: int) -> float:
 def _provenance(given: ReportInputs, table: ScoreTable, state: Status) -> str:
     store, note = PurePath(given.store.location.rstrip("/")).name, table.note
     counts = f"{state.num_done} of {counted(state.num_records, 'record')} done, {state.num_set_aside} set aside"
-    models = {name: PurePath(given.store.signal(name).signal.origin.get("model", "")).name for name in note.signals}
+    by, chosen = _by(note, given.store), []
+    for name, each in given.subset_notes.items():
+        other = _by(each.scores, given.store)
+        chosen.append(f"{name}: {enumerated([*each.spec.rules.values()])}{f' (from {other})' if other != by else ''}")
+    return f"Made from {'; '.join([f'{store} ({counts})', by, *chosen])}."
+
+
+def _by(note: ScoresNote, store: Store) -> str:
+    """Return the measure of a table in words, with the settings that the measure uses, and the signals."""
     used = sorted(note.spec.used - {"seed"}) if isinstance(note.spec, ScoreSpec) else []
     settings = [f"{name} {each}" for name in used if (each := getattr(note.spec, name))]
-    signals = [f"signal {name} of {model}" for name, model in models.items()]
-    by = ", ".join([f"values by {note.spec.title}", *settings, *signals])
-    chosen = [f"{name}: {enumerated([*each.spec.rules.values()])}" for name, each in given.subset_notes.items()]
-    return f"Made from {'; '.join([f'{store} ({counts})', by, *chosen])}."
+    within = [f"{note.groups.within} within questions"] if note.groups is not None and note.groups.within else []
+    known = store.signal_names
+    models = {name: store.signal(name).signal.origin.get("model", "") for name in note.signals if name in known}
+    signals = [f"signal {name} of {PurePath(model).name}" for name, model in models.items()]
+    return ", ".join([f"values by {note.spec.title}", *settings, *within, *signals])

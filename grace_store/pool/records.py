@@ -72,9 +72,10 @@ def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_
     return dataset
 
 
-def image_folder(given: str | None, view: SignalView, dataset: Dataset) -> str:
+def image_folder(given: str | None, view: SignalView | None, dataset: Dataset) -> str:
     """Return the folder for relative image paths: the given one, that of the signal's first run, or the data's."""
-    return given or view.signal.origin.get("images") or default_image_folder([file.path for file in dataset.files])
+    of_run = None if view is None else view.signal.origin.get("images")
+    return given or of_run or default_image_folder([file.path for file in dataset.files])
 
 
 def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> None:

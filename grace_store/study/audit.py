@@ -33,7 +33,7 @@ from grace_store.values.length_bias import (
     residuals,
     step_measures,
 )
-from grace_store.values.methods.method import ScoreSpec
+from grace_store.values.methods.method import MethodSpec, ScoreSpec
 from grace_store.values.ranking import Length, Ratio, budget, rank
 
 SEEN = 0.01
@@ -76,7 +76,7 @@ def audit(
         tables["steps"] = Table(title=title, columns=columns, rows=(dict(steps),), is_shown=is_enough)
     first_tokens, compared = _first_tokens(table, store)
     tables |= compared
-    told = [conclude_audit(explained, measures, str(ratio), table.method), *([first_tokens] if first_tokens else [])]
+    told = [conclude_audit(explained, measures, str(ratio), table.note.spec), *([first_tokens] if first_tokens else [])]
     named = table.note.spec.measures if isinstance(table.note.spec, ScoreSpec) and not table.note.spec.learn else ()
     lowest = [each.name for each in named if each.way == "lowest"]
     if by is not None:
@@ -207,11 +207,11 @@ Measures = Mapping[Length, Mapping[str, float]]
 """Measures of the relation of values to each length, as length_measures returns them."""
 
 
-def conclude_audit(explained: Estimate, measures: Measures, ratio: str, method: str) -> str:
+def conclude_audit(explained: Estimate, measures: Measures, ratio: str, spec: MethodSpec) -> str:
     """Return sentences: how values by a method follow length, how long the best are, and why control made it worse."""
     pearson = {name: each["pearson"] for name, each in measures.items()}
-    told = explained_text(explained, pearson, by=f" by {method}")
-    if explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
+    told = explained_text(explained, None if spec.is_length else pearson, by=f" by {spec.title}")
+    if spec.is_length or explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
         return told
     return " ".join([told, *_kept(measures, ratio), *_grown(measures, ratio)])
 

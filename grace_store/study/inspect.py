@@ -49,6 +49,11 @@ def inspect(pool: PoolLike, sample: str, *, tokens: bool = False, score: ScoreSp
         labels = pool.label_columns.at(np.array([store.find(sample)]))
         known["labels"] = {name: labels.column(name, list)[0].as_py() for name in labels.names}
     if not pool.signals and not store.signal_names and not tokens:
+        if score is not None:
+            if score.reads_model:
+                raise UnknownName(f"{store.location} has no signal yet, and {score.title} needs one: run `extract`.")
+            planned = _responses(store, None, store.find(sample), score)
+            known["value"] = float(trace_values(score.measures[0], planned)[0])
         return planned_view(store, store.find(sample), pool.data) | {"why_set_aside": None} | known
     view = pool.signal
     shown = sample_view(view, store.find(sample), score, pool.data)
@@ -121,7 +126,7 @@ def sample_view(
         result |= {"num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
         if spec is None:
             return result | {"value": None}
-    samples = _responses(view, sample, spec or ScoreSpec())
+    samples = _responses(view.store, view, sample, spec or ScoreSpec())
     scores = scores_by(samples.spec.measures[0], samples)
     result["value"] = float(scores.value[0])
     if view.per_sample:
@@ -130,13 +135,13 @@ def sample_view(
     return result | found | {"flags": found["flags"] + (result["flags"] or [])}
 
 
-def _responses(view: SignalView, sample: int, spec: ScoreSpec) -> Responses:
-    """Return a done sample as the measure of a score takes it, and all that a signal with steps has of it."""
+def _responses(store: Store, view: SignalView | None, sample: int, spec: ScoreSpec) -> Responses:
+    """Return a sample as the measure of a score takes it: all that the signal has, or what the plan has without one."""
     if len(spec.measure) > 1:
         raise SettingError(f"inspect takes one measure: {len(spec.measure)} are given, {', '.join(spec.measure)}")
     of_whole: tuple[Reads, ...] = ("responses",) if {*arrays_of(spec)} <= {"loss"} else ()
-    reads = (*arrays_of(spec), *of_whole) if view.per_sample else EVERYTHING
-    (block,) = SignalReader.blocks_at(view.store, (view.name,), np.array([sample]), reads)
+    reads = (*arrays_of(spec), *of_whole) if view is not None and view.per_sample else EVERYTHING
+    (block,) = SignalReader.blocks_at(store, () if view is None else (view.name,), np.array([sample]), reads)
     return block.responses(0, spec)
 
 
@@ -231,7 +236,7 @@ def neighbours(
         values = scores.values_of(np.array([each.row for each in samples], dtype=np.int64))
     elif score is not None or not reader.view.per_sample:
         spec = score or ScoreSpec()
-        found = (_responses(reader.view, place, spec) for place in places)
+        found = (_responses(pool.store, reader.view, place, spec) for place in places)
         values = np.array([trace_values(spec.measures[0], each)[0] for each in found])
     rows, missing_text = _rows(samples, values.tolist())
     asked: Mapping[str, Cell] = rows.pop(0) if place is not None else {}

@@ -303,6 +303,8 @@ MUCH = 0.1
 """Share of the variance from which on length explains enough to be looked at."""
 WIDE = 0.1
 """Half-width from which on the interval of that share is too wide for a conclusion."""
+SLIGHT = 0.02
+"""Share of the variance above which the whole interval must lie, so that values are said to follow length."""
 VAGUE = 0.2
 """Deviation of random subsets above which a preference for length cannot be seen."""
 
@@ -312,10 +314,11 @@ def is_vague(explained: Estimate) -> bool:
     return explained.num < MIN_AUDITED or not (explained.low >= MUCH or explained.half_width <= WIDE)
 
 
-def explained_text(explained: Estimate, pearson: Mapping[Length, float], of_all: str = "", by: str = "") -> str:
-    """Return how many samples have a value (by a measure, if it is named), and how far values follow length."""
+def explained_text(explained: Estimate, pearson: Mapping[Length, float] | None, of_all: str = "", by: str = "") -> str:
+    """Return how many samples have a value (by a measure), and how far it follows length; lengths have no pearson."""
     have = "samples have" if explained.num > 1 or of_all else "sample has"
-    return f"{explained.num}{of_all} {have} a value{by}{_by_length(explained, pearson)}."
+    told = ", which is a length" if pearson is None else _by_length(explained, pearson)
+    return f"{explained.num}{of_all} {have} a value{by}{told}."
 
 
 def _by_length(explained: Estimate, pearson: Mapping[Length, float]) -> str:
@@ -335,6 +338,8 @@ def _by_length(explained: Estimate, pearson: Mapping[Length, float]) -> str:
         return f"{few}: length explains {share}, and about {enough} samples would do"
     if explained.high <= MUCH:
         return f"; length explains little, {share}"
+    if explained.low <= SLIGHT:
+        return f"; as far as can be told, values do not depend on length: length explains {share}"
     varying = {name: each for name, each in pearson.items() if each == each}
     name = max(varying, key=lambda each: abs(varying[each]))
     more = MORE[name][0 if varying[name] > 0 else 1]

@@ -224,6 +224,18 @@ def top_mask(values: FloatArray, count: int, row: Numbers | None = None) -> Bool
     return mask
 
 
+def num_tied(values: FloatArray, ranking: IntArray, count: int, stratum: IntArray | None = None) -> int:
+    """Return how many samples after the first count of a ranking have the value of the last of their stratum before.
+
+    >>> num_tied(np.array([0.5, 0.9, 0.5, 0.5]), np.array([1, 0, 2, 3]), 2)
+    2
+    """
+    group = np.zeros(len(values), dtype=np.int64) if stratum is None else stratum
+    last = np.full(len(values), np.nan)
+    last[group[ranking[:count]]] = values[ranking[:count]]  # the best come first, so the last one stays
+    return int((values[ranking[count:]] == last[group[ranking[count:]]]).sum())
+
+
 def stratified_rank(values: FloatArray, stratum: Sequence[object], row: Numbers | None = None) -> IntArray:
     """Return a ranking of all finite values in which every prefix has the strata in their natural shares.
 

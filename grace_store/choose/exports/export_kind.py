@@ -151,7 +151,8 @@ class ChosenRecords:
     @property
     def image_folder(self) -> str:
         """The folder that relative image paths start from."""
-        return image_folder(self._images, self.store.signal(self.subset.scores.note.signal), self.dataset)
+        view = next(map(self.store.signal, self.subset.scores.note.signals), None)  # none if only the plan was scored
+        return image_folder(self._images, view, self.dataset)
 
     def raw(self, *, one_line: bool) -> Iterator[bytes]:
         """Yield the records byte for byte; with one_line, line breaks between fields become spaces."""

@@ -38,6 +38,11 @@ class MethodSpec(Settings):
         return False
 
     @property
+    def is_length(self) -> bool:
+        """Whether the values are lengths, so that length explains them in any case."""
+        return isinstance(self, ScoreSpec) and {*self.names} <= {"tokens", "steps", "characters"}
+
+    @property
     def reads_model(self) -> bool:
         """Whether the scoring needs numbers that a model made."""
         return True
