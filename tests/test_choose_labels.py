@@ -15,7 +15,7 @@ import pytest
 import grace_store as gs
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError
-from grace_store.base.events import Event, Warned
+from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import file_sha256, sidecar_of
 from grace_store.base.finding import Estimate, Finding, LabelsNote, LabelsOf
 from grace_store.choose.select import read_subset, replay_subset
@@ -213,7 +213,8 @@ def test_pairs_have_a_right_and_a_wrong_trace_of_one_question(grouped: Path, mar
 @pytest.mark.parametrize("name", ["trl-pairs", "ms-swift-pairs", "llama-factory-pairs"])
 def test_every_export_of_pairs_takes_the_condition(grouped: Path, tmp_path: Path, name: str) -> None:
     words = ("select", grouped / "scores.parquet", "--as", name, "--labels", grouped / "verdicts.csv")
-    run(*words, "--right", "verdict = 'good'", "--out", tmp_path / "pairs.jsonl")
+    told = run(*words, "--right", "verdict = 'good'", "--out", tmp_path / "pairs.jsonl").stderr
+    assert told.count("Right: 'good' (11). Wrong: 'bad' (12).") == 1
     wanted = pairs_by_hand(read_scores(grouped / "scores.parquet").value, None)
     ids = [record["id"] for record in grouped_records()]
     lines = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
@@ -323,6 +324,34 @@ def test_pairs_by_a_learned_value_are_compared_with_its_labels(
     assert "its content differs" in changed
 
 
+@pytest.mark.parametrize(
+    ("column", "condition", "told"),
+    [
+        ("mark", "mark = 'good'", ["Right: 'good' (10). Wrong: 'unknown' (9), 'Good' (9)."]),
+        ("mark", "mark = 'good' or num_steps > 2", []),  # two names
+        ("grade", "grade >= 5", ["Right: 5 (4), 6 (4). Wrong: 0 (4), 1 (4), 2 (4), 3 (4), 4 (4)."]),
+        ("turn", "turn >= 5", []),  # many values
+    ],
+)
+def test_values_that_count_as_right_and_wrong_are_told(
+    grouped: Path, tmp_path: Path, column: str, condition: str, told: list[str]
+) -> None:
+    values = {"mark": ["good", "unknown", "Good"], "grade": range(7), "turn": range(28)}[column]
+    lines = [f"{record['id']},{values[i % len(values)]}\n" for i, record in enumerate(grouped_records())]
+    (tmp_path / "labels.csv").write_text(f"id,{column}\n" + "".join(lines))
+    events: list[Event] = []
+    fields = gs.Pool.of(Store.open(grouped / "store.zarr"), labels=tmp_path / "labels.csv").fields()
+    fields.right(condition, events.append)
+    assert [event.text for event in events if isinstance(event, Note)] == told
+
+
+def test_a_field_that_only_a_file_of_labels_has_is_asked_for_with_the_file(grouped: Path) -> None:
+    run("audit", grouped / "scores.parquet", "--by", "verdict", "--labels", grouped / "verdicts.csv")
+    said = run("audit", grouped / "scores.parquet", "--by", "verdict", code=1).stderr
+    assert "has a field 'verdict'." in said
+    assert "A column of a file of labels needs --labels" in " ".join(said.split())
+
+
 # ---------------------------------------------------------------- judge
 
 
@@ -333,7 +362,8 @@ def test_judge_counts_the_traces_without_a_label(grouped: Path, tmp_path: Path) 
     counts = {name: sum(verdict(place) == name for place in range(28)) for name in ("good", "bad", "")}
     numbers = [found.numbers[name] for name in ("num_right_traces", "num_wrong_traces", "num_left_out")]
     assert numbers == list(counts.values())
-    assert f"{counts['']} samples without a label that can be used in --right" in told.stderr
+    assert f"{counts['']} samples without a usable label in --right" in told.stderr
+    assert told.stderr.count(f"Right: 'good' ({counts['good']}). Wrong: 'bad' ({counts['bad']}).") == 1
     assert found.pool is not None
     assert found.pool.labels is not None
     assert found.pool.labels.sha256 == file_sha256(grouped / "verdicts.csv")

@@ -85,7 +85,7 @@ def test_texts_that_are_compared_with_numbers_are_counted_over_all_samples(store
 
 def test_such_texts_are_counted_once_where_right_and_wrong_are_asked_for(store: Store) -> None:
     with pytest.raises(SettingError, match=f"not a number in {len(RECORDS)} samples"):
-        gs.Pool(store).right("source >= 3")
+        gs.Pool(store).fields().right("source >= 3")
 
 
 MIXED = [1, 1.0, True, "1", "a", None, 0, 1, "a"] * 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,9 @@ def test_right_has_three_answers(store: Store, tmp_path: Path, condition: str) -
 
     for positions in (None, np.array([2, 3, 5, 7, 11, 13, 17, 19, 23, 29])):
         wanted = range(NUM_RECORDS) if positions is None else positions.tolist()
-        found, is_right = pool.right(condition, positions)
-        assert dict(zip(found.tolist(), is_right.tolist(), strict=True)) == {
-            place: truth(place) for place in wanted if truth(place) is not None
-        }
+        is_right, is_wrong = pool.fields(positions).right(condition)
+        assert is_right.tolist() == [truth(place) is True for place in wanted]
+        assert is_wrong.tolist() == [truth(place) is False for place in wanted]
 
 
 def test_labels_alone_need_no_dataset(tmp_path: Path) -> None:
@@ -167,8 +167,24 @@ def test_a_file_that_cannot_be_joined_is_refused(
     [
         ("labels.xlsx", b"", r"labels.xlsx does not say the format of the labels. Give CSV, TSV, JSON lines, Parquet"),
         ("labels.parquet", b"PAR1", "cannot be read as a table"),
-        ("labels.csv", b"id,ok\nt1,1,2\n", "cannot be read as a table: CSV parse error"),
-        ("labels.csv", b"id,ok,ok\nt1,1,2\n", "several columns are called 'ok'"),
+        (
+            "labels.csv",
+            b"id,ok\nt1,1,2\n",
+            "Expected 2 columns, got 3: t1,1,2. Give each row as many cells as the first row has",
+        ),
+        (
+            "labels.csv",
+            b"id,ok,ok\nt1,1,2\n",
+            "has a column 'ok', but so is called another column, 'ok'.*Rename the column",
+        ),
+        ("labels.csv", b"id,ok\n", "labels.csv has no rows. Give it a row for each sample that has a label"),
+        ("labels.csv", b"id,ok\nt1,1\nt2,M\xfcller\n", "labels.csv .*: line 3 is not UTF-8. Save the file as UTF-8"),
+        ("labels.tsv", b"id\tm\xfc\nt1\t1\n", "labels.tsv .*: line 1 is not UTF-8. Save the file as UTF-8"),
+        (
+            "labels.jsonl",
+            b'{"id": "t1", "ok": "\xfc"}\n',
+            "labels.jsonl .*: line 1 is not UTF-8. Save the file as UTF-8",
+        ),
         ("labels.csv", b"", "cannot be read as a table: Empty CSV file"),
         ("labels.jsonl", b'{"id": "t1", "ok": 1}\n{"id"', "cannot be read as a table"),
         (
@@ -204,8 +220,26 @@ def test_a_column_with_the_name_of_a_field_is_refused_where_it_is_used(store: St
 def test_odd_values_become_texts_numbers_or_nothing(tmp_path: Path) -> None:
     ids = np.array(["1", "2", "3"], dtype=object)
     rows = [
-        {"id": 3, "list": [1, 2], "object": {"a": 1}, "number": NAN, "bytes": b"\xff", "kind": "b"},
-        {"id": 1, "list": None, "object": {"a": None}, "number": 2.5, "bytes": None, "kind": "a"},
+        {
+            "id": 3,
+            "list": [1, 2],
+            "object": {"a": 1},
+            "number": NAN,
+            "bytes": b"\xff",
+            "text": "ü".encode(),
+            "cost": Decimal("2.50"),
+            "kind": "b",
+        },
+        {
+            "id": 1,
+            "list": None,
+            "object": {"a": None},
+            "number": 2.5,
+            "bytes": None,
+            "text": None,
+            "cost": None,
+            "kind": "a",
+        },
     ]
     table = pa.Table.from_pylist(rows)
     kind = table.column_names.index("kind")
@@ -218,6 +252,8 @@ def test_odd_values_become_texts_numbers_or_nothing(tmp_path: Path) -> None:
         "object": ['{"a": null}', None, '{"a": 1}'],
         "number": [2.5, None, None],
         "bytes": [None, None, '{"bytes_base64": "/w=="}'],
+        "text": [None, None, "ü"],
+        "cost": [None, None, "2.50"],
         "kind": ["a", None, "b"],
     }
 
@@ -237,6 +273,45 @@ def test_texts_that_look_like_times_stay_as_they_are(tmp_path: Path, name: str) 
     found = join_labels(write_labels(tmp_path / name, rows), ids)
     for column in ("day", "time", "hour"):
         assert found.column(column, list).to_pylist() == [rows[0][column]] * 2
+
+
+LONG = [str(10**25 + 20 + number) for number in range(3)]
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.tsv", "labels.jsonl"])
+def test_whole_numbers_beyond_64_bits_stay_exact(store: Store, tmp_path: Path, name: str) -> None:
+    rows = [{"id": each, "big": int(LONG[i % 3]), "wide": 1e300, "part": i / 4} for i, each in enumerate(IDS)]
+    pool = Pool.of(store, labels=write_labels(tmp_path / name, rows))
+    assert labels_of(pool, "big") == [LONG[place % 3] for place in range(NUM_RECORDS)]
+    assert labels_of(pool, "wide") == [1e300] * NUM_RECORDS
+    assert labels_of(pool, "part") == [place / 4 for place in range(NUM_RECORDS)]
+    assert len(set(Pool.of(pool, group_by="big").questions().tolist())) == 3
+    assert Pool.of(pool, where=f"big = '{LONG[1]}'").positions.tolist() == list(range(1, NUM_RECORDS, 3))
+    assert len(Pool.of(pool, where="big > 5").positions) == NUM_RECORDS
+    for condition in (f"big = {LONG[1]}", f"big in (1, {LONG[1]})", f"{LONG[1]} <> big"):
+        with pytest.raises(SettingError, match=f"compares big with {LONG[1]}, but SQL rounds .* write '{LONG[1]}'"):
+            Pool.of(pool, where=condition).kept  # noqa: B018
+
+
+def test_a_column_with_a_missing_value_is_of_its_kind(tmp_path: Path) -> None:
+    """R and pandas write words for missing values; an id may be such a word."""
+    ids = ["NA", "N/A", "NaN", "nan", "null", "NULL", "a", "b"]
+    rows = [{"id": e, "ok": e, "grade": f" {e} ", "true": e, "word": e} for e in ids[:-2]]
+    rows += [{"id": "a", "ok": 1, "grade": " 0.5 ", "true": "TRUE", "word": "good"}]
+    rows += [{"id": "b", "ok": 0, "grade": "2", "true": "false", "word": " na"}]
+    for name in ("labels.csv", "labels.tsv"):
+        found = join_labels(write_labels(tmp_path / name, rows), np.array(ids, dtype=object))
+        assert found.note.num_matched == len(ids)
+        wanted = {"ok": [1, 0], "grade": [0.5, 2.0], "true": [True, False], "word": ["good", " na"]}
+        for column, values in wanted.items():
+            assert found.column(column, list).to_pylist() == [None] * 6 + values
+
+
+def test_whole_ids_that_were_written_as_floats_match(tmp_path: Path) -> None:
+    ids = np.array(["12345678901", "7", "none"], dtype=object)
+    table = pa.table({"id": pa.array([12345678901.0, NAN, 7.0]), "ok": [1, 2, 3]})
+    pq.write_table(table, tmp_path / "labels.parquet")
+    assert join_labels(tmp_path / "labels.parquet", ids).column("ok", list).to_pylist() == [1, 3, None]
 
 
 def test_a_wide_file_is_no_burden_to_a_condition(store: Store, tmp_path: Path) -> None:

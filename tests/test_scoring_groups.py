@@ -97,6 +97,17 @@ def test_values_are_compared_with_those_of_the_same_question(store: Store, spec,
     assert "group" not in plain.table.column_names
 
 
+def test_samples_without_a_value_of_the_field_are_not_called_the_only_trace(store: Store, tmp_path: Path) -> None:
+    ids = store.column("sample_id").tolist()
+    (tmp_path / "part.csv").write_text("id,verdict\n" + "".join(f"{each},good\n" for each in ids[:5]))
+    found = gs.score(store, gs.ScoreRequest(within="centred", group_by="verdict", labels=tmp_path / "part.csv"))
+    assert found.note.notes == (
+        "Values are centred within their question (same 'verdict'): 1 question with at least two traces. "
+        f"{len(ids) - 5} samples are the only trace of their question or have no 'verdict', flagged only_trace, and "
+        "have the value 0.",
+    )
+
+
 def test_a_spread_that_is_only_rounding_is_not_standardised() -> None:
     value = np.array([0.3, 0.1 + 0.2, np.float32(0.3), 5.0, 5.0 + 1e-3, 1e-9, 3e-9])
     group = np.array([0, 0, 0, 1, 1, 2, 2])

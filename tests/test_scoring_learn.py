@@ -138,7 +138,9 @@ def test_the_command_learns_replays_and_refuses_other_labels(known, tmp_path):
     labels = label_file(tmp_path / "labels.csv", known, loss < np.median(loss))
     store, out = known.store.location, tmp_path / "scores.parquet"
     words = ("score", store, "--learn", "--right", "good = 'yes'", "--labels", labels, "--out", out)
-    shown = run(*words).stdout
+    told = run(*words)
+    shown = told.stdout
+    assert f"Right: 'yes' ({NUM // 2}). Wrong: 'no' ({NUM // 2})." in told.stderr
     assert shown.startswith(f"Learned from {NUM // 2} right and {NUM // 2} wrong traces of {NUM} questions:")
     run("score", "--replay", out, "--out", tmp_path / "again.parquet")
     assert (tmp_path / "again.parquet").read_bytes() == out.read_bytes()

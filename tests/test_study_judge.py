@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import grace_store as gs
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Event, Warned
 from grace_store.base.finding import Cell, Estimate, Finding
 from grace_store.base.settings import DataSpec
 from grace_store.cli import main
@@ -327,7 +328,13 @@ def test_a_first_wrong_step_may_be_a_whole_number_with_a_point(planted: dict[str
     cells = [("", "1.5")[i // 10] if i < 20 else float(each) for i, each in enumerate(wrong)]
     (tmp_path / "labels.csv").write_text("id,step\n" + "".join(f"t{i},{each}\n" for i, each in enumerate(cells)))
     pool = gs.Pool.of(planted["grace"], labels=tmp_path / "labels.csv")
-    numbers = gs.judge(pool, gs.JudgeSettings(first_wrong="step")).numbers
+    events: list[Event] = []
+    numbers = gs.judge(pool, gs.JudgeSettings(first_wrong="step"), listener=events.append).numbers
+    assert [event.text for event in events if isinstance(event, Warned)] == [
+        "10 labels in field 'step' cannot be used. The first: it holds '1.5', and the number of a step from 0, or -1, "
+        "is wanted.",
+        "20 samples without a usable label in field 'step' left out.",
+    ]
     assert (numbers["num_left_out"], numbers["num_wrong_traces"]) == (20, sum(each >= 0 for each in wrong[20:]))
 
 

@@ -192,7 +192,12 @@ class Rules:
 
     @classmethod
     def of(
-        cls, scores: ScoreTable, selection: Selection, store: str | None = None, data: Sequence[str] | None = None
+        cls,
+        scores: ScoreTable,
+        selection: Selection,
+        store: str | None = None,
+        data: Sequence[str] | None = None,
+        listener: Listener = ignore,
     ) -> Self:
         """Apply a selection to a table; raise if the selection does not fit the table, or leaves no candidates."""
         where, by = selection.where, selection.by
@@ -229,7 +234,7 @@ class Rules:
         groups = None if by is None else fields.groups(by)
         selection = selection.model_copy(update=resolved)
         rules = replace(rules, selection=selection, groups=groups, question=question)
-        return rules if selection.right is None else replace(rules, labelled=fields.right(selection.right))
+        return rules if selection.right is None else replace(rules, labelled=fields.right(selection.right, listener))
 
     @property
     def is_possible(self) -> BoolArray:
@@ -326,7 +331,7 @@ def rank_samples(
     Every prefix has equal counts until one capability runs out. store and data say where these are now, if they moved.
     """
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
-    return Rules.of(table, selection or Selection(), store, data).rank(threads=threads, listener=listener)
+    return Rules.of(table, selection or Selection(), store, data, listener).rank(threads=threads, listener=listener)
 
 
 def select(

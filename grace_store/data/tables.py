@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ _ROWS_PER_BYTE = 16
 _NOT_UTF8 = b"\xff"
 ID = "id"
 """The column with the ids of samples in a file of labels."""
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+"""Cells of CSV and TSV without a value, as R, pandas and databases write them."""
+_CONVERT = "If the file was cut short, copy it again. Otherwise convert it to JSON lines."
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -122,45 +125,71 @@ def _portable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @contextmanager
-def _explained(path: Path, remedy: str = "convert it to JSON lines") -> Iterator[None]:
+def _explained(path: Path, remedy: str = _CONVERT) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, TypeError, ValueError, OverflowError, KeyError) as error:
         # ValueError and OverflowError: dates outside the range of Python; KeyError: unknown extension types.
         mixed = r"JSON parse error: Column\(/(.*)\) changed from (\w+) to (\w+) in row \d+"
         why = re.sub(mixed, r"column '\1' mixes the types \2 and \3", str(error))
-        raise DataError(
-            f"{path} cannot be read as a table: {why}. If the file was cut short, copy it again. Otherwise {remedy}."
-        ) from error
+        if isinstance(error, UnicodeDecodeError):
+            line = error.object[: error.start].count(b"\n") + 1
+            why, remedy = f"line {line} is not UTF-8", "Save the file as UTF-8."
+        raise DataError(f"{path} cannot be read as a table: {why}. {remedy}") from error
 
 
 def read_labels_table(path: Path) -> pa.Table:
-    """Read a whole file of labels: CSV, TSV, JSON lines or Parquet. An empty cell of CSV is missing."""
+    """Read a whole file of labels: CSV, TSV, JSON lines or Parquet. The ids of CSV and TSV are texts."""
     said = format_of(path)
     if said not in (kinds := ("CSV", "TSV", JSON_LINES, PARQUET)):
         raise DataError(f"The name {path.name} does not say the format of the labels. Give {', '.join(kinds)}.")
-    as_objects = "give each line an object, and each column values of one type"
-    with _explained(path, as_objects if said == JSON_LINES else "convert it to JSON lines"):
+    cells = "Give each row as many cells as the first row has. Put a cell with a separator into double quotes."
+    objects = _CONVERT.replace(
+        "convert it to JSON lines", "give each line an object, and each column values of one type"
+    )
+    with _explained(path, {PARQUET: _CONVERT, JSON_LINES: objects}.get(said, cells)):
         if said == PARQUET:
             with pq.ParquetFile(path) as file:
                 _check_table(file.schema_arrow, file.metadata.num_rows, path.stat().st_size)
                 return file.read()
-        found = _read_texts(path, said, {})
-        # pyarrow takes texts that look like times for times, and would write them in another way.
-        if times := {field.name: pa.string() for field in found.schema if pa.types.is_temporal(field.type)}:
-            found = _read_texts(path, said, times)
-        _check_table(found.schema, 0, 0)
-        return found
+        path.read_bytes().decode()  # pyarrow would keep other bytes without a word
+        return _read_objects(path) if said == JSON_LINES else _read_cells(path, "," if said == "CSV" else "\t")
 
 
-def _read_texts(path: Path, said: str, types: dict[str, pa.DataType]) -> pa.Table:
-    """Read CSV, TSV or JSON lines, with the given types for some columns."""
-    if said == JSON_LINES:
-        return pa.json.read_json(path, parse_options=pa.json.ParseOptions(explicit_schema=pa.schema(types)))
-    types = {ID: pa.string(), **types}
-    typed = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
-    cells = pa.csv.ParseOptions(delimiter="," if said == "CSV" else "\t", newlines_in_values=True)
-    return pa.csv.read_csv(path, parse_options=cells, convert_options=typed)
+def _read_objects(path: Path) -> pa.Table:
+    """Read JSON lines. Columns that pyarrow would write in another way, times and long whole numbers, become texts."""
+    found = pa.json.read_json(path)
+    for place, (name, kind) in enumerate(zip(found.column_names, found.schema.types, strict=True)):
+        is_long = pa.types.is_floating(kind) and pc.any(pc.greater_equal(pc.abs(found[place]), 2.0**63)).as_py()
+        if is_long or pa.types.is_temporal(kind):
+            exact = pa.schema({name: pa.decimal256(76, 0) if is_long else pa.string()})
+            with suppress(pa.ArrowInvalid):  # numbers with fractions, or of more than 76 digits, stay floats
+                again = pa.json.read_json(path, parse_options=pa.json.ParseOptions(explicit_schema=exact))
+                found = found.set_column(place, name, again[name].cast(pa.string()))
+    return found
+
+
+def _read_cells(path: Path, delimiter: str) -> pa.Table:
+    """Read CSV or TSV, each column as the narrowest type that keeps its cells; ids stay texts."""
+    cells = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    with pa.csv.open_csv(path, parse_options=cells) as opened:
+        types = dict.fromkeys(opened.schema.names, pa.string())
+    texts = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
+    found = pa.csv.read_csv(path, parse_options=cells, convert_options=texts)
+    named = zip(found.column_names, found.columns, strict=True)
+    return pa.table([each if name == ID else _typed(each) for name, each in named], found.column_names)
+
+
+def _typed(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return cells as whole numbers, truth values, floats or texts, without those that have no value."""
+    bare = pc.utf8_trim_whitespace(cells)
+    is_missing = pc.is_in(bare, pa.array(MISSING))
+    bare, cells = (pc.if_else(is_missing, pa.scalar(None, pa.string()), each) for each in (bare, cells))
+    is_long = pc.any(pc.match_substring_regex(bare, r"^[-+]?\d{17,}$")).as_py()  # a float would round it
+    for kind in (pa.int64(), pa.bool_(), *([] if is_long else [pa.float64()])):
+        with suppress(pa.ArrowInvalid):
+            return bare.cast(kind)
+    return cells
 
 
 def plain_column(column: pa.ChunkedArray) -> pa.Array:
@@ -168,10 +197,13 @@ def plain_column(column: pa.ChunkedArray) -> pa.Array:
     kind = column.type
     if pa.types.is_floating(kind):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
-    elif pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
+    elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        with suppress(pa.ArrowInvalid):  # texts are also written as bytes
+            if pa.types.is_binary(kind):
+                return column.cast(pa.string()).combine_chunks()
         texts = [None if value is None else json.dumps(value, default=_plain_value) for value in column.to_pylist()]
         return pa.array(texts, pa.string())
-    elif pa.types.is_temporal(kind) or pa.types.is_dictionary(kind):
+    elif pa.types.is_temporal(kind) or pa.types.is_dictionary(kind) or pa.types.is_decimal(kind):
         column = column.cast(pa.string())
     return column.combine_chunks()
 

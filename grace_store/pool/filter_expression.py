@@ -170,6 +170,10 @@ class FilterExpression:
         is_ordered = is_in(rf"{column}\s*(?:{_ORDER}|(?:not\s+)?between\b){first}|{last}{_ORDER}\s*{column}")
         is_listed = is_in(rf"{column}\s*(?:not\s+)?in\s*\((?:[^()]*,)?\s*[-+]?(?:{_IS_NUMBER})")
         is_numeric = is_ordered or is_listed or is_in(rf"{column}\s*{_EQUAL}{first}|{last}{_EQUAL}\s*{column}")
+        whole = re.findall(r"(?<![\w.])\d{19,300}(?![\w.])", code)
+        if is_numeric and not is_ordered and (long := [each for each in whole if int(each) >= 2**63]):
+            told = f"{name} with {long[0]}, but SQL rounds this number. If {name} is a text, write '{long[0]}'"
+            raise SettingError(f"{self._option} {one_line(self.text)!r} compares {told}")
         after = rf"(?:like|glob)\b|in\s*\([^()]*'0'|{_EQUAL}[(\s]*'0'|(?:{_ORDER}|between\s+(?:\S+\s+and\b)?)[(\s]*'"
         texts = rf"{column}\s*(?:not\s+)?(?:{after})|'0'\s*{_EQUAL}\s*{column}|'\s*{_ORDER}\s*{column}"
         if is_numeric and is_in(rf"{texts}|cast\s*\(\s*{bare}\s+as\s+text\b"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -73,7 +74,13 @@ def join_labels(given: LabelsLike, ids: Array | pa.ChunkedArray) -> LabelColumns
     table = read_labels_table(path)
     _check_names(path, table.column_names)
     wanted = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([pa.array(ids.astype(object), pa.string())])
-    found, wanted = table[ID].cast(pa.large_string()), wanted.cast(pa.large_string())
+    if not len(table) and len(wanted):
+        raise DataError(f"{path} has no rows. Give it a row for each sample that has a label.")
+    found = table[ID]
+    if pa.types.is_floating(found.type):  # as pandas writes whole numbers if some are missing
+        with suppress(pa.ArrowInvalid):
+            found = pa.chunked_array([plain_column(found).cast(pa.int64())])
+    found, wanted = found.cast(pa.large_string()), wanted.cast(pa.large_string())
     counts = found.drop_null().value_counts()
     if len(twice := counts.filter(pc.greater(counts.field("counts"), 1))):
         example = one_line(twice[0]["values"].as_py())

@@ -10,6 +10,7 @@ import numpy as np
 
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.finding import LabelsNote, LabelsOf
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, first_few, one_line
@@ -90,7 +91,7 @@ def format_labels(store: Store) -> LabelsNote | None:
     return LabelsNote(field=known.field, says=says, kind=known.kind, question=known.question)
 
 
-def read_labels(pool: Pool, note: LabelsNote, positions: IntArray) -> Labels:
+def read_labels(pool: Pool, note: LabelsNote, positions: IntArray, listener: Listener = ignore) -> Labels:
     """Read the labels of samples at some positions, ascending; samples without a label are left out."""
     of_steps = note.field if note.says != "traces" else None
     fields = [field for field in (of_steps, note.kind, note.question) if field is not None]
@@ -99,13 +100,16 @@ def read_labels(pool: Pool, note: LabelsNote, positions: IntArray) -> Labels:
         if all(value is None for value in found[field]):
             raise pool.records().unknown(field)
     if of_steps is None:
-        labelled, right = pool.right(note.field, positions)
-        kept, steps, first_wrong = np.searchsorted(positions, labelled), None, np.where(right, -1, 0)
+        right, wrong = pool.fields(positions).right(note.field, listener)
+        kept, steps = np.flatnonzero(right | wrong), None
+        first_wrong = np.where(right[kept], -1, 0)
     else:
         num_steps, reader = pool.store.column("sample_num_steps")[positions].tolist(), _Reader(note.says)
         read = [reader.read(value, num) for value, num in zip(found[of_steps], num_steps, strict=True)]
         if all(each is None for each in read):
-            raise DataError(f"No sample has a usable label in {note}: {reader.trouble}.")
+            raise DataError(f"No sample has a usable label in {note}: {reader.refused[0]}.")
+        if num := len(reader.refused):
+            listener(Warned(f"{counted(num, 'label')} in {note} cannot be used. The first: {reader.refused[0]}."))
         kept = np.flatnonzero([each is not None for each in read])
         steps, firsts = zip(*(each for each in read if each is not None), strict=True)
         first_wrong = np.array(firsts)
@@ -137,7 +141,7 @@ class _Reader:
 
     def __init__(self, says: LabelsOf) -> None:
         self._says = says
-        self.trouble = "it is empty"
+        self.refused: list[str] = []  # why labels cannot be used
 
     def read(self, value: object, num_steps: int) -> Label | None:
         """Return the label of a sample; None if it has none that can be used."""
@@ -172,5 +176,5 @@ class _Reader:
         return steps, min(listed) - 1 if listed else -1
 
     def _refused(self, value: object, why: str) -> Label | None:
-        self.trouble = f"it holds {one_line(value)!r}, and {why}"
+        self.refused.append(f"it holds {one_line(value)!r}, and {why}")
         return None

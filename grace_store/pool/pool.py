@@ -160,17 +160,6 @@ class Pool:
         labels = None if self.label_columns is None else self.label_columns.at(positions)
         return SampleFields(planned_columns(self.store, positions), num, lambda: self.records(positions), labels)
 
-    def right(self, condition: str, positions: IntArray | None = None) -> tuple[Positions, BoolArray]:
-        """Return the samples that have a label, and whether each one is right: whether it meets a condition in SQL.
-
-        Of the pool's samples, or of those at some positions, ascending. A sample has no label where the condition is
-        NULL, such as verdict = 'good' without a verdict. Raise DataError unless some samples are right and some wrong.
-        """
-        wanted = self.positions if positions is None else positions
-        is_right, is_wrong = self.fields(wanted).right(condition)
-        has_label = is_right | is_wrong
-        return Positions(wanted[has_label]), is_right[has_label]
-
     @property
     def wanted(self) -> BoolArray | None:
         """Whether each sample of the plan is in the pool; None if all samples are."""

@@ -259,9 +259,9 @@ class SampleRecords:
         close = get_close_matches(field, found, CLOSE_SHOWN)
         meant = f" Did you mean {' or '.join(close)}?" if close else ""
         others = first_few([one_line(name) for name in found if name not in close], FIELDS_SHOWN)
-        return SettingError(
-            f"No record of {self.store.location} has a field {one_line(field)!r}.{meant} There are: {others or 'none'}"
-        )
+        more = "" if close or self.labels is not None else ". A column of a file of labels needs --labels"
+        told = f"No record of {self.store.location} has a field {one_line(field)!r}."
+        return SettingError(f"{told}{meant} There are: {others or 'none'}{more}")
 
     def field_names(self) -> list[str]:
         """Return the names of labels, then of fields, the most frequent first; a nested field has a dot in its name."""

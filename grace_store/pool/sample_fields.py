@@ -6,6 +6,7 @@ A field is a field of the records, a column of a file of labels, or a column tha
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +17,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.finding import WhereNote
 from grace_store.base.text import counted, one_line
 from grace_store.data.record import value_of
@@ -30,6 +32,8 @@ ROWS_AT_ONCE = 512
 EXAMPLES_SHOWN = 3
 RECORDS_SEEN = 1000
 """Records that are searched for examples."""
+VALUES_TOLD = 8
+"""Most values of a field that are told one by one."""
 _MISSING = object()
 
 KnownColumns = Mapping[str, Callable[[int, int], Sequence[object]]]
@@ -91,16 +95,18 @@ class SampleFields:
             raise SettingError(f"--where {one_line(where)!r} keeps none of the {self.num_samples} samples{examples}")
         return Kept(where, is_kept, self.num_samples)
 
-    def right(self, condition: str) -> tuple[BoolArray, BoolArray]:
-        """Return the samples that are right, and those that are wrong; raise DataError unless there are both."""
-        is_right, is_wrong, examples = self.truth(condition, "--right")
+    def right(self, condition: str, listener: Listener = ignore) -> tuple[BoolArray, BoolArray]:
+        """Return right samples and wrong ones, and tell the values of one field; raise DataError unless both exist."""
+        is_right, is_wrong, examples = self.truth(condition, "--right", listener)
         if not (is_right.any() and is_wrong.any()):
             counts = f"{is_right.sum()} right and {is_wrong.sum()} wrong among {counted(self.num_samples, 'sample')}"
             told = f"--right {one_line(condition)!r} finds {counts}, but both kinds are needed{examples}"
             raise DataError(f"{told}. Give another condition, such as verdict = 'good' for labels that are words.")
         return is_right, is_wrong
 
-    def truth(self, condition: str, option: str = "--where") -> tuple[BoolArray, BoolArray, str]:
+    def truth(
+        self, condition: str, option: str = "--where", listener: Listener = ignore
+    ) -> tuple[BoolArray, BoolArray, str]:
         """Return the samples for which a condition is true, those for which it is false, and examples of values.
 
         With a missing value, a condition is neither. Only --right asks which samples are false; for --where, none is.
@@ -119,6 +125,8 @@ class SampleFields:
             fields = [seen.values(record) for record in islice(rows, stop - start)] or [[]] * (stop - start)
             block = [(*each, *more) for *each, more in zip(*columns, fields, strict=True)]
             truth[start:stop] = tried.truth(block, with_false=option != "--where")
+        if told := tried.in_words():
+            listener(Note(told))
         if found is not None:
             seen.check(expression, found, list(known))
         expression.check_texts()
@@ -148,6 +156,8 @@ class _Tried:
 
     expression: FilterExpression
     found: dict[object, tuple[bool, bool]] = field(default_factory=dict)
+    counts: Counter[tuple[object, tuple[bool, bool]]] = field(default_factory=Counter)
+    """Number of samples by value and truth, if the condition names one field with few different values."""
 
     def truth(self, rows: Sequence[Sequence[object]], *, with_false: bool) -> Sequence[tuple[bool, bool]]:
         """Return for each row whether the condition is true, and, if asked for, whether it is false."""
@@ -161,7 +171,19 @@ class _Tried:
             is_true = set(self.expression.keeps(tried))
             is_false = set(self.expression.keeps(tried, negated=True)) if with_false else set()
             self.found |= {key: (number in is_true, number in is_false) for number, key in enumerate(new)}
-        return [self.found[key] for key in keys]
+        truth = [self.found[key] for key in keys]
+        if with_false and len(self.counts) <= VALUES_TOLD and len(rows[0]) == 1:
+            self.counts.update(zip(keys if is_by_value else map(repr, rows), truth, strict=True))
+        return truth
+
+    def in_words(self) -> str:
+        """Return how many samples each value makes right or wrong; empty if there are many values."""
+        found = self.counts.most_common() if len(self.counts) <= VALUES_TOLD else []
+        right, wrong = (
+            ", ".join(f"{one_line(str(row)[1:-2])} ({num})" for (row, truth), num in found if truth == kind)
+            for kind in ((True, False), (False, True))
+        )
+        return f"Right: {right}. Wrong: {wrong}." if right and wrong else ""
 
 
 @dataclass(slots=True)

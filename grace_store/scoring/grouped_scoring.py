@@ -127,7 +127,8 @@ def groups_in_words(note: ScoresNote) -> str:
     if not groups.num_alone:
         return said
     verb, own, value = ("is", "its", "has") if groups.num_alone == 1 else ("are", "their", "have")
-    only = f"{counted(groups.num_alone, 'sample')} {verb} the only trace of {own} question"
+    or_none = "" if groups.by is None else f" or {value} no {groups.by!r}"
+    only = f"{counted(groups.num_alone, 'sample')} {verb} the only trace of {own} question{or_none}"
     return f"{said} {only}, flagged only_trace, and {value} {'no value' if by_answers else 'the value 0'}."
 
 

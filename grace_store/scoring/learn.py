@@ -66,7 +66,8 @@ def prepare_learned(
     raw, position, flags = features.read(reader, pool.threads, listener)
     num_items = pool.store.column("sample_num_steps")[position] if features.of_steps else np.ones_like(position)
     owner = np.repeat(np.arange(len(position)), num_items)
-    place, is_right = _labelled(read_labels(pool, note, position), position, offsets_of(num_items))
+    labels = read_labels(pool, note, position, listener)
+    place, is_right = _labelled(labels, position, offsets_of(num_items))
     # Numbered by their first records, so that folds do not depend on the order of the plan.
     first_row = np.full(int(group.max(initial=0)) + 1, pool.store.plan.num_records)
     np.minimum.at(first_row, group[position], pool.store.column("sample_row")[position])

@@ -89,10 +89,9 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     reader = SignalReader(pool.store, tuple(names), pool.wanted, reads=())
     reader.check_complete(partial=pool.partial)
     chosen = _chosen(reader, pool, settings)
-    labels = read_labels(pool, note, chosen)
+    labels = read_labels(pool, note, chosen, listener)
     if labels.num_left_out:
-        what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
-        listener(Warned(f"{what} in {note} left out."))
+        listener(Warned(f"{counted(labels.num_left_out, 'sample')} without a usable label in {note} left out."))
     measured: list[Measured] = []
     spec = settings.score.model_copy(update={"seed": settings.seed})
     for view in reader.views:
