@@ -60,7 +60,7 @@ def test_a_direction_is_named_only_where_the_interval_shows_one():
     explained = audit(table).numbers["variance_explained"]
     assert explained.low < 0.02 < 0.1 < explained.high
     told = conclude_scores(flagged(table, {}))
-    assert "; as far as can be told, values do not depend on length: length explains " in told
+    assert "; values are not shown to depend on length: length explains " in told
     assert "higher values go with" not in told
     assert told.endswith("None of the best 32 is flagged; next, `select` keeps the best.")
     assert "higher values go with" not in audit(table).conclusion

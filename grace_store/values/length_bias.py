@@ -339,7 +339,7 @@ def _by_length(explained: Estimate, pearson: Mapping[Length, float]) -> str:
     if explained.high <= MUCH:
         return f"; length explains little, {share}"
     if explained.low <= SLIGHT:
-        return f"; as far as can be told, values do not depend on length: length explains {share}"
+        return f"; values are not shown to depend on length: length explains {share}"
     varying = {name: each for name, each in pearson.items() if each == each}
     name = max(varying, key=lambda each: abs(varying[each]))
     more = MORE[name][0 if varying[name] > 0 else 1]

@@ -41,7 +41,7 @@ WEIGHTS_GOAL = Goal("<=", 3.0)
 MEASURE_GOAL = Goal("<=", 1.2)
 LEARNED_GOAL = Goal("<=", 3.0)
 MEASURED = (["loss:lowest"], ["rsr:lowest"], ["answer_alignment:min"], ["grace=0.5", "loss:lowest=0.5"])
-NUM_LABELS = (20_000,)
+NUM_LABELS = (20_000, 1_000_000)
 """Samples with a label; all samples get a learned value."""
 
 

@@ -40,7 +40,7 @@ class MethodSpec(Settings):
     @property
     def is_length(self) -> bool:
         """Whether the values are lengths, so that length explains them in any case."""
-        return isinstance(self, ScoreSpec) and {*self.names} <= {"tokens", "steps", "characters"}
+        return False
 
     @property
     def reads_model(self) -> bool:
@@ -316,6 +316,10 @@ class ScoreSpec(MethodSpec):
     def is_grace(self) -> bool:
         """Whether values are the paper's: means of step scores that are made of alignments."""
         return not self.learn and self.names == ("grace",) and self.measures[0].way == "highest"
+
+    @property
+    def is_length(self) -> bool:
+        return not self.learn and {*self.names} <= {"tokens", "steps", "characters"}
 
     @property
     def step_aggregation(self) -> Aggregation:
