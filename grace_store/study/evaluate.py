@@ -126,8 +126,7 @@ def _notes(runs: Sequence[Results], full: Results) -> Iterator[str]:
 
 
 def _find_full(runs: Sequence[Results], full: str, counts: Mapping[str, int]) -> Results:
-    named = next((run for run in runs if run.name == full), None)
-    if named is not None:
+    if (named := next((run for run in runs if run.name == full), None)) is not None:
         return named
     if Path(full).is_dir() or (Path(full).is_file() and Path(full).suffix.lower() == ".json"):
         first, *others = with_items(read_results(full), counts)
