@@ -68,7 +68,6 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
         return Problem(None, None, where, text, remedy)
 
     plan = store.plan
-    arrays = layout.plan_arrays(plan)
     if plan.num_records != plan.num_samples + sum(plan.set_aside.values()):
         yield problem("zarr.json", "the number of records is not the sum of samples and records set aside", "replan")
     for key, text in _wrong_documents(store, plan_documents(plan)):
@@ -77,7 +76,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
         yield problem(*wrong)
     sizes = listed_sizes(store) if sizes is None else sizes
     digests: list[str] = []
-    for array in arrays:
+    for array in layout.plan_arrays(plan):
         digest = hashlib.sha256()
         for start in range(0, array.shape[0], array.chunks[0]):
             key = f"{SAMPLES_GROUP}/{array.chunk_key(start // array.chunks[0])}"

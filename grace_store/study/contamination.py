@@ -302,10 +302,7 @@ def _described(
         copies = [row for row in mine if row["kind"] in COPIES]
         samples = {row["row"] for row in copies}
         yield BenchmarkNote(
-            name=benchmark.name,
-            sha256=benchmark.sha256,
-            num_items=benchmark.num_items,
-            num_set_aside=benchmark.num_set_aside,
+            **{name: getattr(benchmark, name) for name in ("name", "sha256", "num_items", "num_set_aside")},
             num_short=int(matcher.is_short[start:stop].sum()),
             num_found=len({row["item_row"] for row in copies}),
             num_samples=len(samples),
