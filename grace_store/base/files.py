@@ -277,38 +277,28 @@ def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:
 
 PARQUET, JSON, JSON_LINES, HTML, TEXT, FOLDER = "Parquet", "JSON", "JSON lines", "HTML", "plain text", "a folder"
 """Formats that commands write."""
+_OWN_ENDING = ("SVG", "CSV", "TSV", "Avro", "ORC", "Zarr", "safetensors", "TOML", "XML", "PDF", "PNG", "ZIP", "tar")
+"""Formats whose file names end in the name of the format."""
 ENDINGS = {
+    **{name: (f".{name.lower()}",) for name in _OWN_ENDING},
     PARQUET: (".parquet", ".pq"),
     JSON: (".json",),
     JSON_LINES: (".jsonl", ".ndjson"),
     HTML: (".html", ".htm"),
-    "SVG": (".svg",),
     TEXT: (".txt",),
-    "CSV": (".csv",),
-    "TSV": (".tsv",),
     "Arrow": (".arrow", ".feather"),
-    "Avro": (".avro",),
-    "ORC": (".orc",),
     "Excel": (".xlsx", ".xls"),
     "SQLite": (".sqlite", ".db"),
-    "Zarr": (".zarr",),
     "HDF5": (".h5", ".hdf5"),
     "NumPy": (".npy", ".npz"),
-    "safetensors": (".safetensors",),
     "pickle": (".pkl", ".pickle"),
     "YAML": (".yaml", ".yml"),
-    "TOML": (".toml",),
-    "XML": (".xml",),
     "Markdown": (".md",),
-    "PDF": (".pdf",),
-    "PNG": (".png",),
     "JPEG": (".jpg", ".jpeg"),
     "gzip": (".gz", ".tgz"),
     "zstd": (".zst",),
     "bzip2": (".bz2",),
     "xz": (".xz",),
-    "ZIP": (".zip",),
-    "tar": (".tar",),
 }
 """Endings of file names, by format; a name with another ending says no format."""
 _FORMATS = {ending: name for name, endings in ENDINGS.items() for ending in endings}

@@ -153,11 +153,7 @@ def seconds_by_signal(store: Store) -> dict[str, float]:
 
 
 def groups_section(
-    store: Store,
-    tables: Mapping[str, ScoreTable],
-    main: ScoreTable,
-    chosen: BoolArray,
-    request: ReportRequest,
+    store: Store, tables: Mapping[str, ScoreTable], main: ScoreTable, chosen: BoolArray, request: ReportRequest
 ) -> Section:
     """Return the part of the page that compares the values of groups. Fields of the records make the groups.
 
@@ -166,11 +162,7 @@ def groups_section(
     _, groups, _ = filter_scores(main, None, store.location, request.data, request.labels)
     lead = "How values depend on fields of the records. Scores never read these fields."
     section = Section("groups", "Kinds of traces", lead)
-    values: dict[str, FloatArray] = {}
-    for name, table in tables.items():
-        values[name] = np.full(len(main), np.nan)
-        _, here, there = np.intersect1d(main.row, table.row, return_indices=True)
-        values[name][here] = table.value[there]
+    values = {name: table.values_of(main.row) for name, table in tables.items()}
     for field in request.by:
         found, shown = groups.groups(field), one_line(field)
         if (numbers := _numbers(found)) is not None:
@@ -238,12 +230,7 @@ def _group_row(value: FloatArray, member: BoolArray, chosen: BoolArray) -> dict[
 
 
 def _draw(
-    section: Section,
-    field: str,
-    members: Mapping[str, BoolArray],
-    main: ScoreTable,
-    chosen: BoolArray,
-    more: str,
+    section: Section, field: str, members: Mapping[str, BoolArray], main: ScoreTable, chosen: BoolArray, more: str
 ) -> None:
     sizes = [f"{name} ({int(member.sum()):,})" for name, member in members.items()]
     number = len(section.figures) // 2 + 1
@@ -273,7 +260,6 @@ def chance_above(value: FloatArray, member: BoolArray) -> float | None:
     """Return the probability that a member has a larger value than a non-member. A tie counts half.
 
     Return None if all members or all non-members have no value.
-
 
     >>> chance_above(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False]))
     0.75

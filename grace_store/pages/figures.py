@@ -81,9 +81,7 @@ def intervals(
     spread = parts.interval_bars(value, low, high, parts.BLUE, thickness=2, width=4)
     dots = parts.dots(parts.numbers(value), names, "", error_x=spread)
     dots |= {"marker": {"color": parts.BLUE, "size": 9}, "showlegend": False}
-    dots["customdata"] = [
-        [one, other] for one, other in zip(parts.numbers(low, 3), parts.numbers(high, 3), strict=True)
-    ]
+    dots["customdata"] = [list(each) for each in zip(parts.numbers(low, 3), parts.numbers(high, 3), strict=True)]
     dots["hovertemplate"] = "%{y}<br>%{x:.3f} (%{customdata[0]} to %{customdata[1]})<extra></extra>"
     layout: dict[str, Any] = {"height": parts.rows_height(names) + parts.LINE_HEIGHT}
     if reference is not None and reference[0] == reference[0]:

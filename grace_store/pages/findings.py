@@ -178,18 +178,9 @@ def against_section(found: AgainstTable) -> Section:
             for each in found.note.benchmarks
         ],
     )
-    rows = [
-        {
-            "kind": row["kind"],
-            "strength": row["strength"],
-            "sample": row["sample_id"],
-            "where": row["where"],
-            "the sample has": row["passage"],
-            "item": row["item_id"],
-            "the item says": row["item_text"],
-        }
-        for row in found.worst(WORST_SHOWN)
-    ]
+    columns = {"kind": "kind", "strength": "strength", "sample": "sample_id", "where": "where"}
+    columns |= {"the sample has": "passage", "item": "item_id", "the item says": "item_text"}
+    rows = [{heading: row[name] for heading, name in columns.items()} for row in found.worst(WORST_SHOWN)]
     about = "The strongest match of each item. Strength: the share of its word n-grams in the sample, or a cosine."
     section.records("Side by side", rows, about)
     return section

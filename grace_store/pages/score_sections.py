@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import FloatArray, sum_by_sample
 from grace_store.base.finding import PoolNote
 from grace_store.base.settings import short
 from grace_store.base.states import ABOUT, HYGIENE_FLAGS
@@ -23,7 +22,8 @@ from grace_store.scoring.sweep import Sweep, sweep
 from grace_store.store.opened import Store
 from grace_store.study.audit import audit
 from grace_store.values.grid import SweepSpec
-from grace_store.values.methods.method import ScoreSpec
+from grace_store.values.methods.grace import aggregate
+from grace_store.values.methods.method import Aggregation, ScoreSpec
 
 MAX_LISTED = 200
 """Maximum number of listed records that are set aside."""
@@ -151,16 +151,15 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
     caption = f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}."
     section.figure("value-histogram", "Values", figures.value_histogram(value, points.chosen, chosen_name), caption)
     if table.has_step_scores and table.note.spec.reads_grams:
-        answer, history = (_mean_over_steps(table, f"{half}_alignment") for half in ("answer", "history"))
+        flat = (table.flat(f"{half}_alignment") for half in ("answer", "history"))
+        answer, history = (aggregate(each, table.num_steps, np.ones(len(each)), Aggregation("mean")) for each in flat)
         picture = figures.alignment_scatter(answer, history, points)
         caption = "Each point is a trace, with its mean alignments over steps. Click a point to read the trace."
         section.figure("answer-against-history", "Answer against history", picture, caption + _thinned(len(finite)))
     if table.has_step_scores:
         picture = figures.step_profile(table.flat("step_score"), table.offsets, points.chosen)
-        caption = (
-            f"Step scores by position, over {int(table.num_steps.sum()):,} steps. The bars below count the traces "
-        )
-        caption += "that have a step at the position."
+        caption = f"Step scores by position, over {int(table.num_steps.sum()):,} steps."
+        caption += " The bars below count the traces that have a step at the position."
         reached = [int((table.num_steps >= k).sum()) for k in range(1, figures.MAX_POSITIONS + 1)]
         thin = next((k for k, count in enumerate(reached, 1) if 0 < count < FEW_TRACES), None)
         if thin is not None:
@@ -191,16 +190,6 @@ def _flags(section: Section, table: ScoreTable) -> None:
 def _thinned(num: int) -> str:
     """Return a sentence with the number of drawn points; empty if all points are drawn."""
     return f" {MAX_POINTS:,} of {num:,} points are drawn, chosen at random." if num > MAX_POINTS else ""
-
-
-def _mean_over_steps(table: ScoreTable, name: str) -> FloatArray:
-    """Return the mean of a column over each sample's steps that have a number; NaN without any such step."""
-    flat = np.asarray(table.flat(name), dtype=np.float64)
-    finite = np.isfinite(flat)
-    totals = sum_by_sample(table.num_steps, np.where(finite, flat, 0.0))
-    counts = sum_by_sample(table.num_steps, finite)
-    means: FloatArray = np.divide(totals, counts, out=np.full(len(totals), np.nan), where=counts > 0)
-    return means
 
 
 def length_section(table: ScoreTable, points: PlottedSamples, ratio: str, subset: str | None = None) -> Section:
@@ -248,8 +237,7 @@ def settings_section(pool: Pool, table: ScoreTable, given: Sweep | None, ratio: 
         grid: dict[str, Any] = {"signal": stepwise}
         if isinstance(same := table.note.spec, ScoreSpec) and len(same.measure) == 1:
             grid |= {name: (getattr(same, name),) for name in ("alpha", "history", "target", "aggregation")}
-            grid["measure"] = same.measure
-            grid["without_answer"] = same.without_answer
+            grid |= {"measure": same.measure, "without_answer": same.without_answer}
         spec = SweepSpec.parse(ratio=ratio, grid=[grid])
         signals = sweep(Pool.of(pool, partial=True), spec)
         _boxes(section, "value-by-signal", "Values by signal", signals, "signal")

@@ -337,10 +337,8 @@ def _field_values(records: SampleRecords, named: Sequence[str] | None) -> dict[s
 
 def _shown(value: object) -> Shown:
     """Return a value on one short line, in a form that JSON and browsers do not change."""
-    if isinstance(value, str):
-        return one_line(value)
-    is_odd = isinstance(value, float) and not math.isfinite(value)
-    if is_odd or (isinstance(value, int) and abs(value) > LARGEST_WHOLE):
+    is_text = isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value))
+    if is_text or (isinstance(value, int) and abs(value) > LARGEST_WHOLE):
         return one_line(value)
     return value if isinstance(value, (bool, int, float)) else None
 

@@ -20,7 +20,7 @@ from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt, GraceStoreError, UnknownName
-from grace_store.store.backend import chunk_key, commit_key
+from grace_store.store.backend import commit_key
 from grace_store.store.digested_json import BODY, from_bytes, sealed_body
 from grace_store.store.layout import ArraySpec
 
@@ -89,7 +89,7 @@ class ArrayGroup:
     def _whole(self, name: str, number: int) -> Array:
         """Return a chunk by its number, with its padding."""
         spec = self.specs[name]
-        key = f"{self.path}/{chunk_key(name, len(spec.dims), number)}"
+        key = f"{self.path}/{spec.chunk_key(number)}"
         if (raw := self.backend.read(key)) is None:
             raise broken(self.backend, key, "is missing")
         try:
@@ -218,8 +218,7 @@ class ChunkReader:
 
     def read(self, wanted: Sequence[tuple[str, int]], digests: Mapping[int, Digests]) -> Iterator[Array]:
         """Yield the chunk of each (array, unit), with its padding; the backend may read several at a time."""
-        both = zip([self._group.specs[name] for name, _ in wanted], wanted, strict=True)
-        chunks = [chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
+        chunks = [self._group.specs[name].chunk_key(unit) for name, unit in wanted]
         raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
         for (name, unit), key, raw in zip(wanted, chunks, raws, strict=True):
             where = f"{self._group.path}/{key}"
@@ -236,7 +235,7 @@ class ChunkReader:
         try:
             chunk = decode_chunk(raw, spec)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            where = f"{self._group.path}/{chunk_key(name, len(spec.dims), unit)}"
+            where = f"{self._group.path}/{spec.chunk_key(unit)}"
             raise broken(self._group.backend, where, f"cannot be decoded ({error})") from error
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
 
@@ -345,9 +344,8 @@ class ZarrView(ZarrStore):
     async def delete(self, key: str) -> None:
         self._check_writable()
 
-    async def list(self) -> AsyncIterator[str]:
-        for key in await asyncio.to_thread(lambda: [*self._backend.walk()]):
-            yield key
+    def list(self) -> AsyncIterator[str]:
+        return self.list_prefix("")
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         for key in await asyncio.to_thread(lambda: [*self._backend.walk(prefix.rstrip("/"))]):

@@ -331,7 +331,6 @@ def _create(path: Path, value: bytes) -> bool:
 
 
 def open_backend(location: str | Path) -> Backend:
-    """Return the backend for a path or URL."""
     text = str(location)
     if is_url(text):
         from grace_store.store.object_backend import ObjectBackend  # needs obstore

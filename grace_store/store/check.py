@@ -23,7 +23,6 @@ from grace_store.store.backend import (
     RUNS,
     SAMPLES_GROUP,
     TMP,
-    chunk_key,
     commit_key,
     completion_key,
     sharing_key,
@@ -69,7 +68,6 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
         return Problem(None, None, where, text, remedy)
 
     plan = store.plan
-    arrays = layout.plan_arrays(plan)
     if plan.num_records != plan.num_samples + sum(plan.set_aside.values()):
         yield problem("zarr.json", "the number of records is not the sum of samples and records set aside", "replan")
     for key, text in _wrong_documents(store, plan_documents(plan)):
@@ -78,10 +76,10 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
         yield problem(*wrong)
     sizes = listed_sizes(store) if sizes is None else sizes
     digests: list[str] = []
-    for array in arrays:
+    for array in layout.plan_arrays(plan):
         digest = hashlib.sha256()
         for start in range(0, array.shape[0], array.chunks[0]):
-            key = f"{SAMPLES_GROUP}/{chunk_key(array.name, len(array.dims), start // array.chunks[0])}"
+            key = f"{SAMPLES_GROUP}/{array.chunk_key(start // array.chunks[0])}"
             if not sizes.get(key):
                 yield problem(key, "chunk is empty or no regular file" if key in sizes else "chunk is missing")
             elif deep:
@@ -214,7 +212,7 @@ def specified(metadata: Any) -> Any:
 
 
 def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes) -> Iterator[tuple[str, str]]:
-    expected = {chunk_key(a.name, len(a.dims), commit.unit) for a in view.arrays if a.is_per_unit}
+    expected = {array.chunk_key(commit.unit) for array in view.arrays if array.is_per_unit}
     for name in sorted(expected ^ set(commit.chunks)):
         yield f"{view.key}/{name}", "the commit does not list the chunks of the format"
     start, stop = view.store.plan.unit_range(commit.unit)
@@ -235,9 +233,7 @@ def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) 
     state = np.full(stop - start, STATE_DONE, dtype=np.uint8)
     try:
         arrays = {
-            array.name: view.chunks.decoded(
-                array.name, commit.unit, raws[chunk_key(array.name, len(array.dims), commit.unit)]
-            )
+            array.name: view.chunks.decoded(array.name, commit.unit, raws[array.chunk_key(commit.unit)])
             for array in view.arrays
             if array.is_per_unit
         }

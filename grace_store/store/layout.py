@@ -74,6 +74,10 @@ class ArraySpec:
     def is_per_unit(self) -> bool:
         return self.dims[0] in ("segment", "gram_entry", "sample", "token")
 
+    def chunk_key(self, number: int) -> str:
+        """Return the key of a chunk, relative to the group; the number of a chunk of a unit is that of the unit."""
+        return chunk_key(self.name, len(self.dims), number)
+
     @property
     def chunk_bytes(self) -> int:
         """Size of a chunk of numbers before compression."""
@@ -85,7 +89,7 @@ def array_keys(arrays: Sequence[ArraySpec]) -> Iterator[str]:
     for array in arrays:
         yield f"{array.name}/zarr.json"
         for number in range(-(-array.shape[0] // array.chunks[0])):
-            yield chunk_key(array.name, len(array.dims), number)
+            yield array.chunk_key(number)
 
 
 def default_samples_per_unit(num_samples: int) -> int:

@@ -80,13 +80,11 @@ class Store:
     def open(cls, location: str | Path | Backend) -> Store:
         backend = open_backend(location) if isinstance(location, (str, Path)) else location
         if (raw := backend.read("zarr.json")) is None:
-            found = (
-                "nothing is there"
-                if not backend.names("")
-                else "the folder has no plan, perhaps because planning was interrupted"
-            )
+            found = "the folder has no plan, perhaps because planning was interrupted"
             if isinstance(backend, LocalBackend) and backend.root.is_file():
                 found = "this is a file"
+            elif not backend.names(""):
+                found = "nothing is there"
             raise NotAStore(
                 f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes a store."
             )

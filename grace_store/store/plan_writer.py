@@ -61,7 +61,6 @@ class PlanWriter:
         self._num_tokens: list[IntArray] = []
         """Rows that the samples of each chunk may need in the token table."""
         self._num_written = 0
-        self._num_asides = 0
         self.set_aside: Counter[str] = Counter()
         check_claimable(backend)
         self.discard()
@@ -77,7 +76,6 @@ class PlanWriter:
 
     def add_set_aside(self, row: int, reason: Reason, detail: str) -> None:
         self._asides.append((row, reason, detail))
-        self._num_asides += 1
         self.set_aside[reason.value] += 1
         if len(self._asides) == layout.SAMPLES_PER_CHUNK:
             self._flush_asides()
@@ -169,7 +167,7 @@ class PlanWriter:
             "set_aside_reason": np.array([STATE_CODES[reason] for _, reason, _ in block], dtype=np.uint8),
             "set_aside_detail": text_array([detail for _, _, detail in block]),
         }
-        self._write(self._num_asides - len(block), columns)
+        self._write(self.set_aside.total() - len(block), columns)
 
     def _write(self, start: int, columns: dict[str, Array]) -> None:
         for name, values in columns.items():

@@ -96,7 +96,6 @@ class VectorStorage(ABC):
 
     @property
     def num_columns(self) -> int:
-        """Number of columns of a row."""
         return self.size
 
     def constants(self) -> Mapping[str, Constant]:
@@ -197,7 +196,6 @@ STORAGES: dict[Storage, type[VectorStorage]] = {"float32": Float32, "float16": F
 
 
 def storage_of(spec: ExtractSpec) -> VectorStorage:
-    """Return the storage of a signal's vectors."""
     return STORAGES[spec.storage](spec.vector_size)
 
 

@@ -197,11 +197,7 @@ class Totals:
     """Sums over commits, which must be added in the order of their units. Keeps no commit in memory."""
 
     def __init__(self, commits: Iterable[Commit] = ()) -> None:
-        self.num_units = 0
-        self.num_samples = 0
-        self.num_done = 0
-        self.num_tokens = 0
-        self.num_bytes = 0
+        self.num_units = self.num_samples = self.num_done = self.num_tokens = self.num_bytes = 0
         self._set_aside: Counter[str] = Counter()
         self._digests = hashlib.sha256()
         for commit in commits:

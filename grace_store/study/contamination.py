@@ -154,11 +154,8 @@ def contamination(
     own_digests = {*contents, _contents_digest(contents), pool.store.plan.digest()}
     for own in (each for each in found if each.sha256 in own_digests):
         listener(Warned(f"{pool.store.location} was planned from {own.name}, so every sample matches itself."))
-    readers = {
-        each.name: _readers(pool, each.store, descriptor, dimension, seed or 0)
-        for each in found
-        if each.store is not None
-    }
+    stores = {each.name: each.store for each in found if each.store is not None}
+    readers = {name: _readers(pool, store, descriptor, dimension, seed or 0) for name, store in stores.items()}
     matcher = TextMatcher([item for each in found for item in each.items], Threshold(spec.ngram, spec.share))
     items = counted(sum(each.num_items for each in found), "item")
     names = ", ".join(last_name(each.name) for each in found)
@@ -305,10 +302,7 @@ def _described(
         copies = [row for row in mine if row["kind"] in COPIES]
         samples = {row["row"] for row in copies}
         yield BenchmarkNote(
-            name=benchmark.name,
-            sha256=benchmark.sha256,
-            num_items=benchmark.num_items,
-            num_set_aside=benchmark.num_set_aside,
+            **{name: getattr(benchmark, name) for name in ("name", "sha256", "num_items", "num_set_aside")},
             num_short=int(matcher.is_short[start:stop].sum()),
             num_found=len({row["item_row"] for row in copies}),
             num_samples=len(samples),

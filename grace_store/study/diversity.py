@@ -15,7 +15,7 @@ from grace_store.base.text import counted, enumerated, percent
 from grace_store.choose.duplicates import open_vectors, places_in
 from grace_store.choose.select import rank_samples, read_subset
 from grace_store.choose.selection import Subset
-from grace_store.likeness.clusters import Clusters, cluster_vectors
+from grace_store.likeness.clusters import cluster_vectors
 from grace_store.likeness.points import descriptor_named
 from grace_store.pool.descriptors import Descriptions
 from grace_store.pool.pool import Pool, PoolLike
@@ -106,7 +106,10 @@ def diversity(
     notes = measure.notes(measured)
     if curve and table is not None:
         listener(Note(f"Drawing a curve of {counted(len(curve), 'choice')}."))
-        tables["curve"] = _curve(table, vectors, found, shares[0], curve, seed=seed, threads=threads)
+        ranking = rank_samples(table)
+        ranked = places_in(vectors, ranking.scores.row[ranking.ranked], "the table")
+        best = ranking.value[ranking.ranked]
+        tables["curve"] = trade_curve(vectors, found, ranked, best, shares[0], curve, seed=seed, threads=threads)
         if all(isinstance(each, float) and math.isnan(each) for each in tables["curve"].column("entropy")[1:-1]):
             notes.append("The samples lie in one cluster: there is nothing to trade value for.")
     note = PointsNote(**vectors.made_by)
@@ -135,23 +138,6 @@ def diversity(
         tables={name: each for name, each in tables.items() if each.rows},
         notes=tuple(notes),
     )
-
-
-def _curve(
-    table: ScoreTable,
-    vectors: Descriptions,
-    clusters: Clusters,
-    ratio: Ratio,
-    curve: Sequence[DiversitySpec],
-    *,
-    seed: int,
-    threads: int | None,
-) -> Table:
-    """Return the value and the coverage of each choice on the curve, for the best samples of a table."""
-    ranking = rank_samples(table)
-    places = places_in(vectors, ranking.scores.row[ranking.ranked], "the table")
-    value = ranking.value[ranking.ranked]
-    return trade_curve(vectors, clusters, places, value, ratio, curve, seed=seed, threads=threads)
 
 
 def _compared(

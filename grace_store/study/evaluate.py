@@ -39,10 +39,8 @@ def evaluate(
             raise SettingError(f"unknown entry {unknown[0]} in {option}: use one of {', '.join(reference.entries)}")
     if len(set(leave_out)) == len(reference.entries):
         raise SettingError("--leave-out leaves no entry to compare: name fewer entries")
-    place = next((number for number, run in enumerate(runs) if run is reference), None)
-    runs = [_without(run, leave_out) for run in runs]
-    reference = _without(reference, leave_out) if place is None else runs[place]
-    others = [run for run in runs if run is not reference]
+    others = [_without(run, leave_out) for run in runs if run is not reference]
+    reference = _without(reference, leave_out)
     if not others:
         raise SettingError(f"{reference.name} is the only run: give another run to compare with {reference.name}")
     averages = [relative_average(run, reference, seed=seed) for run in others]
@@ -126,8 +124,7 @@ def _notes(runs: Sequence[Results], full: Results) -> Iterator[str]:
 
 
 def _find_full(runs: Sequence[Results], full: str, counts: Mapping[str, int]) -> Results:
-    named = next((run for run in runs if run.name == full), None)
-    if named is not None:
+    if (named := next((run for run in runs if run.name == full), None)) is not None:
         return named
     if Path(full).is_dir() or (Path(full).is_file() and Path(full).suffix.lower() == ".json"):
         first, *others = with_items(read_results(full), counts)

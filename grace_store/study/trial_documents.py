@@ -257,7 +257,6 @@ class TrialJob:
         return len(self.samples.arms) * self.plan.spec.num_seeds
 
     def planned(self, arms: Sequence[Arm], round: int) -> list[PlannedRun]:
-        """Return the trainings of some arms in a round."""
         return [PlannedRun(round, arm, self.plan.spec.training.seed + round - 1) for arm in arms]
 
     def read(self, run: PlannedRun) -> TrialRun | None:

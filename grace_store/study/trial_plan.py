@@ -139,23 +139,18 @@ def _plan_held_out(
         return name, plan([file], out / name, DataSpec(min_steps=1, **given))
     except GraceStoreError as error:
         if begun is not None and isinstance(error, DatasetChanged | ResumeMismatch):
-            raise _other_held_out(file, out, error) from error
+            what, remedy = "was read with another --format or --map", "Leave those options out"
+            if isinstance(error, DatasetChanged):
+                what, remedy = "had other records", "Put the file back as it was"
+            raise ResumeMismatch(
+                f"The trial in {out} was begun with other held-out traces: {file} {what} then.\n{remedy} to go on, or "
+                "choose a new --out. Nothing was written."
+            ) from error
         error.add_note(
             "This error is about the file of --held-out, which is read as --format and --map say. For other settings, "
             "plan the file by itself with `grace-store plan`, and give the store."
         )
         raise
-
-
-def _other_held_out(file: str, out: Path, error: DatasetChanged | ResumeMismatch) -> ResumeMismatch:
-    """Return the error for a held-out file that changed since the trial was begun."""
-    what, remedy = "was read with another --format or --map", "Leave those options out"
-    if isinstance(error, DatasetChanged):
-        what, remedy = "had other records", "Put the file back as it was"
-    return ResumeMismatch(
-        f"The trial in {out} was begun with other held-out traces: {file} {what} then.\n{remedy} to go on, or choose a "
-        "new --out. Nothing was written."
-    )
 
 
 def resolve_trial(

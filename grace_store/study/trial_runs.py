@@ -51,14 +51,9 @@ class TrialRunner:
         """Run these trainings, or wait for other processes to run them; raise Interrupted if stop is set."""
         waiting = list(runs)
         while waiting:
-            left = []
-            has_trained = False
-            for run in waiting:
-                is_over, is_mine = self._take(run, tell)
-                has_trained |= is_mine
-                if not is_over:
-                    left.append(run)
-            waiting = left
+            taken = [self._take(run, tell) for run in waiting]
+            waiting = [run for run, (is_over, _) in zip(waiting, taken, strict=True) if not is_over]
+            has_trained = any(is_mine for _, is_mine in taken)
             if waiting and not has_trained and self.stop.wait(POLL_SECONDS):
                 raise Interrupted("Stopped while other processes train; run the same command again to go on.")
 
@@ -80,10 +75,10 @@ class TrialRunner:
         """Return the seconds of an update and of a whole training on this device, timed on a few samples."""
         training, spec = self.training(), self.job.plan.spec
         usable = self._usable(arm.positions[: 4 * spec.training.batch_size].tolist())
-        batch = [each for each, _ in usable][: spec.training.batch_size]
+        batch = [each for each, _ in usable] * spec.training.batch_size
         self.listener(Note("Timing one update and the measurement of a few held-out traces."))
         with Watch(self.options.patience, self.listener) as watch, watch.over("the first update"):
-            seconds = training.update_seconds((batch * spec.training.batch_size)[: spec.training.batch_size])
+            seconds = training.update_seconds(batch[: spec.training.batch_size])
             timed = self._items[:TIMED_ITEMS]
             began = time.perf_counter()
             training.losses(timed)

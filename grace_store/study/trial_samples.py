@@ -76,11 +76,10 @@ def gather_samples(
         )
     is_held = np.isin(digests, asked)
     draws = _Draws(pool, spec)
-    names = _names(files)
     arms: dict[str, Arm] = {}
     questions: dict[str, int] = {}
     subsets = []
-    for number, ((path, weights), name, source) in enumerate(zip(files, names, sources, strict=True), start=1):
+    for number, ((path, weights), name, source) in enumerate(zip(files, _names(files), sources, strict=True), start=1):
         is_chosen = np.isin(pool, source.positions)
         kept = _kept(pool, is_chosen, is_held, name)
         mine = [Arm(f"subset-{number}", name, kept, _weights_of(store, weights, kept))]

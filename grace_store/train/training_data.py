@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace_store.base.arrays import Float32Array, FloatArray
-from grace_store.base.arrays import Int32Array as Ints
+from grace_store.base.arrays import Float32Array, FloatArray, Int32Array
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import SetAside
 from grace_store.base.training_settings import TrainingSpec
@@ -28,12 +27,12 @@ _TOO_LONG = "the model may learn little from such long samples. --max-length %d 
 class TrainingSample:
     """A conversation's tokens and the positions of the learnt tokens."""
 
-    ids: Ints
-    learnt: Ints
-    token_inputs: dict[str, Ints]
+    ids: Int32Array
+    learnt: Int32Array
+    token_inputs: dict[str, Int32Array]
     """Further arguments of a vision-language model with one value per token."""
     images: SampleImages | None
-    segment: Ints
+    segment: Int32Array
     """The segment of each learnt token: the steps, then the answer, then the end of the turn."""
     weight: Float32Array | None = None
     """The weight of each learnt token's loss; None if all weights are 1."""

@@ -83,7 +83,6 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
 
 
 def read_small(path: Path) -> str:
-    """Return the text of a file of results."""
     if path.stat().st_size > MAX_TABLE_BYTES:
         raise DataError(f"{path} has {path.stat().st_size} bytes; a table of results has at most {MAX_TABLE_BYTES}.")
     content = path.read_bytes()
@@ -96,7 +95,6 @@ def read_small(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the parsed content of a .json file of results."""
     content = read_small(path)
     try:
         return json.loads(content)

@@ -168,8 +168,7 @@ def _read_run(owner: Path, tables: list[_Table]) -> Results:
     for table in tables:
         if table.dataset:
             known[table.path.name].append(table)
-    chosen = {name: _newest(mine) for name, mine in known.items()}
-    kept = [table for mine in chosen.values() for table in mine]
+    kept = [table for mine in known.values() for table in _newest(mine)]
     resolved = {table.path.resolve() for table in kept}
     dropped = [each for mine in known.values() for each in mine if each.path.resolve() not in resolved]
     older = sorted({str(each.path.relative_to(owner)) for each in dropped})
