@@ -1,6 +1,5 @@
 """Turn tokenised samples into the tensors of one forward pass. Knows nothing of models."""
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -211,17 +210,14 @@ def find_groups(
 
     A prompt that ends with an image token is not shared, because an image must not be cut in two.
     """
-    groups: dict[bytes, list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for position, sample in tokens.items():
         length = sample.num_prompt_tokens
         if not length or int(sample.ids[length]) in image_ids:
             continue
-        digest = hashlib.blake2b(np.ascontiguousarray(sample.ids[:length]).tobytes(), digest_size=16)
-        for name, values in sample.token_inputs.items():
-            digest.update(name.encode() + np.ascontiguousarray(values[:length]).tobytes())
-        for image in images.get(position, ()):
-            digest.update(image.encode())
-        groups.setdefault(digest.digest(), []).append(position)
+        inputs = tuple((name, values[:length].tobytes()) for name, values in sample.token_inputs.items())
+        prompt = sample.ids[:length].tobytes(), inputs, tuple(images.get(position, ()))
+        groups.setdefault(prompt, []).append(position)
     return list(groups.values())
 
 
