@@ -132,11 +132,8 @@ class CellSearch(Searching):
         if not self._num_rows:
             return
         tasks, work = self._tasks()
-        if self._workers is not None:
-            self._take(work.number, tasks, self._workers.map(work, tasks))
-            return
         with ThreadPoolExecutor(self._threads) as pool:
-            self._take(work.number, tasks, pool.map(work, tasks))
+            self._take(work.number, tasks, (self._workers or pool).map(work, tasks))
 
     def _take(self, number: IntArray, tasks: Sequence[Range], results: Iterator[TaskResult]) -> None:
         """Merge the results of tasks, in their order."""
