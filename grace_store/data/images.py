@@ -81,8 +81,8 @@ def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[T
     if num_places:
         return tuple(Turn(role, _joined(_filled(parts, remaining))) for role, parts in drafts)
     user = next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0)
-    before = [list(images) if i == user else [] for i in range(len(drafts))]
-    return tuple(Turn(role, _joined([*first, *parts])) for first, (role, parts) in zip(before, drafts, strict=True))
+    before = {user: images}
+    return tuple(Turn(role, _joined([*before.get(i, ()), *parts])) for i, (role, parts) in enumerate(drafts))
 
 
 def _filled(parts: Sequence[Part], images: Iterator[ImageRef]) -> Iterator[Part]:

@@ -81,18 +81,13 @@ def similar_pairs(
     The workers, or threads of this process, search cells; this process does all other work.
     """
     if len(builds := installed_builds()) > 1:
-        listener(
-            Warned(
-                f"{' and '.join(builds)} are both installed under one name, and the one installed last runs. Uninstall "
-                "both, then install the one you want."
-            )
-        )
+        several = f"{' and '.join(builds)} are both installed under one name, and the one installed last runs."
+        listener(Warned(f"{several} Uninstall both, then install the one you want."))
     gpus = num_gpus()
     plan = plan or plan_index(source.num_points, source.size, num_gpus=gpus)
     threads = threads or default_threads()
     given = source, floor, plan, seed, listener
-    searching: Searching
-    searching = (
+    searching: Searching = (
         CellSearch(*given, workers=workers, threads=threads) if plan.kind == "cells" else IndexSearch(*given, gpus=gpus)
     )
     with faiss_threads(threads):

@@ -112,10 +112,9 @@ def collate_shared(
 
     The responses run in passes of at most pass_tokens tokens.
     """
-    members = [member for group in groups for member in group]
-    formed = form_passes(groups, prompt_lengths({member: tokens[member] for member in members}), pass_tokens)
-    lengths = np.array([tokens[group[0]].num_prompt_tokens for group in groups])
     row = {member: number for number, group in enumerate(groups) for member in group}
+    formed = form_passes(groups, prompt_lengths({member: tokens[member] for member in row}), pass_tokens)
+    lengths = np.array([tokens[group[0]].num_prompt_tokens for group in groups])
     prompts = [tokens[group[0]].cut(length)[0] for group, length in zip(groups, lengths.tolist(), strict=True)]
     responses = {member: tokens[member].cut(int(lengths[number]))[1] for member, number in row.items()}
     longest = int(lengths.max())

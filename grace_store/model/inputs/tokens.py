@@ -248,10 +248,8 @@ class TokenizedSample:
         """Return the tokens before an index, which are in no segment, and the tokens from the index on."""
         before = {name: values[:place] for name, values in self.token_inputs.items()}
         after = {name: values[place:] for name, values in self.token_inputs.items()}
-        return (
-            TokenizedSample(self.ids[:place], self.segment[:place], 0, before),
-            TokenizedSample(self.ids[place:], self.segment[place:], self.num_segments, after),
-        )
+        first = TokenizedSample(self.ids[:place], self.segment[:place], 0, before)
+        return first, TokenizedSample(self.ids[place:], self.segment[place:], self.num_segments, after)
 
 
 class SampleTokenizer:
