@@ -4,6 +4,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +65,10 @@ def _folder_files(folder: Path) -> list[Path]:
         return _saved_dataset_files(folder)
     if not (found := _record_files(folder, "*") or _record_files(folder, "**/*")):
         raise DataError(f"{folder} has no record file. Give {KINDS_IN_WORDS}.")
-    families: dict[str, list[Path]] = {}
-    for file in found:
-        suffix = content_suffix(file)
-        families.setdefault(suffix if suffix in (".parquet", ".arrow") else ".json(l)", []).append(file)
+    suffixes = map(content_suffix, found)
+    families = Counter(suffix if suffix in (".parquet", ".arrow") else ".json(l)" for suffix in suffixes)
     if len(families) > 1:
-        counts = ", ".join(f"{len(files)} {family}" for family, files in sorted(families.items()))
+        counts = ", ".join(f"{count} {family}" for family, count in sorted(families.items()))
         raise DataError(
             f"{folder} has files of several kinds ({counts}). They may hold the same records twice. Name the files to "
             "read."

@@ -21,6 +21,7 @@ from grace_store.data.answers import (
     plain_value,
     without_notes,
 )
+from grace_store.data.passages import Run, runs_of
 from grace_store.data.sample import Sample
 
 MIN_REPEATED_CHARS = 16
@@ -56,11 +57,7 @@ def text_flags(sample: Sample) -> int:
     """Return the flags of a sample's text as the bits stored in a plan."""
     *steps, answer = sample.segments
     text = _Text("\n".join([turn.text for turn in sample.turns if turn.role == "user"]), steps, answer, sample.response)
-    mask = 0
-    for bit, is_flagged in _MASKED:
-        if is_flagged(text):
-            mask |= bit
-    return mask
+    return sum(bit for bit, is_flagged in _MASKED if is_flagged(text))
 
 
 _OPENING = re.compile(r"\s*(?:[*#>-]+\s*)?(?:Step\s+\d+\**\s*[:.]|\(?\d{1,2}[.)]\s)?[\s*]*", re.IGNORECASE)
@@ -83,14 +80,9 @@ def _repeats_steps(text: _Text) -> bool:
 
 
 def _has_same_steps(text: _Text) -> bool:
-    seen: set[str] = set()
-    for step in _outside_code(text.plain_steps()):
-        same = _comparable(step)
-        if _is_sizeable(same, MIN_REPEATED_CHARS):
-            if same in seen:
-                return True
-            seen.add(same)
-    return False
+    steps = map(_comparable, _outside_code(text.plain_steps()))
+    sizeable = [step for step in steps if _is_sizeable(step, MIN_REPEATED_CHARS)]
+    return len(set(sizeable)) < len(sizeable)
 
 
 def _sentences(text: str) -> list[str]:
@@ -145,8 +137,6 @@ def _is_cut_off(text: _Text) -> bool:
 
 def _leaves_open(response: str) -> bool:
     """Return whether a bracket of LaTeX or of a calculator annotation is never closed."""
-    if "\\" not in response and "{" not in response:
-        return "<<" in response and response.count("<<") > response.count(">>")
     return any(opens in response and response.count(opens) > response.count(closes) for opens, closes in _PAIRS)
 
 
@@ -348,7 +338,7 @@ def _restates_question(text: _Text) -> bool:
     close = [step for step in text.steps if _has_piece_of(prompt, step)]
     if not close:
         return False
-    shingles = set(_shingles(_QUESTION_WORD.findall(prompt)))
+    shingles = set(runs_of(_QUESTION_WORD.findall(prompt), SHINGLE))
     return any(_is_restated(_QUESTION_WORD.findall(without_notes(step).lower()), shingles) for step in close)
 
 
@@ -363,19 +353,15 @@ def _has_piece_of(prompt: str, step: str) -> bool:
     return (early and late) or ((early or late) and lower[2 * quarter : 2 * quarter + length] in prompt)
 
 
-def _is_restated(words: Sequence[str], shingles: set[tuple[str, ...]]) -> bool:
+def _is_restated(words: Sequence[str], shingles: set[Run]) -> bool:
     if len(words) < MIN_RESTATED_WORDS:
         return False
     num_covered = reached = 0
-    for place, shingle in enumerate(_shingles(words)):
+    for place, shingle in enumerate(runs_of(words, SHINGLE)):
         if shingle in shingles:
             num_covered += place + SHINGLE - max(reached, place)
             reached = place + SHINGLE
     return num_covered >= RESTATED_SHARE * len(words)
-
-
-def _shingles(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    return zip(*(words[i:] for i in range(SHINGLE)), strict=False)
 
 
 _RULES: dict[str, Callable[[_Text], bool]] = {

@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[T
     if num_places:
         return tuple(Turn(role, _joined(_filled(parts, remaining))) for role, parts in drafts)
     user = next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0)
-    before = [list(images) if i == user else [] for i in range(len(drafts))]
-    return tuple(Turn(role, _joined([*first, *parts])) for first, (role, parts) in zip(before, drafts, strict=True))
+    before = {user: images}
+    return tuple(Turn(role, _joined([*before.get(i, ()), *parts])) for i, (role, parts) in enumerate(drafts))
 
 
 def _filled(parts: Sequence[Part], images: Iterator[ImageRef]) -> Iterator[Part]:
@@ -101,14 +102,9 @@ def _joined(parts: Sequence[Part] | Iterator[Part]) -> tuple[Part, ...]:
     if isinstance(parts, list) and len(parts) == 1 and parts[0]:
         return (parts[0],)
     joined: list[Part] = []
-    texts: list[str] = []  # joined once, because repeated concatenation takes quadratic time
-    for part in (*parts, None):
-        if isinstance(part, str):
-            texts.append(part)
-            continue
-        if text := "".join(texts):
-            joined.append(text)
-        texts.clear()
-        if part is not None:
-            joined.append(part)
-    return tuple(joined)
+    for is_text, some in groupby(parts, key=lambda part: isinstance(part, str)):
+        if is_text:  # joined once, because repeated concatenation takes quadratic time
+            joined.append("".join(map(str, some)))
+        else:
+            joined.extend(some)
+    return tuple(part for part in joined if part)

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import IntArray
+from grace_store.base.arrays import IntArray, aranges, offsets_of
 from grace_store.data.words import is_number, without_numbers
 
 Words = Sequence[str]
@@ -122,15 +122,14 @@ class PassageIndex:
         num_runs = max(1, len(self._run))
         text, run = np.divmod(np.unique(text_of[maybe[is_run]] * num_runs + run[is_run]), num_runs)
         count = self._count[run]
-        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        passage = self._owner[np.repeat(self._first[run], count) + within]
+        passage = self._owner[aranges(count, self._first[run])]
         key, num_found = np.unique(np.repeat(text, count) * len(self._least) + passage, return_counts=True)
         enough = key[num_found >= self._least[key % len(self._least)]]
         return [divmod(each, len(self._least)) for each in enough.tolist()]
 
     def _hashes(self, parts: Sequence[Words]) -> tuple[npt.NDArray[np.uint64], IntArray]:
         """Return the hashes of all runs, part by part, and the index of the first word of each part."""
-        start = np.concatenate([[0], np.cumsum(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))])
+        start = offsets_of(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))
         get = self._number.get
         number = np.fromiter((get(word, 0) for part in parts for word in part), dtype=np.int64, count=int(start[-1]))
         word = self._hash[number]

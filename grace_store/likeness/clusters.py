@@ -65,9 +65,8 @@ def cluster_vectors(
     label, similarity = np.full(len(vectors), -1, dtype=np.int64), np.zeros(len(vectors), dtype=np.float32)
     if len(alive):
         points = vectors if len(alive) == len(vectors) else vectors[alive]
-        nearest, similarity[alive] = _assign(
-            points, learn_centres(points, min(num_clusters, len(alive)), seed), threads
-        )
+        centres = learn_centres(points, min(num_clusters, len(alive)), seed)
+        nearest, similarity[alive] = _assign(points, centres, threads)
         label[alive] = np.unique(nearest, return_inverse=True)[1]
     return Clusters(label, similarity, np.bincount(label[alive]))
 

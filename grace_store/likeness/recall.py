@@ -9,7 +9,7 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
 from grace_store.base.documents import Count
 from grace_store.base.settings import Frozen
-from grace_store.likeness.forest import Pairs
+from grace_store.likeness.forest import Pairs, joined
 
 MAX_PAIRS = 1 << 21
 """Most true pairs for the recall; with more, the number of points is halved."""
@@ -65,7 +65,8 @@ class Truth:
     vector: Float32Array
     pairs: TruePairs = field(init=False)
     """Set when all vectors were compared."""
-    _pairs: list[tuple[IntArray, IntArray, Float32Array]] = field(default_factory=list)
+    _pairs: list[Pairs] = field(default_factory=list)
+    """Pairs of a place in query and a point."""
     _num_pairs: int = 0
     _is_found: BoolArray = field(init=False)
     _largest_error: float = 0.0
@@ -73,24 +74,22 @@ class Truth:
     def compare(self, number: IntArray, vector: Float32Array) -> None:
         similarity = self.vector @ vector.T
         query, other = np.nonzero(similarity >= self.floor)
-        self._pairs.append((query, number[other], similarity[query, other]))
+        self._pairs.append(Pairs(query, number[other], similarity[query, other]))
         self._num_pairs += len(query)
         while self._num_pairs > MAX_PAIRS and len(self.query) > 1:
             half = len(self.query) // 2
             self.query, self.vector = self.query[:half], self.vector[:half]
-            self._pairs = [(q[q < half], o[q < half], s[q < half]) for q, o, s in self._pairs]
-            self._num_pairs = sum(len(q) for q, _, _ in self._pairs)
+            self._pairs = [each[each.first < half] for each in self._pairs]
+            self._num_pairs = sum(map(len, self._pairs))
 
     def end(self, number: IntArray) -> None:
         """Remove points that are not in the index because an equal point is, and pairs of a point with itself."""
         num_points = int(number[-1]) + 1 if len(number) else 0
         is_there = np.zeros(max(num_points, int(self.query.max(initial=0)) + 1), dtype=np.bool_)
         is_there[number] = True
-        first = np.concatenate([np.zeros(0, np.int64), *(self.query[q] for q, _, _ in self._pairs)])
-        second = np.concatenate([np.zeros(0, np.int64), *(o for _, o, _ in self._pairs)])
-        similarity = np.concatenate([np.zeros(0, np.float32), *(s for _, _, s in self._pairs)])
-        counts = is_there[first] & (first != second)
-        self.pairs = TruePairs.of(Pairs(first[counts], second[counts], similarity[counts]), num_points)
+        found = joined([Pairs.none(), *self._pairs])
+        pairs = Pairs(self.query[found.first], found.second, found.similarity)
+        self.pairs = TruePairs.of(pairs[is_there[pairs.first] & (pairs.first != pairs.second)], num_points)
         self._is_found = np.zeros(len(self.pairs.key), dtype=np.bool_)
         self.query = self.query[is_there[self.query]]
         self._pairs = []

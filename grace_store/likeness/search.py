@@ -81,18 +81,13 @@ def similar_pairs(
     The workers, or threads of this process, search cells; this process does all other work.
     """
     if len(builds := installed_builds()) > 1:
-        listener(
-            Warned(
-                f"{' and '.join(builds)} are both installed under one name, and the one installed last runs. Uninstall "
-                "both, then install the one you want."
-            )
-        )
+        several = f"{' and '.join(builds)} are both installed under one name, and the one installed last runs."
+        listener(Warned(f"{several} Uninstall both, then install the one you want."))
     gpus = num_gpus()
     plan = plan or plan_index(source.num_points, source.size, num_gpus=gpus)
     threads = threads or default_threads()
     given = source, floor, plan, seed, listener
-    searching: Searching
-    searching = (
+    searching: Searching = (
         CellSearch(*given, workers=workers, threads=threads) if plan.kind == "cells" else IndexSearch(*given, gpus=gpus)
     )
     with faiss_threads(threads):
@@ -132,11 +127,8 @@ class CellSearch(Searching):
         if not self._num_rows:
             return
         tasks, work = self._tasks()
-        if self._workers is not None:
-            self._take(work.number, tasks, self._workers.map(work, tasks))
-            return
         with ThreadPoolExecutor(self._threads) as pool:
-            self._take(work.number, tasks, pool.map(work, tasks))
+            self._take(work.number, tasks, (self._workers or pool).map(work, tasks))
 
     def _take(self, number: IntArray, tasks: Sequence[Range], results: Iterator[TaskResult]) -> None:
         """Merge the results of tasks, in their order."""

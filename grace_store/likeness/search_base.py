@@ -135,12 +135,9 @@ class Searching(ABC):
         self.listener(Progressed(f"Searching: {done} of {total} samples compared.", done, total))
         if not self._has_warned and self.num_pairs > MANY_NEIGHBOURS * max(self.num_asked, FEWEST_ASKED):
             self._has_warned = True
-            self.listener(
-                Warned(
-                    f"Samples have more than {MANY_NEIGHBOURS} similar samples above {self.floor:g}, so the search "
-                    "takes long. A higher --floor is quicker. Another --descriptor may be quicker, too."
-                )
-            )
+            many = f"Samples have more than {MANY_NEIGHBOURS} similar samples above {self.floor:g}"
+            quicker = "A higher --floor is quicker. Another --descriptor may be quicker, too."
+            self.listener(Warned(f"{many}, so the search takes long. {quicker}"))
 
     def found(self) -> Found:
         forest = measured(self.forest.finish(), self.number, self.source)

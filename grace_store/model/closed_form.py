@@ -187,13 +187,12 @@ class ClosedFormHead:
 
     def _buffer(self, name: str, num_rows: int, device: torch.device) -> Tensor:
         """Return an uninitialised (num_rows, vocab) float32 matrix."""
-        if device.type != "cpu":
-            return torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
-        # On a CPU, fresh pages cost as much as the product that fills them. GPUs have torch's caching allocator.
         kept = self._scratch.get(name)
         if kept is None or len(kept) < num_rows:
             kept = torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
-            self._scratch[name] = kept
+            if device.type == "cpu":
+                # Fresh pages cost as much as the product that fills them. GPUs have torch's caching allocator.
+                self._scratch[name] = kept
         return kept[:num_rows]
 
 

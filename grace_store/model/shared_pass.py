@@ -153,10 +153,8 @@ class VisionTower:
 
     def run(self, images: Mapping[str, Tensor]) -> Any:
         """Return the features of one image, or of several images of a sample, from the processor's output."""
-        given = {name: tensor for name, tensor in images.items() if name in self._names}
-        on_device = {
-            name: devices.to_device(devices.pin(each, self._device), self._device) for name, each in given.items()
-        }
+        pinned = {name: devices.pin(each, self._device) for name, each in images.items() if name in self._names}
+        on_device = {name: devices.to_device(each, self._device) for name, each in pinned.items()}
         with torch.inference_mode():
             made = self._backbone.get_image_features(**on_device, return_dict=True)
         return {name: made[name] for name in _JOIN if made.get(name) is not None}

@@ -182,19 +182,17 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         read = self.reader.read(samples)
         with devices.watching(self._device):
             devices.make_current(self._device)  # of this thread
-            shared: list[Batch] = []
+            batches: list[Batch] = []
             if self.sharing is not None and self.sharing.prompts:
                 formed = form_shared(self.groups_in(read), prompt_lengths(read.tokens), self._spec.batch_tokens)
-                shared = [collate_shared(each, read.tokens, self._spec.batch_tokens, self._device) for each in formed]
-            together = {member for batch in shared for member in batch.members}
-            batches = shared + self._batches(read, [each for each in read.tokens if each not in together])
+                batches = [collate_shared(each, read.tokens, self._spec.batch_tokens, self._device) for each in formed]
+            together = {member for batch in batches for member in batch.members}
+            others = [position for position in read.tokens if position not in together]
+            lengths = [read.tokens[position].num_tokens for position in others]
+            form = form_packs if self._spec.packing else form_batches
+            groups = form(lengths, self._spec.batch_tokens, self.length_rule)
+            batches += [self._collate([others[i] for i in group], read.tokens) for group in groups]
         return replace(read, num_rows=tuple(sample.num_segments for sample in samples), batches=batches)
-
-    def _batches(self, read: PreparedUnit, positions: Sequence[int]) -> list[Batch]:
-        lengths = [read.tokens[position].num_tokens for position in positions]
-        form = form_packs if self._spec.packing else form_batches
-        groups = form(lengths, self._spec.batch_tokens, self.length_rule)
-        return [self._collate([positions[i] for i in group], read.tokens) for group in groups]
 
     def groups_in(self, read: PreparedUnit) -> list[list[int]]:
         """Return groups of samples with the same prompt and images, as lists of their positions."""

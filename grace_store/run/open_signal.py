@@ -99,10 +99,7 @@ def open_signal(
                 signal = Signal(name=name, spec=spec, plan_sha256=store.plan.digest(), origin=origin)
                 return create_signal(store, signal), model, adapter
     view = store.signal(name)
-    model = model or view.signal.origin["model"]
-    adapter = adapter or view.signal.origin.get("adapter")
-    check_same(view, model, request, options, door, adapter)
-    return view, model, adapter
+    return view, *check_same(view, model, request, options, door, adapter)
 
 
 def check_given(view: SignalView, request: ExtractSpec) -> None:
@@ -112,12 +109,17 @@ def check_given(view: SignalView, request: ExtractSpec) -> None:
 
 
 def check_same(
-    view: SignalView, model: str, request: ExtractSpec, options: RunOptions, door: ModelDoor, adapter: str | None
-) -> None:
-    """Raise ResumeMismatch, with the differences in words, unless the run would write the same numbers."""
-    frozen = view.signal.spec
+    view: SignalView, model: str | None, request: ExtractSpec, options: RunOptions, door: ModelDoor, adapter: str | None
+) -> tuple[str, str | None]:
+    """Raise ResumeMismatch, with the differences in words, unless the run would write the same numbers.
+
+    Return the paths of the model and the adapter; paths that are not given come from the signal.
+    """
+    frozen, origin = view.signal.spec, view.signal.origin
+    model, adapter = model or origin["model"], adapter or origin.get("adapter")
     now = door.resolve_spec(model, request.over(frozen), options, adapter=adapter)
     _refuse_differences(view, describe_differences(frozen, now))
+    return model, adapter
 
 
 def _refuse_differences(view: SignalView, differences: Sequence[str]) -> None:

@@ -279,15 +279,11 @@ def check_request(store: Store, request: DataSpec, samples_per_unit: int | None 
     if samples_per_unit not in (None, plan.samples_per_unit):
         wrong.append(f"unit-samples: planned {plan.samples_per_unit}, now {samples_per_unit}")
     if wrong:
-        again = (
-            ""
-            if is_begun(store)
-            else " Nothing is extracted yet, so `grace-store plan` with these options can plan the store again."
-        )
+        again = " Nothing is extracted yet, so `grace-store plan` with these options can plan the store again."
         raise ResumeMismatch(
             f"{store.location} was planned with other settings:\n  "
             + "\n  ".join(wrong)
-            + f"\nLeave these options out to use the plan, or choose a new store.{again}"
+            + f"\nLeave these options out to use the plan, or choose a new store.{'' if is_begun(store) else again}"
         )
 
 

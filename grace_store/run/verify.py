@@ -96,9 +96,8 @@ def verify_against_model(
     view: SignalView, job: ExtractJob, num_units: int = UNITS_AGAIN, listener: Listener = ignore
 ) -> Iterator[Problem]:
     """Extract a few random committed units again and compare the new numbers with the stored ones."""
-    door, model = model_door(job.door), job.model or view.signal.origin["model"]
-    adapter = job.adapter or view.signal.origin.get("adapter")
-    check_same(view, model, ExtractSpec(), job.options, door, adapter)
+    door = model_door(job.door)
+    model, adapter = check_same(view, job.model, ExtractSpec(), job.options, door, job.adapter)
     committed = view.committed_units()
     chosen = sorted(random.Random(0).sample(committed, min(num_units, len(committed))))
     listener(Note(f"{view.name}: extracting units {', '.join(map(str, chosen))} again."))
@@ -129,11 +128,8 @@ def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
     else:
         assert isinstance(signals, UnitSignals)
         worst, allowed, what = _largest_difference(view, unit, signals.segment_vector), REEXTRACTION_TOLERANCE, "Grams"
-    return (
-        f"after a second extraction, the {what} differ by {worst:.1e} (at most {allowed:.0e} is allowed)"
-        if worst > allowed
-        else ""
-    )
+    text = f"after a second extraction, the {what} differ by {worst:.1e} (at most {allowed:.0e} is allowed)"
+    return text if worst > allowed else ""
 
 
 def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
@@ -226,9 +222,7 @@ def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int
         ) from error
     if units:
         # Before any commit is withdrawn, make sure that the units can be extracted again.
-        model = job.model or view.signal.origin["model"]
-        adapter = job.adapter or view.signal.origin.get("adapter")
-        check_same(view, model, ExtractSpec(), job.options, model_door(job.door), adapter)
+        check_same(view, job.model, ExtractSpec(), job.options, model_door(job.door), job.adapter)
         open_dataset(store, job.data or None).close()
     with hold(store.backend, name):
         write_metadata(view.store, view.signal)

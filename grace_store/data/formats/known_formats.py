@@ -1,5 +1,6 @@
 """The record formats that can be recognised from records, by name. A new format is a ``Format`` in the list here."""
 
+from types import UnionType
 from typing import Any
 
 from grace_store.base.states import Reason, Unusable
@@ -218,6 +219,11 @@ def _read_explicit(record: Fields) -> Trace:
     return listed_trace(turns, steps, text_field(record, "answer", Reason.NO_ANSWER))
 
 
+def _holds(record: Fields, **kinds: type | UnionType) -> bool:
+    """Return whether fields of a record hold values of the given types."""
+    return all(isinstance(record.get(key), kind) for key, kind in kinds.items())
+
+
 _NAMED = (
     Format(
         name="mmathcot",
@@ -251,7 +257,7 @@ _NAMED = (
     Format(
         name="openr1",
         description="OpenR1-Math: problem, generations and/or messages with `<think>` paragraphs",
-        recognises=lambda record: has_text(record, "problem") and isinstance(record.get("generations"), str | list),
+        recognises=lambda record: _holds(record, problem=str, generations=str | list),
         read=_read_openr1,
         split=paragraph_starts,
         find_answer=lambda response: (
@@ -275,18 +281,14 @@ _NAMED = (
     Format(
         name="prm800k",
         description="PRM800K: question.problem, label.steps[] with chosen_completion or human_completion",
-        recognises=lambda record: isinstance(record.get("question"), dict) and isinstance(record.get("label"), dict),
+        recognises=lambda record: _holds(record, question=dict, label=dict),
         read=_read_prm800k,
         answer_marks="a last line or ground_truth_answer",
     ),
     Format(
         name="processbench",
         description="ProcessBench: problem, steps [...], label (the first wrong step from 0, or -1)",
-        recognises=lambda record: (
-            has_text(record, "problem")
-            and isinstance(record.get("steps"), list)
-            and isinstance(record.get("label"), int)
-        ),
+        recognises=lambda record: _holds(record, problem=str, steps=list, label=int),
         read=lambda record: answer_at_the_end(_asked(record, "problem"), listed_steps(record, "steps")),
         answer_marks="the end of the last step",
         step_labels=StepLabels("label", is_first=True),
@@ -295,9 +297,7 @@ _NAMED = (
     Format(
         name="prmbench",
         description="PRMBench: modified_question, modified_process [...], error_steps [...] from 1",
-        recognises=lambda record: (
-            isinstance(record.get("modified_process"), list) and isinstance(record.get("error_steps"), list)
-        ),
+        recognises=lambda record: _holds(record, modified_process=list, error_steps=list),
         read=lambda record: answer_at_the_end(
             _asked(record, "modified_question"), listed_steps(record, "modified_process")
         ),
@@ -308,11 +308,7 @@ _NAMED = (
     Format(
         name="explicit",
         description="prompt, steps [...], answer, optional images, system, id",
-        recognises=lambda record: (
-            (has_text(record, "prompt") or isinstance(record.get("prompt"), list))
-            and isinstance(record.get("steps"), list)
-            and "answer" in record
-        ),
+        recognises=lambda record: _holds(record, prompt=str | list, steps=list) and "answer" in record,
         read=_read_explicit,
         answer_marks="'answer'",
         turns=("prompt",),

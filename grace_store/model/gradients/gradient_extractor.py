@@ -1,8 +1,6 @@
 """The extractor of projected gradients, with one vector for each sample or segment."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +100,8 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
 
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentMeans:
         per, counts = self._gradient.per, by_sample.row_tokens(batch, self._gradient.per)
-        with _same_every_time(self._device):
+        # A unit has the same bytes in every run; no warning from devices that cannot do this.
+        with devices.same_every_time(self._device), warnings.catch_warnings(action="ignore"):
             numbers, found = self._source(batch, self.inputs_on_device(batch, image_inputs), per)
             out = torch.zeros((len(counts), self.vector_size), device=self._device)
             self._under_way = out
@@ -118,7 +117,7 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
     def _finish(self) -> None:
         """Project the waiting gradients, normalise, and copy all rows of the unit to host memory."""
         try:
-            with _same_every_time(self._device):
+            with devices.same_every_time(self._device), warnings.catch_warnings(action="ignore"):
                 self._projected.flush()
         except (RuntimeError, MemoryError) as error:
             if not devices.is_out_of_memory(error):
@@ -139,11 +138,3 @@ class GradientExtractor(UnitExtractor[SegmentMeans, UnitOutcome]):
         if self._under_way is not None:
             self._projected.forget(self._under_way)
             self._under_way = None
-
-
-@contextmanager
-def _same_every_time(device: torch.device) -> Iterator[None]:
-    """Make a unit give the same bytes in every run, without a warning from devices that cannot."""
-    with devices.same_every_time(device), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -61,15 +61,11 @@ def read_moments(adapter: Adapter, coordinates: dict[str, torch.Size]) -> Moment
     """Read the moments beside a checkpoint as float32; raise if they are missing or do not fit the adapter."""
     path = adapter.folder.path / OPTIMIZER
     if not path.is_file():
-        pickled = (adapter.folder.path / "optimizer.pt").is_file()
+        has_pickle = (adapter.folder.path / "optimizer.pt").is_file()
+        pickled = " Its optimizer.pt is a pickle. A pickle can run any code, so grace-store does not open it."
         raise SettingError(
-            f"--preconditioner adam needs the optimiser's moments, but {adapter.folder.path} has no {OPTIMIZER}"
-            + (
-                ". Its optimizer.pt is a pickle. A pickle can run any code, so grace-store does not open it"
-                if pickled
-                else ""
-            )
-            + ". Give a checkpoint of `grace-store warmup`, or use --preconditioner none."
+            f"--preconditioner adam needs the optimiser's moments, but {adapter.folder.path} has no {OPTIMIZER}."
+            f"{pickled if has_pickle else ''} Give a checkpoint of `grace-store warmup`, or use --preconditioner none."
         )
     try:
         with safe_open(path, framework="pt") as stored:

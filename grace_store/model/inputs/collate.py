@@ -1,6 +1,5 @@
 """Turn tokenised samples into the tensors of one forward pass. Knows nothing of models."""
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,10 +112,9 @@ def collate_shared(
 
     The responses run in passes of at most pass_tokens tokens.
     """
-    members = [member for group in groups for member in group]
-    formed = form_passes(groups, prompt_lengths({member: tokens[member] for member in members}), pass_tokens)
-    lengths = np.array([tokens[group[0]].num_prompt_tokens for group in groups])
     row = {member: number for number, group in enumerate(groups) for member in group}
+    formed = form_passes(groups, prompt_lengths({member: tokens[member] for member in row}), pass_tokens)
+    lengths = np.array([tokens[group[0]].num_prompt_tokens for group in groups])
     prompts = [tokens[group[0]].cut(length)[0] for group, length in zip(groups, lengths.tolist(), strict=True)]
     responses = {member: tokens[member].cut(int(lengths[number]))[1] for member, number in row.items()}
     longest = int(lengths.max())
@@ -211,17 +209,14 @@ def find_groups(
 
     A prompt that ends with an image token is not shared, because an image must not be cut in two.
     """
-    groups: dict[bytes, list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for position, sample in tokens.items():
         length = sample.num_prompt_tokens
         if not length or int(sample.ids[length]) in image_ids:
             continue
-        digest = hashlib.blake2b(np.ascontiguousarray(sample.ids[:length]).tobytes(), digest_size=16)
-        for name, values in sample.token_inputs.items():
-            digest.update(name.encode() + np.ascontiguousarray(values[:length]).tobytes())
-        for image in images.get(position, ()):
-            digest.update(image.encode())
-        groups.setdefault(digest.digest(), []).append(position)
+        inputs = tuple((name, values[:length].tobytes()) for name, values in sample.token_inputs.items())
+        prompt = sample.ids[:length].tobytes(), inputs, tuple(images.get(position, ()))
+        groups.setdefault(prompt, []).append(position)
     return list(groups.values())
 
 

@@ -85,7 +85,10 @@ class Renderer:
                 text = self._probed([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
                 # A template for texts only writes the list as Python would.
                 self._as_parts = _MARK in text and f"'{_MARK}'" not in text
-        self.suffix = self._end_of_turn()
+        text = self._probed([self._message("user", ["?"]), self._message("assistant", [_MARK])])
+        _, found, self.suffix = text.rpartition(_MARK)
+        if not found:
+            raise SettingError("The chat template leaves responses out. Use --rendering plain.")
 
     @property
     def adds_special_tokens(self) -> bool:
@@ -127,7 +130,9 @@ class Renderer:
             prompt = "".join(message["content"] + "\n" for message in messages)
         try:
             if self._rendering != "template":
-                return _joined(text_of(prompt), sample, self.suffix)
+                before = text_of(prompt)
+                bounds = tuple(len(before) + bound for bound in sample.bounds)
+                return RenderedSample(before + sample.response + self.suffix, bounds)
             return self._locate(sample, messages, text_of(prompt), text_of(whole))
         except Unusable as error:
             return error
@@ -164,14 +169,6 @@ class Renderer:
                 f"The chat template cannot write a question and a response ({why}). Use --rendering plain."
             ) from error
 
-    def _end_of_turn(self) -> str:
-        """Return the text that the template writes after a response."""
-        text = self._probed([self._message("user", ["?"]), self._message("assistant", [_MARK])])
-        _, found, suffix = text.rpartition(_MARK)
-        if not found:
-            raise SettingError("The chat template leaves responses out. Use --rendering plain.")
-        return suffix
-
     def _locate(self, sample: Sample, messages: Sequence[Message], prompt: str, whole: str) -> RenderedSample:
         """Return the rendered text with the bounds of the response, which the template may have trimmed."""
         earliest = _common_prefix(prompt, whole)
@@ -188,10 +185,6 @@ class Renderer:
         trimmed = sample.response.index(kept)
         bounds = (min(max(bound - trimmed, 0), len(kept)) + start for bound in sample.bounds)
         return RenderedSample(whole, tuple(bounds), (trimmed, len(sample.response) - len(kept) - trimmed))
-
-
-def _joined(prompt: str, sample: Sample, suffix: str) -> RenderedSample:
-    return RenderedSample(prompt + sample.response + suffix, tuple(len(prompt) + bound for bound in sample.bounds))
 
 
 def _find(whole: str, response: str, suffix: str, earliest: int) -> tuple[str, int] | None:
@@ -255,10 +248,8 @@ class TokenizedSample:
         """Return the tokens before an index, which are in no segment, and the tokens from the index on."""
         before = {name: values[:place] for name, values in self.token_inputs.items()}
         after = {name: values[place:] for name, values in self.token_inputs.items()}
-        return (
-            TokenizedSample(self.ids[:place], self.segment[:place], 0, before),
-            TokenizedSample(self.ids[place:], self.segment[place:], self.num_segments, after),
-        )
+        first = TokenizedSample(self.ids[:place], self.segment[:place], 0, before)
+        return first, TokenizedSample(self.ids[place:], self.segment[place:], self.num_segments, after)
 
 
 class SampleTokenizer:

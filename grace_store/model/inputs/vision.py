@@ -112,10 +112,8 @@ class VisionReader:
         pictures = self._open(refs)
         ids, token_inputs, image_inputs = self._process(rendered.text, pictures)
         if len(ids) > self._max_length:
-            raise Unusable(
-                Reason.TOO_LONG,
-                f"the sample has {len(ids)} tokens with its images, at most {self._max_length} are allowed",
-            )
+            size = f"{len(ids)} tokens with its images"
+            raise Unusable(Reason.TOO_LONG, f"the sample has {size}, at most {self._max_length} are allowed")
         segment = _counted_from_the_end(tokens, ids)
         expanded = TokenizedSample(ids, segment, tokens.num_segments, token_inputs, tokens.num_characters)
         digests = tuple(sha256 for _, sha256 in pictures)
@@ -143,14 +141,9 @@ class VisionReader:
     ) -> tuple[IntArray, dict[str, IntArray], ImageInputs]:
         """Return the ids, the other arguments per token, and the arguments for images."""
         try:
-            made = dict(
-                self._processor(
-                    text=[text],
-                    images=[[image for image, _ in pictures]] if pictures else None,
-                    add_special_tokens=self._add_special_tokens,
-                    return_tensors="pt",
-                )
-            )
+            images = [[image for image, _ in pictures]] if pictures else None
+            options = {"add_special_tokens": self._add_special_tokens, "return_tensors": "pt"}
+            made = dict(self._processor(text=[text], images=images, **options))
         except Exception as error:
             if not pictures or devices.is_out_of_memory(error) or isinstance(error, LimitReached):
                 raise

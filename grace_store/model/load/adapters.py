@@ -128,8 +128,7 @@ def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
 
 def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
     """Merge the adapter into a loaded model's weights and return the frozen model."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         merged: Any = _put_on(adapter, model).merge_and_unload()
     merged.eval()
     merged.requires_grad_(False)
@@ -171,8 +170,7 @@ def _put_on(adapter: Adapter, model: nn.Module) -> Any:
         for part, tensor in parts.items()
     }
     state.update({f"base_model.model.{rename(name)}": tensor for name, tensor in adapter.saved.items()})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         adapted = get_peft_model(model, _config(adapter, model, names))
         report: Any = set_peft_model_state_dict(adapted, state)
         lost = [name for name in report.missing_keys if "lora_" in name or "modules_to_save.default" in name]
@@ -317,12 +315,9 @@ def _misfit(adapter: Adapter, model: nn.Module, what: str, names: list[str]) -> 
 
 
 def _its_base(adapter: Adapter) -> str:
-    name = adapter.folder.base_name
-    return (
-        f"The adapter was made for {name}. Give that model as --model."
-        if name
-        else "Give the adapter's base model as --model."
-    )
+    if name := adapter.folder.base_name:
+        return f"The adapter was made for {name}. Give that model as --model."
+    return "Give the adapter's base model as --model."
 
 
 def _some(names: list[str]) -> str:

@@ -237,8 +237,7 @@ def skeleton_of(folder: ModelFolder, config: Any) -> Any:
 
 def _read_weights(described: ModelDescription, dtype: Dtype, attention: Attention, device: torch.device) -> Any:
     folder = described.folder
-    options: dict[str, Any] = {**_LOCAL, "use_safetensors": True, "output_loading_info": True}
-    options["attn_implementation"] = attention
+    options = {**_LOCAL, "attn_implementation": attention, "use_safetensors": True, "output_loading_info": True}
     if folder.gguf_file:
         options.update(gguf_file=folder.gguf_file, quantization_config=GgufConfig(dequantize=True))
     if not devices.has_grouped_products(device, dtype):
@@ -298,8 +297,7 @@ def _quiet() -> Iterator[None]:
     _MESSAGES.set_verbosity_error()
     _MESSAGES.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         _MESSAGES.set_verbosity(verbosity)

@@ -80,14 +80,11 @@ def _try_object(backend: Backend, key: str) -> CheckResult:
     if is_new_again:
         text = f"{url} overwrites objects although a store forbids this, so runs may not notice each other"
         return CheckResult("place", "warn", text, alone)
-    try:
-        can_renew = backend.renew(key, found)
-    except StorageError:
-        can_renew = False
-    if not can_renew:
-        text = f"{url} does not allow a lock to be renewed, so a long run may look like a dead one"
-        return CheckResult("place", "warn", text, alone)
-    return CheckResult("place", "ok", f"{url} writes, lists, reads and deletes objects, and refuses duplicates")
+    with suppress(StorageError):
+        if backend.renew(key, found):
+            return CheckResult("place", "ok", f"{url} writes, lists, reads and deletes objects, and refuses duplicates")
+    text = f"{url} does not allow a lock to be renewed, so a long run may look like a dead one"
+    return CheckResult("place", "warn", text, alone)
 
 
 def try_place(place: Path) -> CheckResult:

@@ -70,9 +70,8 @@ class _Run:
         lines: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         device = self._devices[number]
         # In a new session, as only the parent handles Ctrl-C: it lets the workers finish their units.
-        process = subprocess.Popen(
-            command, env={**os.environ, **environment_of(device)}, start_new_session=True, **lines
-        )
+        environment = {**os.environ, **environment_of(device)}
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **lines)
         name = f"Worker {number}" if device == "cpu" else f"Worker {number} (device {device})"
         worker = _Process(name, str(number), number=number, process=process)
         self._workers.append(worker)
@@ -83,10 +82,8 @@ class _Run:
     def _listen(self, worker: _Process) -> None:
         assert worker.process.stdout is not None
         for line in worker.process.stdout:
-            try:
+            with contextlib.suppress(ValueError):  # the last line may be incomplete if the worker was killed
                 self._messages.put((worker, json.loads(line)))
-            except ValueError:
-                continue  # the last line may be incomplete if the worker was killed
         worker.process.wait()
         self._messages.put((worker, None))
 

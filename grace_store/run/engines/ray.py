@@ -125,13 +125,12 @@ class _Run:
         """Let an actor load the model after it was placed, if it has the same versions as this process."""
         actor.place, actor.name = place["node"], f"The worker on {place['host']} (node {place['node'][:8]})"
         ours = {"grace-store": __version__, "Python": platform.python_version()}
-        if different := [
+        other = " and ".join(
             f"{name} {place[name]} instead of {mine}" for name, mine in ours.items() if place[name] != mine
-        ]:
+        )
+        if other:
             self._dispatch.left_out.add(actor.place)
-            self._lose(
-                actor, f"This worker has {' and '.join(different)}. Different code must not write into one store."
-            )
+            self._lose(actor, f"This worker has {other}. Different code must not write into one store.")
             return
         self._work.listener(Note(f"A worker starts on {place['host']}."))
         # Later actors do not time samples: the timed samples may have killed an earlier actor.
@@ -221,11 +220,8 @@ class _Run:
 
     def _wait_for_nodes(self) -> None:
         """Report when no node has had room for a worker for a while; raise WorkerDied after the time limit."""
-        if (
-            self._work.stop.is_set()
-            or not self._dispatch.waiting
-            or any(each.place != NOWHERE for each in self._actors)
-        ):
+        is_running = any(actor.place != NOWHERE for actor in self._actors)
+        if is_running or self._work.stop.is_set() or not self._dispatch.waiting:
             self._alone_since, self._has_told_alone = None, False
             return
         now = time.monotonic()
