@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.settings import ExtractSpec
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
-from grace_store.run.verify import describe_problems, verify, verify_against_model
+from grace_store.run.verify import _largest_difference, describe_problems, verify, verify_against_model
 from grace_store.store.check import Problem
 from grace_store.store.opened import Store
 from tests.fake_model import make_fake_model
@@ -64,3 +65,12 @@ def test_another_model_is_refused(tmp_path: Path, job: ExtractJob) -> None:
     other = make_fake_model(tmp_path / "other", "other")
     with pytest.raises(ResumeMismatch, match="model weights"):
         list(verify_against_model(view, replace(job, model=other), 1))
+
+
+def test_a_new_vector_that_is_not_finite_differs_whatever_comes_after_it(job: ExtractJob) -> None:
+    view = Store.open(job.store).signal(None)
+    start, stop = view.store.plan.unit_range(0)
+    vectors = np.concatenate([view.vectors(sample) for sample in range(start, stop)]).astype(np.float32)
+    assert _largest_difference(view, 0, vectors) < 1e-2
+    vectors[0, 0] = np.nan
+    assert np.isnan(_largest_difference(view, 0, vectors))

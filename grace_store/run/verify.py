@@ -129,7 +129,7 @@ def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
         assert isinstance(signals, UnitSignals)
         worst, allowed, what = _largest_difference(view, unit, signals.segment_vector), REEXTRACTION_TOLERANCE, "Grams"
     text = f"after a second extraction, the {what} differ by {worst:.1e} (at most {allowed:.0e} is allowed)"
-    return text if worst > allowed else ""
+    return "" if worst <= allowed else text  # a NaN is a difference
 
 
 def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
@@ -152,7 +152,7 @@ def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> f
         fresh = rows @ rows.T
         scale = float(np.sqrt(np.outer(np.diag(fresh), np.diag(fresh))).max())
         largest = float(np.abs(stored - fresh).max())
-        worst = max(worst, largest / scale if scale > 0 else float(largest > 0))
+        worst = float(np.maximum(worst, largest / scale if scale != 0 else largest != 0))  # keeps a NaN
     return worst
 
 
