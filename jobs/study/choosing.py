@@ -235,15 +235,15 @@ def results_table(settings: Settings, name: str, found: Finding) -> Table:
     answers = {row["subset"]: row for row in found.tables["answers"].rows} if "answers" in found.tables else {}
     rows = []
     for row, cells in against_random(found):
-        said = answers.get(row["subset"], {})
-        right = (str(said.get("share_right", "-")), str(said.get("random_shares", "-")))
+        said = answers.get(row["subset"], {"share_right": math.nan, "random_shares": "-"})
+        right = (f"{float(str(said['share_right'])):.3f}", str(said["random_shares"]))
         rows.append((ARMS[str(row["subset"]).partition(".")[0]].label, *cells, *right, str(row["num_rounds"])))
     headings = (
         "Subset",
         "held-out loss",
         "of random ones",
         "difference (95 %)",
-        "right answers",
+        "share of right answers",
         "of random ones",
         "seeds",
     )
