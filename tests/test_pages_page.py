@@ -227,7 +227,8 @@ def test_the_overview_counts_add_up(watched: Watched, made: Made) -> None:
     tried = "Tried: Random subsets train better models than a.jsonl."
     assert verdict.locator("li", has_text=tried).locator(".badge").inner_text() == "bad"
     opening = page.locator("#view-overview .prose").first.inner_text()
-    assert opening.startswith(f"{made.store.plan.num_samples} samples have a value; length explains ")
+    assert opening.startswith(f"{made.store.plan.num_samples} samples have a value; ")
+    assert "length explains " in opening
     numbers = [int(text) for text in page.locator(".counts dd").all_inner_texts()]
     assert sum(numbers) == made.store.plan.num_records
     assert page.locator(".counts .total").inner_text() == f"{made.store.plan.num_records} records"
