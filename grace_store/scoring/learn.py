@@ -15,7 +15,7 @@ import pyarrow as pa
 from grace_store.base.arrays import Array, BoolArray, FlagArray, FloatArray, IntArray, aranges, offsets_of
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
-from grace_store.base.finding import LabelsNote
+from grace_store.base.finding import Estimate, LabelsNote
 from grace_store.base.states import TEXT_FLAGS, Flag
 from grace_store.pool.labels import RIGHT, UNKNOWN, Labels, read_labels, resolve_labels
 from grace_store.pool.pool import Pool, SignalWeights
@@ -73,19 +73,8 @@ def prepare_learned(
     np.minimum.at(first_row, group[position], pool.store.column("sample_row")[position])
     question = np.unique(first_row[group[position]], return_inverse=True)[1][owner]
     _check_enough(is_right, question[place], note)
-    measures, singles = standardise(raw, question, _scratch)
-    has_label = np.zeros(len(owner), dtype=np.bool_)
-    has_label[place] = True
-    fold = fold_of_questions(question, has_label, spec.seed)
-    folds = moments_by_fold(measures, place, is_right, fold[place])
-    weights = learn(folds)
-    value = values_by_fold(measures, fold, weights)
+    value, weights, areas = _fit(raw, question, place, is_right, spec.seed)
     value[features.unknown(raw) | ((flags & HAVE_NO_VALUE) > 0)[owner]] = np.nan
-    items = LabelledItems(is_right, np.unique(question[place], return_inverse=True)[1], fold[place])
-    learned_value, single = (
-        values_by_fold(measures, fold[place], each, place)
-        for each in (learn_forward(folds), single_forward(folds, singles))
-    )
     learned = LearnedNote(
         labels=note,
         of="steps" if features.of_steps else "traces",
@@ -93,11 +82,8 @@ def prepare_learned(
         num_wrong=int((~is_right).sum()),
         num_questions=len(np.unique(question[place])),
         by=pool.group_by,
-        weights=features.named(weights[-1]),
-        # Only items of the same fold are compared, because folds have different models.
-        area=area_across(learned_value, items, fixed=True),
-        area_within=area_within(learned_value, items),
-        single_area=area_across(single, items, fixed=True),
+        weights=features.named(weights),
+        **areas,
     )
     scored = scores_note(reader, spec, signals, **pool.filter_notes, learned=learned)
     rows_of = SignalReader(pool.store, signals.names, pool.wanted, ("responses",))  # token counts alone
@@ -115,6 +101,30 @@ def prepare_learned(
         return rows.to_table(scored), rows.all_flags
 
     return Scoring(scored, sources_of(pool.store, pool.labels), lambda threads: rows_of.map(table, threads, listener))
+
+
+def _fit(
+    raw: Array, question: IntArray, place: IntArray, is_right: BoolArray, seed: int
+) -> tuple[FloatArray, FloatArray, dict[str, Estimate]]:
+    """Return all values, the weights from all labels, and areas on unseen questions, also of the best single measure."""
+    measures, singles = standardise(raw, question, _scratch)
+    has_label = np.zeros(len(raw), dtype=np.bool_)
+    has_label[place] = True
+    fold = fold_of_questions(question, has_label, seed)
+    folds = moments_by_fold(measures, place, is_right, fold[place])
+    weights = learn(folds)
+    learned, single = (
+        values_by_fold(measures, fold[place], each, place)
+        for each in (learn_forward(folds), single_forward(folds, singles))
+    )
+    # Only items of the same fold are compared, because folds have different models.
+    items = LabelledItems(is_right, np.unique(question[place], return_inverse=True)[1], fold[place])
+    areas = {
+        "area": area_across(learned, items, fixed=True),
+        "area_within": area_within(learned, items),
+        "single_area": area_across(single, items, fixed=True),
+    }
+    return values_by_fold(measures, fold, weights), weights[-1], areas
 
 
 def _scratch(num_rows: int, num_columns: int) -> Array:
