@@ -106,7 +106,7 @@ def prepare_learned(
 def _fit(
     raw: Array, question: IntArray, place: IntArray, is_right: BoolArray, seed: int
 ) -> tuple[FloatArray, FloatArray, dict[str, Estimate]]:
-    """Return all values, the weights from all labels, and areas on unseen questions, also of the best single measure."""
+    """Return all values, the weights from all labels, and areas on unseen questions, also of the best single one."""
     measures, singles = standardise(raw, question, _scratch)
     has_label = np.zeros(len(raw), dtype=np.bool_)
     has_label[place] = True
