@@ -221,6 +221,9 @@ def test_every_export_of_pairs_takes_the_condition(grouped: Path, tmp_path: Path
     assert [(line["id"], line["rejected_id"]) for line in lines] == [
         (ids[a], ids[b]) for a, b in sorted(wanted.items())
     ]
+    run(*words, "--right", "verdict = 'good'", "--margin", "0", "--out", tmp_path / "pairs.jsonl")
+    value = read_scores(grouped / "scores.parquet").value
+    assert len((tmp_path / "pairs.jsonl").read_text().splitlines()) == len(pairs_by_hand(value, 1e-9)) < len(wanted)
 
 
 def test_what_makes_no_pairs_is_refused(grouped: Path, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_flags_that_are_none_or_not_known_are_refused():
     table = flagged_table()
     longest = replace(table, note=table.note.model_copy(update={"spec": ScoreSpec(measure=("tokens",))}))
     with pytest.raises(
-        SettingError, match=r"flagged same_direction: .* method grace .* has the flags repeated_steps, "
+        SettingError, match=r"flagged same_direction: .* such as grace, .* has the flags repeated_steps, "
     ):
         select(longest, Selection(exclude_flagged=["same_direction"]))
     # All flags of traces are those that the table has.

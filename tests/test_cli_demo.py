@@ -16,6 +16,7 @@ from grace_store.base.errors import MissingExtra, how_to_install
 from grace_store.cli import demo, main
 from grace_store.cli.demo import MADE, NEEDS
 from grace_store.example import FOLDER
+from tests.jobs import content
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
 
@@ -59,6 +60,15 @@ def test_the_demo_runs_every_command_and_says_where_the_files_are(shown: tuple[P
     assert len((folder / "subset-by-grace.jsonl").read_text().splitlines()) == 8  # a quarter of one half of 64
 
 
+def test_the_demo_is_interrupted_and_resumes_to_the_same_bytes(
+    shown: tuple[Path, Result], model: Path, tmp_path: Path
+) -> None:
+    assert "were done before and are skipped" in shown[1].stderr
+    run("plan", tmp_path / MADE["store"], TRACES)
+    run("extract", tmp_path / MADE["store"], "--model", model, "--text-only")
+    assert content(shown[0] / MADE["store"]) == content(tmp_path / MADE["store"])
+
+
 def test_the_demo_ends_with_a_conclusion_and_the_next_commands(shown: tuple[Path, Result]) -> None:
     told = shown[1].stdout[shown[1].stdout.index("What was found, and what was not") :].replace("\n", " ")
     # A random model's vectors may all point one way, which is a flag, too.
@@ -66,7 +76,9 @@ def test_the_demo_ends_with_a_conclusion_and_the_next_commands(shown: tuple[Path
     assert "of 4 copies" in told
     assert "Judged on one half of the traces: " in told
     assert re.search(
-        r"Flawed traces of the other half: 16 of 32 in the pool, \d of 8 in the choice by GRACE, \d+ of", told
+        r"Flawed traces of the other half: 16 of 32 in the pool, \d+ of \d+ in its unflagged traces, \d of 8 in the "
+        r"choice by GRACE, \d+ of",
+        told,
     )
     for command in ("extract", "score", "judge", "select", "report"):
         assert f"  grace-store {command} " in told
@@ -80,8 +92,9 @@ def test_the_demo_for_machines_is_one_json_document(
     assert "64 samples in 4 units were done before" in result.stderr  # nothing is extracted again
     found = json.loads(result.stdout)
     assert found["finding"]["conclusion"].startswith("Flags found ")
-    pool, by_grace, chosen = found["finding"]["tables"]["choices"]["rows"]
+    pool, unflagged, by_grace, chosen = found["finding"]["tables"]["choices"]["rows"]
     assert (pool["num_flawed"], pool["num_traces"], pool["share"]) == (16, 32, 0.5)
+    assert 0 < unflagged["num_flawed"] < unflagged["num_traces"] < 32
     assert by_grace["num_traces"] == 8
     assert 0 < chosen["num_traces"] <= 8
     assert not {"report", "duplicates"} & set(found)

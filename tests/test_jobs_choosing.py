@@ -92,6 +92,7 @@ def test_the_tables_have_every_arm_and_can_be_made_again_from_what_is_kept(
 def test_the_settings_are_those_that_were_fixed() -> None:
     settings = read_settings(SETTINGS, Settings)
     assert (settings.data.num_problems, settings.data.num_teaching, settings.data.other_than) == (200, 50, 20261)
+    assert (settings.trial.num_seeds, settings.trial.num_random) == (1, 13)
     assert settings.seed != settings.data.other_than
     half_widths = [float(row[2]) for row in power_table(settings).rows]
     assert all(0.005 < each < 0.015 for each in half_widths)

@@ -203,10 +203,10 @@ def test_a_file_that_cannot_be_read_is_refused(
 
 
 def test_a_column_with_the_name_of_a_field_is_refused_where_it_is_used(store: Store, tmp_path: Path) -> None:
-    rows = [{"id": each, "source": "math", "meta": 1, "ok": True} for each in IDS]
+    rows = [{"id": each, "Source": "math", "meta": 1, "ok": True} for each in IDS]
     pool = Pool.of(store, labels=write_labels(tmp_path / "labels.csv", rows))
     assert Pool.of(pool, where="ok").kept.num_kept == NUM_RECORDS
-    for name in ("source", "meta"):
+    for name in ("Source", "meta"):  # conditions ignore upper and lower case
         with pytest.raises(SettingError, match=f"'{name}' is both a column of .*labels.csv and a field of the records"):
             Pool.of(pool, where=f"{name} = 'math'").kept  # noqa: B018
         with pytest.raises(SettingError, match=f"'{name}' is both a column"):

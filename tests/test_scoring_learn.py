@@ -167,8 +167,11 @@ def test_flags_of_grams_are_those_of_grace(tmp_path):
     assert table.table["flags"].to_pylist() == gs.score(known.store).table["flags"].to_pylist()
     assert np.isnan(table.value).tolist() == [3 <= i < 7 for i in range(NUM)]
     assert table.flag_counts["not_finite"] == 4
+    assert "same_direction" in table.known_flags
     request = gs.ScoreRequest(spec=ScoreSpec(learn=True, measure=("loss", "steps")), labels=labels, learn_from=RIGHT)
-    assert np.isfinite(gs.score(known.store, request).value).all()
+    without_grams = gs.score(known.store, request)
+    assert np.isfinite(without_grams.value).all()
+    assert "same_direction" not in without_grams.known_flags
 
 
 def test_a_sample_without_any_of_the_measures_has_no_value_and_lacks_no_signal(tmp_path):

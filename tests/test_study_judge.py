@@ -240,6 +240,18 @@ def test_the_area_that_is_printed_is_that_of_the_measure_that_is_named() -> None
     assert "held fixed: 0.70 (0.65 to 0.75)." in told
 
 
+def test_a_measure_whose_opposite_tells_right_from_wrong_is_named_with_its_opposite() -> None:
+    below = Estimate(value=0.2, low=0.15, high=0.25, p_value=0.0001, num=2000)
+    chance = Estimate(value=0.51, low=0.46, high=0.56, p_value=0.7, num=2000)
+    rows = tuple(
+        {"measure": f"{name} of base", "of": name, "signal": "base", "all_pairs": area, "held_fixed": area}
+        for name, area in (("entropy:lowest", below), ("loss:lowest", chance))
+    )
+    told = conclude_judged(JudgedItems("traces", 90, 90, 90, rows, {}, ()))
+    assert told.startswith("Entropy:lowest of base puts wrong traces above right ones, with number of steps and")
+    assert told.endswith(": 0.20 (0.15 to 0.25). Judge entropy:highest instead (--measure entropy:highest).")
+
+
 def test_the_last_line_is_the_command_that_chooses_by_what_was_found(planted: dict[str, Store]) -> None:
     pool = gs.Pool.of(planted["grace"], where="num_steps > 1")
     settings = gs.JudgeSettings(wrong_steps="wrong", score=gs.ScoreSpec(alpha=0.6))

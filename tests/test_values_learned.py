@@ -15,7 +15,6 @@ from grace_store.values.learned import (
     single_forward,
     standardise,
     values_by_fold,
-    without_gaps,
 )
 from grace_store.values.roc import LabelledItems, area_across
 from jobs.learned_rates import simulate_pool
@@ -129,7 +128,32 @@ def test_a_single_measure_counts_as_it_is_where_it_tells_questions_apart_and_wit
 
 
 def test_gaps_get_the_mean_and_a_measure_without_numbers_is_zero():
-    assert without_gaps(np.array([np.nan, np.inf])).tolist() == [0.0, 0.0]
+    x = np.array([[1.0, np.nan], [np.nan, np.inf], [3.0, np.nan]])
+    assert standardise(x, np.arange(3))[0][:, 1].tolist() == [0.0, 0.0, 0.0]
+    np.testing.assert_allclose(standardise(x, np.arange(3))[0][:, 0], np.sqrt(1.5) * np.array([-1, 0, 1]), rtol=1e-6)
+
+
+def test_a_gap_moves_no_other_item_of_its_question():
+    rng = np.random.default_rng(6)
+    question = np.repeat(np.arange(50), 4)
+    x = rng.normal(size=(200, 1)) + 10 * np.arange(50)[question, None]
+    whole, x[::8] = standardise(x, question)[0], np.nan
+    within, mean = standardise(x, question)[0].T
+    np.testing.assert_allclose(within[::8], 0, atol=1e-9)
+    known = np.isfinite(x[:, 0])
+    assert np.corrcoef(within[known], whole[known, 0])[0, 1] > 0.9
+    assert np.corrcoef(mean, whole[:, 1])[0, 1] > 0.999
+
+
+def test_models_of_all_folds_give_values_of_one_size():
+    """Folds choose different penalties, and samples of all folds are ranked together."""
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        right = rng.random(60) < 0.5
+        x = rng.normal(size=(60, 6)) + 0.5 * right[:, None] * (np.arange(6) == 0)
+        fold = fold_of_questions(np.arange(60), np.ones(60, dtype=bool), seed=0)
+        values = x @ learn(moments(x, right, fold)).T
+        np.testing.assert_allclose((values**2).mean(axis=0), 1.0)
 
 
 def test_values_of_random_labels_by_question_do_not_tell_them():

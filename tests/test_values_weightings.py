@@ -148,6 +148,7 @@ def test_what_cannot_be_weighed_has_no_weights_and_a_flag():
         ({"scores": ScoreSpec(alpha=0.1)}, "--method fit does not use step scores"),
         ({"method": "scores", "scores": ScoreSpec(without_answer=True)}, "Weights of steps need --target answer"),
         ({"method": "scores", "scores": ScoreSpec(target="group")}, "Weights of steps need --target answer"),
+        ({"method": "drop", "scores": ScoreSpec(measure=("rsr:min",))}, "Weights of steps need --target answer"),
         ({"answer_weight": -1.0}, "answer_weight"),
     ],
 )

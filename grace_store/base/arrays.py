@@ -45,6 +45,17 @@ def find_rows(known: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
     return place, known[place] == wanted
 
 
+def renumber(numbers: IntArray) -> IntArray:
+    """Return ``np.unique(numbers, return_inverse=True)[1]``, without sorting numbers that are not spread widely.
+
+    >>> renumber(np.array([7, 3, 3, 9]))
+    array([1, 0, 0, 2])
+    """
+    if not len(numbers) or numbers.min() < 0 or numbers.max() >= 8 * len(numbers):
+        return np.unique(numbers, return_inverse=True)[1].astype(np.int64)
+    return np.asarray((np.cumsum(np.bincount(numbers) > 0) - 1)[numbers])
+
+
 def offsets_of(counts: Numbers) -> IntArray:
     """Return the start of each consecutive run of these lengths, and the end of the last run.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray, renumber
 from grace_store.base.errors import DataError, GraceStoreError, SettingError
 from grace_store.base.events import Listener, Warned
 from grace_store.base.finding import LabelsNote
@@ -63,8 +63,8 @@ def _known(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
     flags = named_flags([each for name in names for each in (table.known_trace_flags if name == HYGIENE else [name])])
     if missing := [name for name in flags if name not in table.known_flags]:
         raise SettingError(
-            f"the {table.what} does not say which samples are flagged {', '.join(missing)}: only scoring by the method "
-            f"grace finds these flags. The table has the flags {', '.join(table.known_trace_flags)}."
+            f"the {table.what} does not say which samples are flagged {', '.join(missing)}: only measures that read "
+            f"Grams, such as grace, find these flags. The table has the flags {', '.join(table.known_trace_flags)}."
         )
     return flags
 
@@ -86,7 +86,7 @@ def questions_of(
     if (by := selection.group_by) not in (None, table.note.questions_by):
         return read(by), by
     # Numbered again from 0: a table that another program wrote may have any numbers.
-    return np.unique(table.question, return_inverse=True)[1], table.note.questions_by
+    return renumber(table.question), table.note.questions_by
 
 
 Responses = Callable[[IntArray], BitArray]
@@ -123,7 +123,7 @@ def choose_in_questions(
     if labelled is not None:
         of_kinds = "best right and the worst wrong trace"
         ranking, pool = _with_both(question, ranking, labelled, pool)
-    margin = selection.margin or 0.0
+    margin = -math.inf if selection.margin is None else selection.margin
     kept, rejected, copies = _pairs(question, (value, compared), ranking, margin, responses, labelled)
     least = f" by at least {selection.margin:g}" if selection.margin else ""
     differ = f" whose values differ{least}" if least or labelled is None else ""
@@ -165,7 +165,6 @@ def _pairs(
     def margins(best: IntArray, worst: IntArray) -> FloatArray:
         return np.where(compared[best] != compared[worst], value[best] - value[worst], 0.0)
 
-    least = -math.inf if labelled is not None and not least else least
     best, worst = best_and_worst(ranking, group)
     is_wide = _is_wide(margins(best, worst), least)
     # Only questions with a large enough margin are read.

@@ -29,7 +29,7 @@ from grace_store.cli.progress import ProgressDisplay
 @option(
     "--scores",
     FILE,
-    "Table of scores. Several tables are compared. [default: the method grace with default settings]",
+    "Table of scores. Several tables are compared. [default: the measure grace with default settings]",
     many=True,
 )
 @option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is computed]")

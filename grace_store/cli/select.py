@@ -192,7 +192,7 @@ def _selection(settings: dict[str, Any], as_format: str) -> gs.Selection:
     diversity = {name: settings.pop(name) for name in DiversitySpec.model_fields if name in settings}
     asked["exclude_flagged"] = [name for names in asked["exclude_flagged"] for name in names.split(",")]
     if EXPORTS[as_format].is_of_pairs:
-        asked["margin"] = asked["margin"] or 0.0
+        asked["margin"] = 0.0 if asked["margin"] is None and asked["right"] is None else asked["margin"]
     elif lonely := only_given({name: asked[name] for name in ("margin", "right")}):
         pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
         raise SettingError(f"--{next(iter(lonely))} needs a format for pairs: give --as with one of {pairs}")

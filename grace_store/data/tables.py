@@ -176,20 +176,21 @@ def _read_cells(path: Path, delimiter: str) -> pa.Table:
         types = dict.fromkeys(opened.schema.names, pa.string())
     texts = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
     found = pa.csv.read_csv(path, parse_options=cells, convert_options=texts)
-    named = zip(found.column_names, found.columns, strict=True)
+    named = zip(found.column_names, map(pa.ChunkedArray.combine_chunks, found.columns), strict=True)
     return pa.table([each if name == ID else _typed(each) for name, each in named], found.column_names)
 
 
-def _typed(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+def _typed(column: pa.Array) -> pa.Array:
     """Return cells as whole numbers, truth values, floats or texts, without those that have no value."""
-    bare = pc.utf8_trim_whitespace(cells)
+    coded = column.dictionary_encode()  # labels have few different cells, and each is looked at once
+    cells, bare = coded.dictionary, pc.utf8_trim_whitespace(coded.dictionary)
     is_missing = pc.is_in(bare, pa.array(MISSING))
     bare, cells = (pc.if_else(is_missing, pa.scalar(None, pa.string()), each) for each in (bare, cells))
     is_long = pc.any(pc.match_substring_regex(bare, r"^[-+]?\d{17,}$")).as_py()  # a float would round it
     for kind in (pa.int64(), pa.bool_(), *([] if is_long else [pa.float64()])):
         with suppress(pa.ArrowInvalid):
-            return bare.cast(kind)
-    return cells
+            return bare.cast(kind).take(coded.indices)
+    return cells.take(coded.indices)
 
 
 def plain_column(column: pa.ChunkedArray) -> pa.Array:

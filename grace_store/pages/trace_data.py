@@ -62,7 +62,7 @@ SHOWN_ANYWAY = ("id", "row", "num_steps", "num_tokens", "value", "flags")
 LARGEST_WHOLE = 2**53
 """Largest whole number that a browser does not round. Larger numbers are shown as text."""
 _STREAM = 0x7265706F7274
-"""Seed of the page's random samples. `score --method random` with a usual seed draws other samples."""
+"""Seed of the page's random samples. `score --measure random` with a usual seed draws other samples."""
 
 Shown = str | int | float | bool | None
 """The value of a field in the page; None if the record does not have the field."""

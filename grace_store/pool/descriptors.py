@@ -270,7 +270,7 @@ def _resolved(
     if scores is None:
         raise SettingError("descriptor weighted needs the scores of the steps: give a scores table")
     if not scores.has_step_scores:
-        raise DataError(f"The {scores.what} has no step scores to weigh steps by: score by --method grace.")
+        raise DataError(f"The {scores.what} has no step scores to weigh steps by. Score with --measure grace.")
     return chosen
 
 

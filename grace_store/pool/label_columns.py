@@ -49,7 +49,7 @@ class LabelColumns:
         fields returns the fields of the first records. If they cannot be read, only the column can be meant.
         """
         try:
-            is_field = name in fields()
+            is_field = name.lower() in map(str.lower, fields())  # conditions ignore upper and lower case
         except (GraceStoreError, OSError):
             is_field = False
         if is_field:
@@ -73,7 +73,7 @@ def join_labels(given: LabelsLike, ids: Array | pa.ChunkedArray) -> LabelColumns
         )
     table = read_labels_table(path)
     _check_names(path, table.column_names)
-    wanted = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([pa.array(ids.astype(object), pa.string())])
+    wanted = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([pa.array(ids.tolist(), pa.string())])
     if not len(table) and len(wanted):
         raise DataError(f"{path} has no rows. Give it a row for each sample that has a label.")
     found = table[ID]
@@ -88,14 +88,16 @@ def join_labels(given: LabelsLike, ids: Array | pa.ChunkedArray) -> LabelColumns
             f"{path} has {twice[0]['counts']} rows with the id {example!r}, and {len(twice)} such ids in all. Give "
             "each sample one row."
         )
-    place, is_known = pc.index_in(wanted, found.combine_chunks()), pc.is_in(found, wanted.drop_null())
+    place = pc.index_in(wanted, found.combine_chunks(), skip_nulls=True)
+    num_matched = pc.count_distinct(place).as_py()
+    has_all = num_matched == len(found)
     note = LabelsFile(
         path=str(path.absolute()),
         sha256=file_sha256(path),
         num_rows=len(found),
         num_samples=len(wanted),
-        num_matched=pc.sum(is_known).as_py() or 0,
-        unknown_id=_first(found, pc.invert(is_known)),
+        num_matched=num_matched,
+        unknown_id=None if has_all else _first(found, pc.invert(pc.is_in(found, wanted.drop_null()))),
         unlabelled_id=_first(wanted, pc.is_null(place)),
     )
     if not note.num_matched and len(wanted):

@@ -177,7 +177,12 @@ class Pool:
 
     def questions(self, positions: Positions | None = None) -> IntArray:
         """Return the number of the question of each sample of the pool, or of the samples at some positions."""
-        return self.records(self.positions if positions is None else positions).questions(self.group_by)
+        return self._questions if positions is None else self.records(positions).questions(self.group_by)
+
+    @cached_property
+    def _questions(self) -> IntArray:
+        """The questions of the pool's samples, kept: those of a field are found by reading every record."""
+        return self.records(self.positions).questions(self.group_by)
 
     def questions_by_row(self) -> IntArray:
         """Return the question of each row of the dataset, -1 outside the pool."""

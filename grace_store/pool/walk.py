@@ -202,6 +202,12 @@ class SignalReader:
             for name in [each.name for each in view.arrays] if "vectors" in self.reads else self._array_names(view):
                 view.array(name)
 
+    def reading(self, *reads: Reads) -> "SignalReader":
+        """Return a reader of other arrays of the same units, even if more units have been committed since."""
+        found = replace(self, reads=reads)
+        found.committed = self.committed
+        return found
+
     def _array_names(self, view: SignalView) -> list[str]:
         """Return the arrays of a signal that blocks need: states, token counts, and the arrays in reads."""
         of_samples = [f"sample_{name}" for name in ("gram", "top_entropy") if name in self.reads]

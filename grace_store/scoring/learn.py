@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, BoolArray, FlagArray, FloatArray, IntArray, aranges, offsets_of
+from grace_store.base.arrays import Array, BoolArray, FlagArray, FloatArray, IntArray, aranges, offsets_of, renumber
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener
 from grace_store.base.finding import Estimate, LabelsNote
@@ -71,7 +71,7 @@ def prepare_learned(
     # Numbered by their first records, so that folds do not depend on the order of the plan.
     first_row = np.full(int(group.max(initial=0)) + 1, pool.store.plan.num_records)
     np.minimum.at(first_row, group[position], pool.store.column("sample_row")[position])
-    question = np.unique(first_row[group[position]], return_inverse=True)[1][owner]
+    question = renumber(first_row[group[position]])[owner]
     _check_enough(is_right, question[place], note)
     value, weights, areas = _fit(raw, question, place, is_right, spec.seed)
     value[features.unknown(raw) | ((flags & HAVE_NO_VALUE) > 0)[owner]] = np.nan
@@ -86,7 +86,7 @@ def prepare_learned(
         **areas,
     )
     scored = scores_note(reader, spec, signals, **pool.filter_notes, learned=learned)
-    rows_of = SignalReader(pool.store, signals.names, pool.wanted, ("responses",))  # token counts alone
+    rows_of = reader.reading("responses")  # token counts alone
     of_trace = aggregate(value, num_items, np.ones(len(value)), Aggregation("mean")) if features.of_steps else value
 
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
@@ -118,7 +118,7 @@ def _fit(
         for each in (learn_forward(folds), single_forward(folds, singles))
     )
     # Only items of the same fold are compared, because folds have different models.
-    items = LabelledItems(is_right, np.unique(question[place], return_inverse=True)[1], fold[place])
+    items = LabelledItems(is_right, renumber(question[place]), fold[place])
     areas = {
         "area": area_across(learned, items, fixed=True),
         "area_within": area_within(learned, items),

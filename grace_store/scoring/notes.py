@@ -129,7 +129,7 @@ class LearnedNote(Frozen):
         pairs = f"{self.area.text(2)} of pairs (the best single measure: {self.single_area.text(2)}; chance: 0.50)"
         if not self.area.is_known:
             return f"{told} {pairs}. There are too few questions for an interval."
-        if self.area.low <= 0.5 <= self.area.high:
+        if self.area.low <= 0.5:
             num = self.num_right + self.num_wrong
             more = "More labels would hardly change this."
             if self.area.half_width > NARROW:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import cast, overload
 
@@ -51,7 +52,7 @@ from grace_store.scoring.targets import Targets
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
-from grace_store.values.measures import MEASURES, Spread, combine_measures, scores_by
+from grace_store.values.measures import MEASURES, Scales, combine_measures, scores_by
 from grace_store.values.methods.grace import RaggedScores, combine_scores
 from grace_store.values.methods.method import METHODS, InfluenceSpec, MethodSpec, ScoreSpec
 from grace_store.values.within_groups import Within
@@ -299,25 +300,33 @@ def _score_blocks(
     def scores(block: SampleBlock) -> list[RaggedScores]:
         return measure_block(block, spec, weights, alignments, history=history)
 
-    scales = None
+    scales: Scales | None = None
+    found: tuple[FloatArray, FlagArray] | None = None
     if len(spec.measure) > 1:
-        found = reader.map(lambda block: [Spread.of(each.value) for each in scores(block)], pool.threads, listener)
-        scales = tuple(reduce(Spread.joined, each).scale for each in zip(*found, strict=True))
+        # Values are standardised over the pool, so they are computed before the first row of the table.
+        value, flags, scales = _combined(reader, scores, spec, pool.threads, listener)
+        found = value, flags
+        reader = reader.reading("responses")
     note = scores_note(reader, spec, weights, custom_history=described, scales=scales, **pool.filter_notes)
 
+    def scored(block: SampleBlock) -> tuple[FloatArray, FlagArray, RaggedScores | None]:
+        if found is not None:
+            return found[0][block.sample], found[1][block.sample], None
+        (mine,) = scores(block)
+        return mine.value, mine.flags, mine
+
     def table(block: SampleBlock) -> tuple[pa.Table, Array]:
-        measured = scores(block)
-        value, flags = _combined(note, measured)
+        value, flags, mine = scored(block)
         is_whole, steps = not reader.views or reader.views[0].per_sample, None
-        if spec.has_steps and not is_whole:
-            columns = (measured[0].step_score, measured[0].answer_alignment, measured[0].history_alignment)
+        if mine is not None and spec.has_steps and not is_whole:
+            columns = (mine.step_score, mine.answer_alignment, mine.history_alignment)
             steps = columns if spec.reads_grams else columns[:1]
         step_tokens = None if is_whole else block.segment_tokens[is_step(block.num_steps)]
         rows = ScoreRows.of(reader, block, value, flags, steps=steps, step_tokens=step_tokens)
         return rows.to_table(note), rows.all_flags
 
     def values(block: SampleBlock) -> tuple[IntArray, FloatArray, Array]:
-        return block.row, *_combined(note, scores(block))
+        return block.row, *scored(block)[:2]
 
     return Scoring(
         note,
@@ -327,12 +336,25 @@ def _score_blocks(
     )
 
 
-def _combined(note: ScoresNote, measured: Sequence[RaggedScores]) -> tuple[FloatArray, FlagArray]:
-    """Return values and flags by one measure, or by several standardised ones."""
-    if note.scales is None:
-        return measured[0].value, measured[0].flags
-    value = combine_measures([each.value for each in measured], note.scales, cast(ScoreSpec, note.spec))
-    return value, reduce(np.bitwise_or, (each.flags for each in measured))
+def _combined(
+    reader: SignalReader,
+    scores: Callable[[SampleBlock], list[RaggedScores]],
+    spec: ScoreSpec,
+    threads: Threads,
+    listener: Listener,
+) -> tuple[FloatArray, FlagArray, Scales]:
+    """Return values by several standardised measures and flags of all samples of the plan, and each measure's scale."""
+    num_samples = reader.store.plan.num_samples
+    values, flags = np.full((len(spec.measure), num_samples), np.nan), np.zeros(num_samples, dtype=np.uint8)
+
+    def measure(block: SampleBlock) -> tuple[IntArray, FloatArray, FlagArray]:
+        found = scores(block)
+        return block.sample, np.stack([each.value for each in found]), reduce(or_, (each.flags for each in found))
+
+    for sample, value, flagged in reader.map(measure, threads, listener):
+        values[:, sample], flags[sample] = value, flagged
+    value, scales = combine_measures(values, spec)
+    return value, flags, scales
 
 
 def measure_block(

@@ -47,6 +47,8 @@ from grace_store.scoring.parquet_columns import (
     write_blocks,
 )
 from grace_store.store.opened import Store
+from grace_store.values.measures import MEASURES
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import Length, balanced_order, comparable, lengths_of, rank
 
 if TYPE_CHECKING:
@@ -137,8 +139,10 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     @property
     def known_flags(self) -> tuple[str, ...]:
-        """The flags that scoring looked for: same_direction only if the method reads Grams, and all others."""
-        return tuple(name for name in ABOUT if name != "same_direction" or self.note.spec.reads_grams)
+        """The flags that scoring looked for: same_direction only if a measure reads Grams, and all others."""
+        spec = self.note.spec  # a learned value reads Grams, but has no alignments of steps
+        has_grams = isinstance(spec, ScoreSpec) and any("gram" in MEASURES[name].reads for name in spec.names)
+        return tuple(name for name in ABOUT if name != "same_direction" or has_grams)
 
     @property
     def known_trace_flags(self) -> list[str]:

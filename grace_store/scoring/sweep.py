@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import BitArray, BoolArray, FloatArray, Int32Array, IntArray, ascend
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, Int32Array, IntArray, ascend, renumber
 from grace_store.base.documents import document_metadata, read_document, write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
@@ -46,12 +46,11 @@ from grace_store.scoring.sweep_table import (
     write_sweep,
 )
 from grace_store.store.opened import Store
-from grace_store.values.agreement import jaccard, overlap
+from grace_store.values.agreement import jaccard, near_threshold, overlap
 from grace_store.values.grid import SweepSpec
-from grace_store.values.intervals import number_parts
 from grace_store.values.length_bias import correlation, mean_ranks
 from grace_store.values.methods.method import ScoreSpec
-from grace_store.values.ranking import OrderStatistics, budget, comparable, find_twins, grid_step, top_mask
+from grace_store.values.ranking import OrderStatistics, budget, find_twins, grid_step, on_grid, top_mask
 
 MAX_RANKED = 1 << 17
 """Largest number of samples, evenly spread, that rank correlations are taken over."""
@@ -254,28 +253,31 @@ def _compare(
     note: SweepNote,
     beside: Beside,
     threads: int | None,
-    question: IntArray | None,
+    question_of: IntArray,
 ) -> Sweep:
     """Describe every setting and every pair of settings; each thread holds the values of one setting at a time.
 
-    question has the question of each row of the dataset, if it is known.
+    question_of has the question of each row of the dataset.
     """
     *lengths, default, row = beside
-    part = number_parts(None if question is None else question[row], len(row))
+    question = renumber(question_of[row])
     ratios, num_samples = note.spec.ratio, len(default)
     covariates = [_Covariate(length.astype(np.float64)) for length in lengths]
     stride = max(1, -(-num_samples // MAX_RANKED))
     order = None if ascend(row) else row
-    twin = None if question is None else find_twins(default, question[row], row)
-    by_default = _Values(default, twin).best(ratios[0], order)
+    twin = find_twins(default, question, row)
+    has_twin = np.flatnonzero(twin != np.arange(num_samples))
+    twins = has_twin, twin[has_twin]
+    usual = _Values(default, twins)
+    by_default = usual.best(ratios[0], order), usual.near(ratios[0])
     ranked = slice(None, None, stride) if order is None else np.argsort(order)[::stride]
     sample = np.empty((len(settings), len(default[ranked])))
 
     def look(index: int) -> tuple[dict[str, Any], list[BitArray]]:
-        value = _Values(tables.values(index), twin)
+        value = _Values(tables.values(index), twins)
         sample[index] = value.compared[ranked]
         chosen = [value.best(ratio, order) for ratio in ratios]
-        found = overlap((by_default, chosen[0]), (default, value.every), part)
+        found = overlap((by_default[0], chosen[0]), (by_default[1], value.near(ratios[0])), question, len(usual.order))
         shared = {WITH_DEFAULT: found.value, "overlap_low": found.low, "overlap_high": found.high}
         return _describe(settings[index], value, covariates, note) | shared, [_packed(each) for each in chosen]
 
@@ -295,12 +297,14 @@ def _compare(
 
 
 class _Values:
-    """All values of one setting, and the finite ones; twin has the twins by the default setting, if known."""
+    """All values of one setting, and the finite ones; twins are samples and their earlier twins by the default."""
 
-    def __init__(self, every: FloatArray, twin: IntArray | None) -> None:
+    def __init__(self, every: FloatArray, twins: tuple[IntArray, IntArray]) -> None:
         self.every = every
-        is_twin = twin is not None and np.abs(every - every[twin]) < grid_step(every)
-        self.compared = comparable(every if twin is None else np.where(is_twin, every[twin], every))
+        step, (sample, twin) = grid_step(every), twins
+        self.compared = on_grid(every, step)
+        is_twin = np.abs(every[sample] - every[twin]) < step
+        self.compared[sample[is_twin]] = self.compared[twin[is_twin]]
         self.is_finite = np.isfinite(every)
         self.finite = every if self.is_finite.all() else every[self.is_finite]
         self.order = OrderStatistics(self.finite)
@@ -308,6 +312,10 @@ class _Values:
     def best(self, ratio: str, row: IntArray | None) -> BoolArray:
         """Return which values are the best share of the finite values; ties by row (by place, without rows)."""
         return top_mask(self.compared, budget(ratio, len(self.finite)), row=row)
+
+    def near(self, ratio: str) -> BoolArray:
+        """Return which values are around the threshold of the best share."""
+        return near_threshold(self.order, self.every, budget(ratio, len(self.finite)))
 
 
 def _packed(chosen: BoolArray) -> BitArray:

@@ -262,7 +262,7 @@ def _extremes(known: Sequence[Changed], ratio: str, num_samples: int) -> str:
     scale = f"1 is the same samples, {chance:.2f} is chance"
     (label, _, lowest), (other, _, highest) = known[0], known[-1]
     if all(each.low <= chance <= each.high for *_, each in known):
-        scale += ". Random subsets overlap as much"
+        scale += ". The overlaps are not shown to be more than chance"
     if len(known) == 1:
         return f"{label} has an overlap of {lowest.text(2)} in the best {ratio}, where {scale}"
     if lowest.high >= highest.low:

@@ -10,7 +10,7 @@ from typing import Literal
 from grace_store.base.finding import NARROW, WIDE, Cell, Estimate, Finding
 from grace_store.base.text import counted, first_few
 from grace_store.pool.pool import Pool
-from grace_store.values.methods.method import ScoreSpec
+from grace_store.values.methods.method import ScoreSpec, parse_measure
 from grace_store.values.roc import CHANCE
 
 Row = Mapping[str, Cell]
@@ -85,7 +85,7 @@ def how_to_choose(
     best, is_within = best_measure(judged, has_groups=has_groups)
     if best is None:
         what = " and ".join(each.of for each in judged)
-        return f"No way of choosing follows from this: no measure was shown to tell right {what} from wrong ones."
+        return f"No way of choosing follows from this: no measure was shown to put right {what} above wrong ones."
     where = "" if pool.kept is None else pool.kept.where
     score = ["grace-store", "score", pool.store.location, *(["--where", where] if where else [])]
     if (labels := pool.label_columns) is not None:
@@ -174,11 +174,23 @@ def _is_above(measure: Row, items: JudgedItems, stored: Sequence[Row], name: str
     return area.low > CHANCE and (area.p_value or 0.0) * len(stored) <= SURE
 
 
+def _is_below(measure: Row, items: JudgedItems, num_compared: int) -> bool:
+    area = headline(items, measure)
+    return area.high < CHANCE and (area.p_value or 0.0) * num_compared <= SURE
+
+
 def _areas(items: JudgedItems, stored: Sequence[Row]) -> str:
     place = "position" if items.of == "steps" else "number of steps"
     fixed = f", with {place} and length held fixed" if holds_fixed(items) else ""
     ordered = sorted(stored, key=lambda each: -headline(items, each).value)
     above = [each for each in ordered if _is_above(each, items, stored)]
+    below = [each for each in reversed(ordered) if _is_below(each, items, len(stored)) and each["of"] != GRACE]
+    if not above and below:
+        told = f"{_capital(below[0])} puts wrong {items.of} above right ones{fixed}: "
+        told += headline(items, below[0]).text(2)
+        judged = parse_measure(str(below[0]["of"]))
+        other = judged._replace(way="lowest" if judged.way == "highest" else "highest").bare
+        return f"{told}. Judge {other} instead (--measure {other})." + _of_grace(items, ordered, above)
     if not above:
         best = headline(items, ordered[0]).text(2)
         told = f"No stored signal tells wrong {items.of} from right ones better than chance (0.50){fixed}"
@@ -195,10 +207,8 @@ def _of_grace(items: JudgedItems, ordered: Sequence[Row], above: Sequence[Row]) 
     grace = [each for each in ordered if each["of"] == GRACE]
     if not grace or any(each in above for each in grace) or (not above and ordered[0] in grace):
         return ""
-    area = headline(items, grace[0])
-    if area.high < CHANCE and (area.p_value or 0.0) * len(grace) <= SURE:
-        return f" {_capital(grace[0])} puts wrong {items.of} above right ones: {area.text(2)}."
-    return f" {_capital(grace[0])} has {area.text(2)}."
+    does = f"puts wrong {items.of} above right ones:" if _is_below(grace[0], items, len(grace)) else "has"
+    return f" {_capital(grace[0])} {does} {headline(items, grace[0]).text(2)}."
 
 
 def _first_errors(items: JudgedItems) -> list[str]:

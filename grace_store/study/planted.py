@@ -36,7 +36,9 @@ def find_planted(
     store = open_store_of(table, None)
     fields = SampleRecords(store, positions=store.positions_of(table.row)).fields([FLAW, COPY_OF])
     kinds = dict(zip(table.row.tolist(), map(str, fields[FLAW]), strict=True))
-    rows = {"the pool": filter_scores(table, chosen_from)[0].row.tolist()}
+    half = filter_scores(table, chosen_from)[0]
+    unflagged = half.row[~half.is_flagged(HYGIENE_FLAGS)]
+    rows = {"the pool": half.row.tolist(), "its unflagged traces": unflagged.tolist()}
     rows |= {name: read_subset(path).row.tolist() for name, path in choices.items()}
     flawed = {name: sum(kinds[row] != CLEAN for row in each) for name, each in rows.items()}
     of_all = {name: f"{flawed[name]} of {len(each)}" for name, each in rows.items()}

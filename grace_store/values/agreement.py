@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, renumber
 from grace_store.base.finding import Estimate
-from grace_store.values.intervals import estimate, number_parts, share_interval, sums_by_question
+from grace_store.values.intervals import MAX_PARTS, estimate, number_parts, share_interval
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.ranking import OrderStatistics, Ratio, budget, comparable, top_mask
 
@@ -60,44 +60,51 @@ def survival(value: FloatArray, other: FloatArray, ratio: Ratio, question: IntAr
     both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
     value, other = value[both], other[both]
     count = budget(ratio, len(both))
-    mine = None if question is None else question[both]
+    mine = np.arange(len(both)) if question is None else renumber(question[both])
     first, second = (top_mask(comparable(each, mine), count) for each in (value, other))
-    return overlap((first, second), (value, other), mine)
+    at_first, at_second = (near_threshold(OrderStatistics(each), each, count) for each in (value, other))
+    return overlap((first, second), (at_first, at_second), mine, len(both))
 
 
 def overlap(
     chosen: tuple[BoolArray, BoolArray | FloatArray],
-    value: tuple[FloatArray, FloatArray],
-    question: IntArray | None = None,
-    at_threshold: float | None = None,
+    near: tuple[BoolArray, BoolArray | float],
+    question: IntArray,
+    num: int,
 ) -> Estimate:
     """Return the overlap of two choices of equal size, the best by two columns of values, with its interval.
 
     The second choice may be a probability for each sample. Both thresholds would differ in another pool. A sample more
     above a threshold takes one at the threshold out, so the share of the other choice around a threshold counts
-    against the choices. at_threshold is the share of the first choice around the second threshold, if it is known.
+    against the choices. near has the samples around each threshold; the share of the first choice may take the place
+    of the second. Questions are numbered from 0, without gaps; num is the number of samples that were chosen from.
     """
     first, second = chosen
-    size, num = [float(each.sum()) for each in chosen], int(np.count_nonzero(np.isfinite(value[0])))
+    size = [float(each.sum()) for each in chosen]
     if not all(size):
         return Estimate(value=math.nan, num=num)
-    at_first = float(second[_around(value[0], round(size[0]))].mean())
-    at_second = float(first[_around(value[1], round(size[1]))].mean()) if at_threshold is None else at_threshold
-    part, mean_size = first * second - at_first * first - at_second * second, sum(size) / 2
-    parts = sums_by_question(question, [(part - part.mean()) / mean_size])[0]
+    at_first = float(second[near[0]].mean())
+    at_second = near[1] if isinstance(near[1], float) else float(first[near[1]].mean())
+    error, mean_size = first * second - at_first * first - at_second * second, sum(size) / 2
+    sums = np.bincount(question, (error - error.mean()) / mean_size)
+    parts = np.pad(sums, (0, -len(sums) % MAX_PARTS)).reshape(-1, MAX_PARTS).sum(axis=0)[: len(sums)]
     both = float((first * second).sum())
     share = estimate(both / mean_size, parts, num, scale="share")
     low, high = (end / (2 - end) for end in (share.low, share.high))
     if both == mean_size and share.is_known:  # the choices are the same, so parts do not vary
-        num_questions = int(size[0]) if question is None else len(np.unique(question[first]))
+        num_questions = int(np.count_nonzero(np.bincount(question[first])))
         share_low = share_interval(num_questions, num_questions)[0]
         low = share_low / (2 - share_low)
     return Estimate(value=both / (sum(size) - both), low=low, high=high, num=num)
 
 
-def _around(values: FloatArray, count: int) -> BoolArray:
-    """Return which values are next to the threshold of the best count values: about sqrt(n) to either side."""
-    order = OrderStatistics(values[np.isfinite(values)])
+def near_threshold(order: OrderStatistics, values: FloatArray, count: int) -> BoolArray:
+    """Return which values are next to the threshold of the best count values: about sqrt(n) to either side.
+
+    order is of the finite values.
+    """
+    if not len(order):
+        return np.zeros(len(values), dtype=np.bool_)
     reach = max(5, math.isqrt(len(order)))
     low, high = (order.kth(min(max(len(order) - count + by, 0), len(order) - 1)) for by in (-reach, reach - 1))
     return (values >= low) & (values <= high)
@@ -127,7 +134,7 @@ def step_survival(
     starts = np.cumsum(count_of) - count_of
     origin, width = np.repeat(first, count_of), np.repeat(count_of, count_of)
     count = budget(ratio, len(usable))
-    mine = None if question is None else question[usable]
+    mine = np.arange(len(usable)) if question is None else renumber(question[usable])
     chosen = top_mask(comparable(value[usable], mine), count)
     generator = np.random.Generator(np.random.Philox(seed))
     times, around = np.zeros(len(usable)), 0.0
@@ -135,5 +142,6 @@ def step_survival(
         drawn = np.add.reduceat(flat[origin + (generator.random(len(origin)) * width).astype(np.int64)], starts)
         drawn /= count_of
         times += top_mask(drawn, count)
-        around += float(chosen[_around(drawn, count)].mean()) / draws
-    return overlap((chosen, times / draws), (value[usable], value[usable]), mine, around)
+        around += float(chosen[near_threshold(OrderStatistics(drawn), drawn, count)].mean()) / draws
+    at_chosen = near_threshold(OrderStatistics(value[usable]), value[usable], count)
+    return overlap((chosen, times / draws), (at_chosen, around), mine, len(usable))

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, renumber
 from grace_store.base.finding import Estimate
 
 ERROR = 0.05
@@ -68,7 +68,7 @@ def number_parts(question: IntArray | None, num: int) -> IntArray:
     """
     if question is None:
         return np.arange(num) % MAX_PARTS
-    return np.unique(question, return_inverse=True)[1] % MAX_PARTS
+    return renumber(question) % MAX_PARTS
 
 
 def sums_by_question(question: IntArray | None, columns: Sequence[Array]) -> FloatArray:
@@ -188,7 +188,7 @@ def compare_groups(group: IntArray, hit: BoolArray, question: IntArray | None = 
     Intervals hold 95 % for all groups together: Newcombe's, with as many independent items as would give the variance
     over questions. A group of one question has the interval -1 to 1.
     """
-    place = np.arange(len(group)) if question is None else np.unique(question, return_inverse=True)[1]
+    place = np.arange(len(group)) if question is None else renumber(question)
     all_size, all_hits = np.bincount(place), np.bincount(place, hit)
     num_questions = len(all_size)
     pair, code = np.unique(group * num_questions + place, return_inverse=True)  # the questions of each group

@@ -70,9 +70,14 @@ def fold_of_questions(question: IntArray, is_labelled: BoolArray, seed: int) -> 
 
 
 def learn(folds: FloatArray) -> FloatArray:
-    """Return weights of measures, (folds + 1, F): each without the labels of one fold, the last from all labels."""
+    """Return weights of measures, (folds + 1, F): each without the labels of one fold, the last from all labels.
+
+    Models with different penalties give values of different sizes, so all are scaled to values of mean square 1.
+    """
     without = [_best_fit(np.delete(folds, number, axis=0)) for number in range(len(folds))]
-    return np.stack([*without, _best_fit(folds)])
+    weights, moments = np.stack([*without, _best_fit(folds)]), folds.sum(axis=0)
+    squares = ((weights @ moments[1:-1, 1:-1]) * weights).sum(axis=1, keepdims=True) / max(moments[0, 0], 1)
+    return np.asarray(weights / np.sqrt(np.maximum(squares, np.finfo(float).tiny)))
 
 
 def learn_forward(folds: FloatArray) -> FloatArray:
@@ -132,24 +137,21 @@ def standardise(x: Array, question: IntArray, empty: Callable[[int, int], Array]
     out = empty(len(x), num * (2 if has_groups else 1))
     deviation = np.zeros(out.shape[1])
     for column in range(num):
-        filled = without_gaps(x[:, column]).astype(np.float64)
-        mean = (np.bincount(question, filled) / np.maximum(count, 1))[question] if has_groups else filled
-        for place, part in ((column, filled - mean), (column + num, mean)) if has_groups else ((column, filled),):
-            out[:, place], deviation[place] = _standard(part)
+        value = x[:, column].astype(np.float64)
+        known = np.isfinite(value)
+        mean = value[known].mean() if known.any() else 0.0
+        parts = [np.where(known, value, mean)]
+        if has_groups:  # a gap gets the mean of its question, so that it moves no other item of the question
+            asked, num_known = question[known], np.bincount(question[known], minlength=len(count))
+            means = np.bincount(asked, value[known], len(count)) / np.maximum(num_known, 1)
+            means = np.where(num_known > 0, means, mean)[question]
+            parts = [np.where(known, value - means, 0.0), means]
+        for place, part in enumerate(parts):
+            out[:, column + place * num], deviation[column + place * num] = _standard(part)
     within = np.eye(num, out.shape[1])
     plain = (within + np.eye(num, out.shape[1], k=num)) * deviation
     plain /= np.maximum(np.linalg.norm(plain, axis=1, keepdims=True), np.finfo(float).tiny)
     return out, np.concatenate([plain, within])
-
-
-def without_gaps(value: Array) -> Array:
-    """Return the values of a measure with their mean in place of missing ones.
-
-    >>> without_gaps(np.array([1.0, np.nan, 3.0]))
-    array([1., 2., 3.])
-    """
-    known = np.isfinite(value)
-    return np.where(known, value, value[known].mean(dtype=np.float64) if known.any() else 0.0)
 
 
 def _standard(value: FloatArray) -> tuple[FloatArray, float]:

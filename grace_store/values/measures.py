@@ -3,11 +3,10 @@
 A new measure is one more entry of MEASURES. Knows arrays and settings, no files. numpy only.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
-from grace_store.values.methods.grace import RaggedScores, aggregate, combine_signals, score_ragged
+from grace_store.values.methods.grace import RaggedScores, aggregate, combine_signals, ratio, score_ragged
 from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, Way, parse_aggregation
 from grace_store.values.random_values import random_values
 from grace_store.values.within_groups import LEAST_SPREAD
@@ -71,7 +70,7 @@ class Responses:
 
     def by_token(self, name: str) -> FloatArray:
         """Return the mean of a statistic over the tokens of each response; NaN without tokens."""
-        return _ratio(*(sum_by_sample(self.num_parts, each) for each in (_totals(self, name), self.num_tokens)))
+        return ratio(*(sum_by_sample(self.num_parts, each) for each in (_totals(self, name), self.num_tokens)))
 
     def of_steps(self, name: str) -> FloatArray:
         """Return a statistic of each step, flat."""
@@ -82,10 +81,6 @@ class Responses:
         """GRACE's scores."""
         arrays, cosine = (self.num_steps, self.gram, self.num_tokens), self.target_cosine
         return score_ragged(*arrays, self.spec, custom_history=self.history, target_cosine=cosine)
-
-
-def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
-    return np.divide(total, weight, out=np.full_like(total, np.nan), where=weight > 0)
 
 
 Function = Callable[[Responses], FloatArray]
@@ -151,13 +146,13 @@ def _norms(samples: Responses) -> FloatArray:
 
 def _later_steps(samples: Responses) -> FloatArray:
     tokens = samples.step_tokens
-    return _ratio(tokens * samples.of_steps("loss") - samples.of_steps("first_loss"), tokens - 1)
+    return ratio(tokens * samples.of_steps("loss") - samples.of_steps("first_loss"), tokens - 1)
 
 
 def _later_value(samples: Responses) -> FloatArray:
     parts = samples.num_parts
     tokens, loss = (sum_by_sample(parts, each) for each in (samples.num_tokens, _totals(samples, "loss")))
-    return _ratio(loss - sum_by_sample(parts, samples.statistic["first_loss"]), tokens - parts)
+    return ratio(loss - sum_by_sample(parts, samples.statistic["first_loss"]), tokens - parts)
 
 
 def _totals(samples: Responses, name: str) -> FloatArray:
@@ -198,8 +193,8 @@ MEASURES = {
         about="rank-surprisal ratio: summed ranks over summed losses",
         better="lowest",
         reads=("rank", "loss"),
-        steps=lambda samples: _ratio(samples.of_steps("rank"), samples.of_steps("loss")),
-        value=lambda samples: _ratio(
+        steps=lambda samples: ratio(samples.of_steps("rank"), samples.of_steps("loss")),
+        value=lambda samples: ratio(
             *(sum_by_sample(samples.num_parts, _totals(samples, name)) for name in ("rank", "loss"))
         ),
     ),
@@ -286,43 +281,24 @@ NO_VALUE = np.uint8(Flag.NO_VALUE)
 # ---------------------------------------------------------------- several measures together
 
 
-class Spread(NamedTuple):
-    """Number, mean and summed squared deviations of values; spreads of parts of a pool can be joined."""
-
-    num: int
-    mean: float
-    squares: float
-
-    @classmethod
-    def of(cls, value: FloatArray) -> "Spread":
-        """Return the spread of the finite values."""
-        known = value[np.isfinite(value)]
-        mean = float(known.mean()) if len(known) else 0.0
-        return cls(len(known), mean, float(((known - mean) ** 2).sum()))
-
-    def joined(self, other: "Spread") -> "Spread":
-        num = self.num + other.num
-        share, apart = other.num / max(num, 1), other.mean - self.mean
-        squares = self.squares + other.squares + apart**2 * self.num * share
-        return Spread(num, self.mean + share * apart, squares)
-
-    @property
-    def scale(self) -> tuple[float, float]:
-        """Mean and standard deviation."""
-        return self.mean, math.sqrt(self.squares / max(self.num, 1))
+Scales = tuple[tuple[float, float], ...]
+"""Mean and standard deviation of the finite values by each measure; 0 if there are none."""
 
 
-def combine_measures(values: Sequence[FloatArray], scales: Sequence[Sequence[float]], spec: ScoreSpec) -> FloatArray:
-    """Return the weighted mean of standardised values; a sample without a value by one measure has none.
+def combine_measures(values: Iterable[FloatArray], spec: ScoreSpec) -> tuple[FloatArray, Scales]:
+    """Return the weighted mean of standardised values, and their scales; without a value by one measure it is NaN.
 
     A measure that does not vary over the pool counts as 0.
 
     >>> spec = ScoreSpec(measure=("tokens=3", "steps"))
-    >>> combine_measures([np.array([5.0, 7.0]), np.array([2.0, 2.0])], [(6.0, 1.0), (2.0, 0.0)], spec)
-    array([-0.75,  0.75])
+    >>> combine_measures([np.array([5.0, 7.0]), np.array([2.0, 2.0])], spec)
+    (array([-0.75,  0.75]), ((6.0, 1.0), (2.0, 0.0)))
     """
-    parts = []
-    for value, (mean, deviation) in zip(values, scales, strict=True):
+    parts, scales = [], []
+    for value in values:
+        known = value[np.isfinite(value)]
+        mean, deviation = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
+        scales.append((mean, deviation))
         is_flat = deviation <= LEAST_SPREAD * abs(mean)
         parts.append((value - mean) * 0.0 if is_flat else (value - mean) / deviation)
-    return combine_signals(np.stack(parts), [each.weight for each in spec.measures])
+    return combine_signals(np.stack(parts), [each.weight for each in spec.measures]), tuple(scales)

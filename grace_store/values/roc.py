@@ -15,7 +15,7 @@ from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.base.finding import Estimate
 from grace_store.values.intervals import estimate, ratio_over_questions, sums_by_question
 from grace_store.values.length_bias import mean_ranks
-from grace_store.values.ranking import comparable
+from grace_store.values.ranking import comparable, stable_order
 
 CHANCE = 0.5
 NUM_LENGTHS = 4
@@ -84,7 +84,8 @@ class _Runs:
 
     @classmethod
     def of(cls, score: FloatArray, group: IntArray) -> "_Runs":
-        order = np.lexsort((score, group))
+        order = stable_order(score)
+        order = order[stable_order(group[order])]
         ordered, keys = score[order], group[order]
         new_group = np.concatenate([[True], keys[1:] != keys[:-1]]) if len(order) else np.zeros(0, np.bool_)
         new_run = new_group | np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(order) else new_group

@@ -143,7 +143,7 @@ class WeightsSpec(Settings):
             raise SettingError(f"Weights of steps need one measure of steps, and {self.scores.title} is none")
         if self.method == "scores" and not self.scores.is_grace:
             raise SettingError(f"--method scores needs measure grace: use --method drop with {self.scores.title}")
-        if self.scores.without_answer or self.scores.aggregation != "mean" or self.scores.target == "group":
+        if self.scores.without_answer or str(self.scores.step_aggregation) != "mean" or self.scores.target == "group":
             raise SettingError(
                 "Weights of steps need --target answer, trace or suffix, no aggregation, no without_answer"
             )

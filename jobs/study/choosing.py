@@ -226,7 +226,7 @@ def power_table(settings: Settings, earlier: Path = EARLIER) -> Table:
         ("Against", "subsets", "half-width of the intervals", "difference found in 4 of 5 studies"),
         tuple(rows),
         f"Held-out loss. In the earlier study, {len(losses)} random subsets had means with a standard deviation of "
-        f"{spread:.4f}; {num} random subsets are trained here. Written before any training.",
+        f"{spread:.4f}; {num} random subsets are trained here.",
     )
 
 

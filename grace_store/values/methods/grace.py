@@ -188,10 +188,10 @@ def aggregate(
     known = np.isfinite(step_score)
     kept = step_score if known.all() else np.where(known, step_score, 0.0)
     if aggregation.kind == "mean" and known.all():
-        return _ratio(sum_by_sample(num_steps, kept), num_steps.astype(np.float64))
+        return ratio(sum_by_sample(num_steps, kept), num_steps.astype(np.float64))
     if aggregation.kind in ("mean", "length_weighted"):
         weight = known * (num_tokens if aggregation.kind == "length_weighted" else 1.0)
-        return _ratio(sum_by_sample(num_steps, kept * weight), sum_by_sample(num_steps, weight))
+        return ratio(sum_by_sample(num_steps, kept * weight), sum_by_sample(num_steps, weight))
     offsets = offsets_of(num_steps)
     if aggregation.kind == "last":
         # The last step that counts: no step after it does.
@@ -212,7 +212,8 @@ def aggregate(
     return np.asarray(low + (place - below) * (high - low))
 
 
-def _ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
+def ratio(total: FloatArray, weight: FloatArray) -> FloatArray:
+    """Return total / weight; NaN where the weight is 0."""
     return np.divide(total, weight, out=np.full_like(total, np.nan), where=weight > 0)
 
 
@@ -243,7 +244,7 @@ def value_parts(
     weight = counts.astype(np.float64)
     if step_tokens is not None and how == "length_weighted":
         weight *= step_tokens.astype(np.float64)
-    weight = _ratio(weight, np.repeat(sum_by_sample(num_steps, weight), num_steps))
+    weight = ratio(weight, np.repeat(sum_by_sample(num_steps, weight), num_steps))
     alpha = 0.0 if spec.without_answer else spec.alpha
     of_answer = np.where(is_first, 0.0 if spec.without_answer else 1.0, alpha)
     return np.stack(
