@@ -15,7 +15,7 @@ import pytest
 import grace_store as gs
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError
-from grace_store.base.events import Event, Note, Warned
+from grace_store.base.events import Event, Note
 from grace_store.base.files import file_sha256, sidecar_of
 from grace_store.base.finding import Estimate, Finding, LabelsNote, LabelsOf
 from grace_store.choose.select import read_subset, replay_subset
@@ -98,14 +98,16 @@ def test_the_terminal_counts_what_has_no_match(home: Path, tmp_path: Path) -> No
     some.write_text("\n".join([*rows, '{"id": "stranger", "origin": "math"}']))
     store, scores = home / "traces.zarr", home / "scores.parquet"
     for words in (
-        ("score", store, "--out", tmp_path / "a.parquet"),
-        ("select", scores, "--out", tmp_path / "a.jsonl"),
+        ("score", store, "--out", tmp_path / "a.parquet", "--where", "level >= 0"),
+        ("select", scores, "--out", tmp_path / "a.jsonl", "--where", "level >= 0"),
         ("audit", scores),
         ("judge", store, "--right", "truth"),
     ):
         told = " ".join(run(*words, "--labels", some).stdout.split())
         assert "some.jsonl: 40 of 41 rows matched to a sample (no sample has the id 'stranger', for example)" in told
         assert "; 8 of 48 samples without a row ('t0', for example)" in told
+    for words in (("score", store, "--out", tmp_path / "b.parquet"), ("select", scores, "--out", tmp_path / "b.jsonl")):
+        assert "--labels adds fields that nothing here reads" in run(*words, "--labels", some, code=1).stderr
 
 
 def test_the_page_shows_labels_with_the_traces(home: Path, tmp_path: Path) -> None:
@@ -121,7 +123,8 @@ def test_the_page_shows_labels_with_the_traces(home: Path, tmp_path: Path) -> No
 def test_an_output_never_replaces_the_labels(home: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.jsonl"
     labels.write_text((home / "labels.jsonl").read_text())
-    said = run("select", home / "scores.parquet", "--labels", labels, "--out", labels, code=1).stderr
+    words = ("select", home / "scores.parquet", "--labels", labels, "--where", "level >= 0")
+    said = run(*words, "--out", labels, code=1).stderr
     assert "labels.jsonl, the labels; choose another --out" in " ".join(said.split())
     with pytest.raises(SettingError, match="the labels; choose another --out"):
         gs.report(home / "traces.zarr", labels.with_suffix(".html"), ReportRequest(labels=labels.with_suffix(".html")))
@@ -271,16 +274,13 @@ def test_pairs_against_known_labels_are_warned_of(grouped: Path, tmp_path: Path)
         right = {"0": "1", "false": "true", "B": "A"}[wrong]
         rows = "".join(f"{each},{right if place in worse else wrong}\n" for place, each in enumerate(ids))
         (tmp_path / "labels.csv").write_text(f"id,{name}\n{rows}")
-        events: list[Event] = []
-        gs.rank_samples(table, gs.Selection(margin=0, labels=str(tmp_path / "labels.csv")), listener=events.append)
-        told = [event.text for event in events if isinstance(event, Warned)]
+        labels = gs.Selection(margin=0, labels=str(tmp_path / "labels.csv"))
+        told = gs.select(table, labels, listener=list[Event]().append).notes[-1]
         assert told == (
-            ["--labels was given without --right, so no pair was compared with the labels."]
+            "--labels was given without --right, so no pair was compared with the labels."
             if wrong == "B"  # letters are answers, and no labels
-            else [
-                f"In 2 of {len(pairs)} pairs the chosen trace is wrong and the rejected one right, by {name}. "
-                f"To choose only right traces, give --right {name}."
-            ]
+            else f"In 2 of {len(pairs)} pairs the chosen trace is wrong and the rejected one right, by {name}. "
+            f"To choose only right traces, give --right {name}."
         )
 
 
@@ -312,17 +312,15 @@ def test_pairs_by_a_learned_value_are_compared_with_its_labels(
     more = {"learned": learned, "labels": join_labels(path, table.table["sample_id"]).note}
     table = replace(table, note=table.note.model_copy(update=more))
 
-    def told(**labels: str) -> list[str]:
-        events: list[Event] = []
-        gs.rank_samples(table, gs.Selection(margin=0, **labels), listener=events.append)
-        return [event.text for event in events if isinstance(event, Warned)]
+    def told(**labels: str) -> str:
+        return gs.select(table, gs.Selection(margin=0, **labels), listener=list[Event]().append).notes[-1]
 
     of = f"In 2 of {len(plain.row)} pairs the chosen trace is wrong and the rejected one right, by {right}. "
     give = f"--right {shlex.quote(right)}."
-    assert told() == [f"{of}To choose only right traces, give --labels {shlex.quote(str(path))} {give}"]
-    assert told(labels=str(path)) == [f"{of}To choose only right traces, give {give}"]
+    assert told() == f"{of}To choose only right traces, give --labels {shlex.quote(str(path))} {give}"
+    assert told(labels=str(path)) == f"{of}To choose only right traces, give {give}"
     path.write_text("id,mark\n")
-    [changed] = told()
+    changed = told()
     assert changed.startswith("No pair was compared with the labels that the values were learned from: ")
     assert "its content differs" in changed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,10 @@ def test_a_signal_without_a_token_table_has_no_tokens_to_show(tmp_path: Path, te
     run(*extract_words(store, text_model, data), "--no-token-table")
     assert run_json("inspect", store, "case-7")["segments"][0]["first_loss"] > 0
     told = run("inspect", store, "case-7", "--tokens", code=1).stderr
-    assert "--tokens reads the token table of signal 'base', but the signal has none. Begin a new --signal" in told
+    assert "--tokens reads the token table of signal 'base', but the signal has none. Begin a new signal: " in told
+    words = shlex.split(told.partition("`grace-store ")[2].partition("`")[0])
+    run(*words)
+    assert run_json("inspect", store, "case-7", "--signal", "base-tokens", "--tokens")["segments"][0]["tokens"]
     assert not list((store / "signals" / "base").glob("token_*"))
     told = run("inspect", store, "--vectors", data, "--tokens", code=2).stderr
     assert "give SAMPLE instead of --vectors" in told

@@ -55,7 +55,7 @@ def test_what_is_planted_in_the_losses_is_learned(known, tmp_path):
     assert note.area.low > 0.8
     assert note.single_area.low > 0.8
     assert np.corrcoef(table.value, -loss)[0, 1] > 0.8
-    assert table.method == "learned"
+    assert table.method == "learned from --right \"good = 'yes'\""
     assert not table.has_step_scores
     assert max(note.weights, key=lambda name: note.weights[name]) in ("loss:lowest", "later_loss:lowest", "rsr:lowest")
 

@@ -143,7 +143,9 @@ def test_steps_drawn_anew_are_told(tmp_path: Path) -> None:
         f"steps are drawn anew (Jaccard {drawn.value:.3f}, {drawn.low:.3f} to {drawn.high:.3f}; "
     )
     only = stability(known_store(tmp_path).store, StabilitySettings(score=ScoreSpec(aggregation="min"), draws=1))
-    assert only.conclusion.startswith("Nothing but precision could be tried. From vectors stored as int4, ")
+    assert only.conclusion.startswith("Nothing but precision could be tried. Too few samples to say how much")
+    told = conclude_stability({}, {"vectors as int4": drawn}, 1000, 200)
+    assert told.startswith("Nothing but precision could be tried. From vectors stored as int4, ")
 
 
 @pytest.mark.parametrize(("measure", "remedy"), [("loss", "To add one: `warmup"), ("steps", "from the plan alone")])

@@ -205,13 +205,11 @@ Fields = Callable[[IntArray, LabelColumns | None], SampleFields]
 """A function from rows of a table and the labels of all its rows to the fields of these rows."""
 
 
-def warn_of_labels(
-    table: ScoreTable, given: LabelColumns | None, fields: Fields, rejected: IntArray, listener: Listener
-) -> None:
-    """Warn of pairs whose chosen trace is wrong and whose rejected trace is right, by labels that are known.
+def warning_of_labels(table: ScoreTable, given: LabelColumns | None, fields: Fields, rejected: IntArray) -> str:
+    """Return a warning of pairs whose chosen trace is wrong and rejected trace right, by labels that are known.
 
     They are the labels that the values were learned from, else those of the format, else a field with a usual name.
-    Warn, too, if labels were given or learned from, but say nothing of the pairs.
+    Labels that were given or learned from, but say nothing of the pairs, are named, too. Empty without any.
     """
     chosen = np.flatnonzero(rejected >= 0)
     rows, place = np.unique([chosen, rejected[chosen]], return_inverse=True)
@@ -228,14 +226,13 @@ def warn_of_labels(
             untold = f"No pair was compared with the labels that the values were learned from: {error}"
         is_right = is_wrong = np.zeros(0, dtype=np.bool_)
     if not (is_right | is_wrong).any():
-        if untold:
-            listener(Warned(untold))
-        return
+        return untold
     better, worse = place.reshape(2, -1)
-    if num := int((is_wrong[better] & is_right[worse]).sum()):
-        of = f"In {num} of {counted(len(chosen), 'pair')} the chosen trace is wrong and the rejected one right"
-        more = "" if labels is given or noted is None else f"--labels {shlex.quote(noted.path)} "
-        listener(Warned(f"{of}, by {right}. To choose only right traces, give {more}--right {shlex.quote(right)}."))
+    if not (num := int((is_wrong[better] & is_right[worse]).sum())):
+        return ""
+    of = f"In {num} of {counted(len(chosen), 'pair')} the chosen trace is wrong and the rejected one right"
+    more = "" if labels is given or noted is None else f"--labels {shlex.quote(noted.path)} "
+    return f"{of}, by {right}. To choose only right traces, give {more}--right {shlex.quote(right)}."
 
 
 def _is_right(labels: LabelsNote) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.files import sidecar_of
 from grace_store.base.finding import LabelsFile, WhereNote
 from grace_store.base.text import counted
-from grace_store.choose.candidates import choose_in_questions, exclude, questions_of, warn_of_labels
+from grace_store.choose.candidates import choose_in_questions, exclude, questions_of, warning_of_labels
 from grace_store.choose.choice_conclusion import conclude_choice, group_name, group_sizes, rise_and_fall
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
@@ -45,6 +45,8 @@ class Ranking:
     """A text about the choice within questions; empty without such a choice."""
     rejected: IntArray | None = None
     """For pairs, the row of the table that each row is preferred to; -1 for rows that are not chosen."""
+    warning: str = ""
+    """A warning of pairs that labels contradict."""
     by_value: IntArray | None = None
     """For a diverse ranking, rows of the table in the order of value alone."""
     num_distinct: int | None = None
@@ -75,7 +77,7 @@ class Ranking:
         if spec.diversity is None:
             tied = num_tied(compared, self.ranked, len(kept), self.rules.stratum)
         if by is not None:
-            about_groups = [f"Every {by} keeps its share of the pool. {self._by_value_alone(by, best)}"]
+            about_groups = [f"{self._shares(by, kept)} {self._by_value_alone(by, best)}"]
         pool = self.ranked
         if self.selection.is_in_questions:  # with the traces that lost to another trace of their question
             pool = self.scores.ranked()
@@ -99,16 +101,23 @@ class Ranking:
 
     def _counts(self, kept: IntArray, best: IntArray) -> tuple[GroupCount, ...]:
         """Return the number of chosen samples, and of the best by value, of each group, the largest group first."""
-        groups, where, excluded = self.rules.groups, self.selection.where, self.rules.excluded
+        groups, where = self.rules.groups, self.selection.where
         if groups is not None:
             pool, chosen, by_value = (group_sizes(groups, rows) for rows in (self.ranked, kept, best))
             return tuple(GroupCount(name, size, chosen[name], by_value[name]) for name, size in pool.most_common())
         if not isinstance(where, WhereNote):
             return ()
-        left_out = where.num_samples - where.num_kept
-        also = "" if excluded is None else ", not excluded" if excluded.against else ", not flagged"
-        inside = GroupCount(f"kept by --where{also}", len(self.ranked), len(kept), len(kept))
-        return inside, GroupCount("left out by it", left_out, 0, 0)
+        left_out = GroupCount("left out by it", where.num_samples - where.num_kept, 0, 0)
+        return GroupCount("kept by --where", where.num_kept, len(kept), len(kept)), left_out
+
+    def _shares(self, by: str, kept: IntArray) -> str:
+        """Return how well the chosen samples keep the shares of the groups."""
+        assert self.rules.groups is not None
+        num, empty = (len(group_sizes(self.rules.groups, rows)) for rows in (self.ranked, kept))
+        if num == empty:
+            return f"Every {by} keeps its share of the pool."
+        as_well = f"as nearly as {counted(len(kept), 'sample')} allow: {num - empty} of {num} groups have none"
+        return f"Every {by} keeps its share of the pool {as_well}."
 
     def _by_value_alone(self, by: str, best: IntArray) -> str:
         """Return which groups would rise or fall if values alone chose as many samples, the best."""
@@ -137,6 +146,7 @@ class Ranking:
         notes += [self.in_questions] if self.in_questions else []
         if notes:
             notes[-1] += f"; ratios are shares of the {len(self.ranked)} that remain"
+        notes += [self.warning] if self.warning else []
         diversity = self.selection.diversity
         if diversity is None or self.by_value is None or not len(kept):
             return tuple(notes)
@@ -201,6 +211,8 @@ class Rules:
     ) -> Self:
         """Apply a selection to a table; raise if the selection does not fit the table, or leaves no candidates."""
         where, by = selection.where, selection.by
+        if selection.labels is not None and not (where or by or selection.is_in_questions):
+            raise SettingError("--labels adds fields that nothing here reads: give --where, --by or a choice of pairs")
         sql = where.sql if isinstance(where, WhereNote) else where
         table, fields, kept = filter_scores(scores, sql, store, data, selection.labels)
         if table.capability is not None and (by is not None or selection.diversity is not None):
@@ -267,13 +279,13 @@ class Rules:
     ) -> Ranking:
         """Rank the samples by their values, or by other values, which are NaN for samples that must not be chosen."""
         table, groups = self.scores, self.groups
-        value, told, rejected = self.value if value is None else value, "", None
+        value, told, rejected, warning = self.value if value is None else value, "", None, ""
         if self.question is not None:
             value, rejected, told = choose_in_questions(
                 table, self.selection, self.question, value, self._responses, self.labelled, listener
             )
             if rejected is not None and self.labelled is None and listener is not ignore:
-                warn_of_labels(table, self.fields.labels, self._fields_at, rejected, listener)
+                warning = warning_of_labels(table, self.fields.labels, self._fields_at, rejected)
         ranked = table.ranked(value)
         if groups is not None:
             ranked = stratified_rank(table.comparable(value), groups, table.row)
@@ -281,7 +293,7 @@ class Rules:
             by = self.selection.by
             listener(Warned(f"Every sample has a different {by}, so --by changes nothing: the best samples are kept."))
         if self.selection.diversity is None:
-            return Ranking(self, value, ranked, told, rejected)
+            return Ranking(self, value, ranked, told, rejected, warning)
         from grace_store.choose.duplicates import check_diverse, diverse_order  # reads vectors
 
         check_diverse(self.selection, self.selection.diversity)

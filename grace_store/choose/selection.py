@@ -211,11 +211,10 @@ class SubsetNote(Document, words="a subset", maker="select"):
 
 @dataclass(frozen=True, slots=True)
 class GroupCount:
-    """The numbers of candidates and of chosen samples of one group."""
+    """The numbers of all samples and of chosen samples of one group."""
 
     group: str
     pool: int
-    """Samples that have a value."""
     chosen: int
     by_value: int
     """Samples of the group that would be chosen by value alone, for the same size of subset."""

@@ -110,12 +110,16 @@ def escape_controls(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def filter_lines(noted: Any) -> str:
-    """Return a line for the filter and one for the file of labels of a note; empty without any."""
+def filter_lines(noted: Any, num: int | None = None) -> str:
+    """Return a line for the filter and one for the file of labels of a note; empty without any.
+
+    num is the number of samples that shares are of, if the filter alone does not decide it.
+    """
     lines = ""
     if isinstance(where := noted.where, WhereNote):
         kept = f"{where.num_kept} of {counted(where.num_samples, 'sample')}"
-        lines += f"  where {escape_controls(one_line(where.sql))}: {kept}; shares are of these {where.num_kept}\n"
+        kept += f"; shares are of these {where.num_kept}" if num in (None, where.num_kept) else ""
+        lines += f"  where {escape_controls(one_line(where.sql))}: {kept}\n"
     return lines + ("" if noted.labels is None else f"  labels {escape_controls(str(noted.labels))}\n")
 
 

@@ -1,6 +1,7 @@
 """Build commands and their options, and read the values that the user gives, also in a --config file."""
 
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType, NoneType
@@ -78,13 +79,24 @@ OUT_JSON = LocalPath(files.JSON)
 OUT_HTML = LocalPath(files.HTML)
 
 
+class OnceCommand(click.Command):
+    """A command that refuses a second value of an option which takes one; click silently keeps the last value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        order = self.make_parser(ctx).parse_args(list(args))[2]
+        for each, num in Counter(order).items():
+            if num > 1 and isinstance(each, click.Option) and not (each.multiple or each.is_flag):
+                raise click.UsageError(f"{each.opts[0]} is given {num} times: give it once.", ctx)
+        return super().parse_args(ctx, args)
+
+
 def command(*examples: str, about: str = "") -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command, with examples below its help and --json as its last option."""
     title = "Examples" if len(examples) > 1 else "Example"
     epilog = "\n".join([about + f"\b\n{title}:", *(f"  {each}" for each in examples)])
 
     def make(function: Callable[..., None]) -> click.Command:
-        made = click.command(epilog=epilog)(function)
+        made = click.command(cls=OnceCommand, epilog=epilog)(function)
         made.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON on stdout.")
         )
@@ -230,16 +242,6 @@ def as_table(context: click.Context, parameter: click.Parameter, pairs: tuple[st
             raise click.UsageError(f"{parameter.opts[0]} is given twice for {name}.", context)
         table[name] = value
     return table or None
-
-
-def given_once(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
-    """Return the only value of an option, and refuse a second value.
-
-    The option is declared as multiple, because click silently takes the last value of other options.
-    """
-    if len(values) > 1:
-        raise click.UsageError(f"{parameter.opts[0]} is given {len(values)} times: give it once.", context)
-    return values[0] if values else None
 
 
 def given(*, but: Collection[str] = ()) -> list[str]:

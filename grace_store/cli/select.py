@@ -239,7 +239,7 @@ def _print(results: list[dict[str, Any]], subsets: list[gs.Subset]) -> None:
         of = counted(result["num_with_value"], "pair" if is_of_pairs else "sample")
         click.echo(escape_controls(subset.conclusion))
         click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
-        click.echo(filter_lines(subset.spec), nl=False)
+        click.echo(filter_lines(subset.spec, subset.num_with_value), nl=False)
         for note in result["notes"]:
             click.echo(f"  {escape_controls(note)}")
         if subset.groups:

@@ -32,7 +32,6 @@ from grace_store.cli.options import (
     as_table,
     command,
     flag,
-    given_once,
     only_given,
     option,
     options_of,
@@ -114,8 +113,7 @@ KNOWN_BY_SCORES = ", num_tokens, value, flags"
 
 
 def scores(help: str) -> Decorator:
-    """Return --scores, which takes one table and refuses a second one."""
-    return option("--scores", SCORES, help, many=True, callback=given_once)
+    return option("--scores", SCORES, help)
 
 
 data_spec = stacked(
@@ -195,7 +193,8 @@ def extract_job(store: str, wishes: dict[str, Any], **rest: Any) -> ExtractJob:
 
 
 def _check_once(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    given_once(context, parameter, values)
+    if len(values) > 1:
+        raise click.UsageError(f"{parameter.opts[0]} is given {len(values)} times: give it once.", context)
     return values
 
 

@@ -20,6 +20,7 @@ from grace_store.store.opened import Store
 from grace_store.study.judge_conclusion import BAD, GOOD, UNCLEAR, judge_measure
 from grace_store.study.trial_conclusion import FEW_QUESTIONS
 from grace_store.values.methods.method import ScoreSpec
+from grace_store.values.roc import CHANCE
 from grace_store.values.subset_trial import is_clear
 
 if TYPE_CHECKING:
@@ -105,8 +106,13 @@ def _flagged(table: ScoreTable, subsets: Subsets) -> Told:
 
 def _judged(given: ReportInputs, table: ScoreTable, findings: Sequence[Finding]) -> Told:
     notes = {each.scores.spec.title: each.scores for each in given.subset_notes.values()} or {"": table.note}
+    for note in notes.values():
+        if note.learned is not None:
+            yield GOOD if note.learned.area.low > CHANCE else UNCLEAR, f"Judged: {note.learned.in_words}"
     for found in findings:
         for note in notes.values() if found.study == "judge" else ():
+            if note.learned is not None:
+                continue
             level, told = judge_measure(found, note.spec.title, list(note.signals))
             yield level, f"Judged: {found.conclusion} The samples were chosen by {note.spec.title}, which {told}."
 
@@ -163,8 +169,7 @@ def _by(note: ScoresNote, store: Store) -> str:
     """Return the measure of a table in words, with the settings that the measure uses, and the signals."""
     used = sorted(note.spec.used - {"seed"}) if isinstance(note.spec, ScoreSpec) else []
     settings = [f"{name} {each}" for name in used if (each := getattr(note.spec, name))]
-    within = [f"{note.groups.within} within questions"] if note.groups is not None and note.groups.within else []
     known = store.signal_names
     models = {name: store.signal(name).signal.origin.get("model", "") for name in note.signals if name in known}
     signals = [f"signal {name} of {PurePath(model).name}" for name, model in models.items()]
-    return ", ".join([f"values by {note.spec.title}", *settings, *within, *signals])
+    return ", ".join([f"values by {note.title}", *settings, *signals])

@@ -81,8 +81,9 @@ def join_labels(given: LabelsLike, ids: Array | pa.ChunkedArray) -> LabelColumns
         with suppress(pa.ArrowInvalid):
             found = pa.chunked_array([plain_column(found).cast(pa.int64())])
     found, wanted = found.cast(pa.large_string()), wanted.cast(pa.large_string())
-    counts = found.drop_null().value_counts()
-    if len(twice := counts.filter(pc.greater(counts.field("counts"), 1))):
+    if pc.count_distinct(found).as_py() < len(found) - found.null_count:
+        counts = found.drop_null().value_counts()
+        twice = counts.filter(pc.greater(counts.field("counts"), 1))
         example = one_line(twice[0]["values"].as_py())
         raise DataError(
             f"{path} has {twice[0]['counts']} rows with the id {example!r}, and {len(twice)} such ids in all. Give "

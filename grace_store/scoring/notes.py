@@ -173,6 +173,13 @@ class ScoresNote(StoreNote, words="a table of scores", maker="score"):
     thresholds: tuple[Number, ...] | None = None
 
     @property
+    def title(self) -> str:
+        """What the values are by: the method, the labels that taught it, and a comparison within questions."""
+        learned = "" if self.learned is None else f" from {self.learned.labels}"
+        within = "" if self.groups is None or self.groups.within is None else f", {self.groups.within} within questions"
+        return f"{self.spec.title}{learned}{within}"
+
+    @property
     def questions_by(self) -> str | None:
         """The field of the records that names the questions of the table; None for the same prompt and images."""
         named = self.groups or self.learned

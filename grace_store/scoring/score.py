@@ -159,6 +159,8 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
     pool = Pool(store, *given)
     has_group_target = isinstance(request.spec, ScoreSpec) and request.spec.target == "group"
     learns = isinstance(request.spec, ScoreSpec) and request.spec.learn
+    if request.labels is not None and not (learns or request.where or request.group_by):
+        raise SettingError("--labels adds fields that nothing here reads: give --where, --group-by or --learn, too")
     if request.learn_from is not None and not learns:
         raise SettingError("labels of right traces or steps are only for a learned value: give --learn, too")
     if request.within is None and not has_group_target and not learns:

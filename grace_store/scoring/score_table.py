@@ -169,8 +169,7 @@ class ScoreTable(NotedTable[ScoresNote]):
 
     @property
     def method(self) -> str:
-        """The name of the method, marked if the method is a reconstruction."""
-        return self.note.spec.title
+        return self.note.title
 
     @property
     def plan_sha256(self) -> str:

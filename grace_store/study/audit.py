@@ -15,6 +15,7 @@ from grace_store.choose.choice_conclusion import group_name, group_sizes, rise_a
 from grace_store.pool.label_columns import LabelsLike
 from grace_store.pool.pool import Pool, stepwise_signals
 from grace_store.pool.walk import SignalReader, SignalSamples
+from grace_store.scoring.notes import ScoresNote
 from grace_store.scoring.provenance import filter_scores, noted_pool, open_store_of
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.store.opened import Store
@@ -33,7 +34,7 @@ from grace_store.values.length_bias import (
     residuals,
     step_measures,
 )
-from grace_store.values.methods.method import MethodSpec, ScoreSpec
+from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import Length, Ratio, budget, rank
 
 SEEN = 0.01
@@ -76,7 +77,7 @@ def audit(
         tables["steps"] = Table(title=title, columns=columns, rows=(dict(steps),), is_shown=is_enough)
     first_tokens, compared = _first_tokens(table, store)
     tables |= compared
-    told = [conclude_audit(explained, measures, str(ratio), table.note.spec), *([first_tokens] if first_tokens else [])]
+    told = [conclude_audit(explained, measures, str(ratio), table.note), *([first_tokens] if first_tokens else [])]
     named = table.note.spec.measures if isinstance(table.note.spec, ScoreSpec) and not table.note.spec.learn else ()
     lowest = [each.name for each in named if each.way == "lowest"]
     if by is not None:
@@ -207,11 +208,11 @@ Measures = Mapping[Length, Mapping[str, float]]
 """Measures of the relation of values to each length, as length_measures returns them."""
 
 
-def conclude_audit(explained: Estimate, measures: Measures, ratio: str, spec: MethodSpec) -> str:
+def conclude_audit(explained: Estimate, measures: Measures, ratio: str, note: ScoresNote) -> str:
     """Return sentences: how values by a method follow length, how long the best are, and why control made it worse."""
     pearson = {name: each["pearson"] for name, each in measures.items()}
-    told = explained_text(explained, None if spec.is_length else pearson, by=f" by {spec.title}")
-    if spec.is_length or explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
+    told = explained_text(explained, None if note.spec.is_length else pearson, by=f" by {note.title}")
+    if note.spec.is_length or explained.num < MIN_AUDITED or all(math.isnan(each) for each in pearson.values()):
         return told
     return " ".join([told, *_kept(measures, ratio), *_grown(measures, ratio)])
 

@@ -1,6 +1,7 @@
 """Show one sample: its segments with all stored signals, and the nearest samples."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -67,7 +68,9 @@ def _tokens(view: SignalView, shown: Mapping[str, Any]) -> list[list[dict[str, A
     """Return the tokens of each segment, with their numbers; raise UnknownName if there are none."""
     if (table := token_table(view, shown["sample"])) is None:
         of_sample = f"sample {shown['sample_id']!r} has no rows in it: the tokenizer makes too many tokens of its text"
-        remedy = "Begin a new --signal with `extract --kind proxy --token-table`"
+        made_from = [f"--{name}={path}" for name, path in view.signal.origin.items() if name in ("model", "adapter")]
+        words = ["grace-store", "extract", view.store.location, *made_from, "--signal", f"{view.name}-tokens"]
+        remedy = f"Begin a new signal: `{shlex.join(words)}`"
         why = f"{of_sample}." if view.signal.spec.has_token_table else f"the signal has none. {remedy}."
         raise UnknownName(f"--tokens reads the token table of signal {view.name!r}, but {why}")
     texts = [segment["text"] for segment in shown["segments"]]

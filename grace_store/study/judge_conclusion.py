@@ -222,7 +222,8 @@ def _first_errors(items: JudgedItems) -> list[str]:
         found = f"{_capital(best)} finds first errors best, with an F1 of {first.text(2)}"
         return [f"{found}; by chance it is {chance:.2f}."]
     told = f"None finds first errors better than chance (F1 {chance:.2f}); the best, {best['measure']}"
-    return [f"{told}, has {first.text(2)}."]
+    luck = f", which can be luck where {len(stored)} are tried" if first.low > chance else ""
+    return [f"{told}, has {first.text(2)}{luck}."]
 
 
 def _capital(row: Row) -> str:

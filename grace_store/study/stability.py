@@ -191,6 +191,7 @@ def conclude_stability(
         precision = "this measure does not depend on the precision of vectors"
         return f"Nothing could be tried: there is no other signal to compare with, and {precision}."
     if not tried:
+        precision = _too_few(list(by_storage.values()), num_samples, num_chosen) or precision
         return f"Nothing but precision could be tried. {precision}".strip()
     short = _too_few(list(tried.values()), num_samples, num_chosen)
     return short or f"{_survives(tried, num_samples, num_chosen)} {precision}".strip()

@@ -92,7 +92,7 @@ def _explained_interval(explained: float, columns: Sequence[FloatArray], questio
     error, freedom = spread(-(num - 1) / num * _fisher(without))
     half_width = t_quantile(ERROR, freedom) * error
     low, high = (math.tanh(max(0.0, float(_fisher(fewer)) + by)) ** 2 for by in (-half_width, half_width))
-    return low, high
+    return low, max(high, explained)  # the bias of R squared is taken out of the interval, not of R squared itself
 
 
 def _r_squared(sums: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, ascend, offsets_of
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, ascend, offsets_of, renumber
 from grace_store.base.errors import SettingError
 
 # ---------------------------------------------------------------- order statistics
@@ -110,8 +110,9 @@ def find_twins(values: FloatArray, question: IntArray, row: Numbers | None = Non
     >>> find_twins(np.array([0.3, 0.5, 0.3 + 1e-7, 0.3]), np.array([4, 4, 4, 7]))
     array([0, 1, 0, 3])
     """
-    twin = np.arange(len(values))
-    order = stable_order(values)
+    twin, numbered = np.arange(len(values)), renumber(question)
+    some = np.flatnonzero(np.bincount(numbered)[numbered] > 1)  # most questions may have one trace
+    order = some[stable_order(values[some])]
     order = order[stable_order(question[order])]
     is_near = np.diff(values[order]) < grid_step(values)
     is_near &= question[order][1:] == question[order][:-1]

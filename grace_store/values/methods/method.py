@@ -226,8 +226,8 @@ def canonical_measures(texts: tuple[str, ...]) -> tuple[str, ...]:
     found = [parse_measure(text) for text in texts]
     if not found:
         raise SettingError("there is no measure to score by: give at least one")
-    bare = [each.bare for each in found]
-    if repeated := sorted({each for each in bare if bare.count(each) > 1}):
+    bare = [each._replace(way="highest").bare for each in found]
+    if repeated := sorted({each.bare for each, same in zip(found, bare, strict=True) if bare.count(same) > 1}):
         raise SettingError(f"measure {', '.join(repeated)} is given twice: give each measure once, with its weight")
     if len(found) == 1 and found[0].weight != 1.0:
         raise SettingError(f"a measure that scores alone has no weight: leave that of {found[0]} out")
