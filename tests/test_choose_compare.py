@@ -63,7 +63,7 @@ def test_tables_that_moved_along_with_their_subsets_are_found(two, tmp_path):
 def test_the_reason_is_told(two):
     found = compare(two / "a.parquet", two / "b.parquet", ratio=1)
     assert [(change["sample_id"], change["why"]) for change in found.tables["left"].rows] == [
-        ("s0", "not among the other table's samples")
+        ("s0", "not in the other table")
     ]
     assert found.tables["entered"].rows == ()
     nested = compare(two / "a.parquet", two / "a.txt", ratio=1)

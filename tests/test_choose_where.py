@@ -133,6 +133,8 @@ def test_a_ratio_is_a_share_of_what_is_kept(scores: Path) -> None:
         ("kept by --where", len(ROWS), len(best)),
         ("left out by it", len(RECORDS) - len(ROWS), 0),
     ]
+    one = gs.select(scores, gs.Selection(where=WHERE, per_group="1"))
+    assert [each.pool for each in one.groups] == [each.pool for each in subset.groups]
 
 
 def test_a_filter_may_ask_for_what_the_table_knows(scores: Path) -> None:

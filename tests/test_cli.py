@@ -64,6 +64,12 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
             assert set(re.findall(r"(?<=\s)--[a-z-]+", line.split("  #")[0])) <= known, line
 
 
+@pytest.mark.parametrize("option", ["--where", "--by", "--labels", "--per-group"])
+def test_an_option_that_takes_one_value_refuses_a_second(tmp_path: Path, option: str) -> None:
+    words = ("select", tmp_path / "scores.parquet", option, "1", option, "2", "--out", tmp_path / "out.jsonl")
+    assert f"{option} is given 2 times: give it once." in run(*words, code=2).stderr
+
+
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("score", "sweep")])
 def test_options_of_a_score_are_those_that_the_command_takes(name: str, tmp_path: Path) -> None:
     options = {each.name: each for each in COMMANDS[name].params if isinstance(each, click.Option)}

@@ -148,11 +148,11 @@ NAN = float("nan")
     ("rows", "message"),
     [
         ([{"sample": "t1", "ok": 1}], "has no column id with the ids of samples. Its columns are: sample, ok"),
-        ([*ROWS, ROWS[0]], "has 2 rows with the id 't47', and 1 such ids in all. Give each sample one row"),
+        ([*ROWS, ROWS[0]], "has several rows with the same id: 1 id, such as 't47' in 2 rows. Give each"),
         ([{"id": "x1", "ok": 1}], "No row of .* its ids are like 'x1', those of samples like 't0'"),
-        ([{"id": "t1", "value": 1}], "has a column 'value', but so is called a column that every sample has"),
-        ([{"id": "t1", "Flags": 1}], "has a column 'Flags', but so is called a column that every sample has"),
-        ([{"id": "t1", "ok": 1, "OK": 1}], "'OK', but so is called another column, 'ok': conditions ignore upper"),
+        ([{"id": "t1", "value": 1}], "has a column 'value', and that is the name of a column that every sample has"),
+        ([{"id": "t1", "Flags": 1}], "has a column 'Flags', and that is the name of a column that every sample has"),
+        ([{"id": "t1", "ok": 1, "OK": 1}], "'OK', and that is the name of another column, 'ok': conditions"),
     ],
 )
 def test_a_file_that_cannot_be_joined_is_refused(
@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_joined_is_refused(
         (
             "labels.csv",
             b"id,ok,ok\nt1,1,2\n",
-            "has a column 'ok', but so is called another column, 'ok'.*Rename the column",
+            "has a column 'ok', and that is the name of another column, 'ok'.*Rename the column",
         ),
         ("labels.csv", b"id,ok\n", "labels.csv has no rows. Give it a row for each sample that has a label"),
         ("labels.csv", b"id,ok\nt1,1\nt2,M\xfcller\n", "labels.csv .*: line 3 is not UTF-8. Save the file as UTF-8"),

@@ -283,6 +283,10 @@ def test_flags_of_the_chosen_are_counted_and_compared_with_the_pool():
 def test_strata_say_what_value_alone_would_have_chosen():
     subset = select(planted(follows=2.0), Selection(by="num_steps"), ratio="0.2")
     assert "Every num_steps keeps its share of the pool. By value alone, 15 would rise" in subset.conclusion
+    few = select(planted(follows=2.0), Selection(by="num_steps"), count=2)
+    num = len(few.groups)
+    told = f"keeps its share of the pool as nearly as 2 samples allow: {num - 2} of {num} groups have none."
+    assert told in few.conclusion
     assert sum(each.by_value for each in subset.groups) == len(subset)
     last = next(each for each in subset.groups if each.group == "15")
     assert last.by_value > last.chosen

@@ -89,7 +89,7 @@ def test_the_default_is_scored_if_the_sweep_lacks_it_and_never_written(tmp_path,
     for index, each in enumerate(found.summary):
         mine = top_mask(found.value(index), budget("0.5", 60))
         assert each["overlap_with_default"] == pytest.approx((mine & default).sum() / (mine | default).sum())
-    assert ("scored for this though the sweep lacks it" in found.conclusion) == (0.7 not in alphas)
+    assert ("which is not part of the sweep" in found.conclusion) == (0.7 not in alphas)
     assert f"{found.summary[0]['overlap_with_default']:.2f} (" in found.conclusion
     again = read_sweep(store, tmp_path / "sweep")
     assert again.conclusion == found.conclusion

@@ -197,6 +197,7 @@ def test_a_measure_has_one_form(given_text, canonical):
         (["loss=inf"], "a weight is a number above 0"),
         ([], "there is no measure"),
         (["loss", "loss:lowest=2"], "measure loss:lowest is given twice"),
+        (["loss:lowest", "loss:highest"], "measure loss:highest, loss:lowest is given twice"),
     ],
 )
 def test_a_measure_that_means_nothing_is_refused(texts, message):

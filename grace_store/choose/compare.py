@@ -258,7 +258,7 @@ def _moved_in_rank(ranks: tuple[int, int], parts: Mapping[Part, float], part: Pa
 def _why(side: _Side, here: int, other: _Side, place: int | None, tie: str) -> str:
     """Return the reason why a sample without a better rank is in one subset and not in the other."""
     if place is None:
-        return "not among the other table's samples"
+        return "not in the other table"
     if not other.rank[place]:
         flags = other.scores.table["flags"][place].as_py()
         if excluded := [name for name in flags if name in other.subset.spec.exclude_flagged]:

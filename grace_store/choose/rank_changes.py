@@ -104,7 +104,7 @@ def _parts_of(side: RankedValues, places: IntArray) -> FloatArray | str:
     columns = (table.flat(column) for column in ("answer_alignment", "history_alignment"))
     parts = value_parts(spec, table.num_steps, tokens, *columns) if table.has_step_scores else None
     if parts is None:
-        return f"values by aggregation {spec.step_aggregation} in {name} are no sum of what answer and history add"
+        return f"with aggregation {spec.step_aggregation}, values of {name} cannot be split into answer and history"
     value = table.value[places]
     if np.abs(parts[:, places].sum(axis=0) - value).max(initial=0) > TOLERANCE:
         return f"the values in {name} are not those of its step scores"

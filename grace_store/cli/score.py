@@ -135,8 +135,9 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     --learn fits the measures of a trace (its flags, too) to labels, and gives every sample a value. No value comes from
     a model that saw the question of its sample. With labels of steps, the steps are learned.
 
-    With --within or --target group, traces of one question are compared with each other, and the dataset is read. The
-    only trace of a question gets the flag only_trace. Its value is 0 with --within, and missing with --target group.
+    With --within or --target group, traces of one question are compared with each other. --group-by FIELD names the
+    question; it reads the dataset. The only trace of a question gets the flag only_trace. Its value is 0 with --within,
+    and missing with --target group.
     """
     if replay is not None and (ignored := given(but=BESIDE_REPLAY)):
         raise SettingError(

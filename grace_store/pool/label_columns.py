@@ -15,7 +15,7 @@ from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import DataError, GraceStoreError, ResumeMismatch, SettingError
 from grace_store.base.files import file_sha256
 from grace_store.base.finding import LabelsFile
-from grace_store.base.text import first_few, one_line
+from grace_store.base.text import counted, first_few, one_line
 from grace_store.data.tables import ID, plain_column, read_labels_table
 
 LabelsLike: TypeAlias = str | Path | LabelsFile
@@ -86,8 +86,8 @@ def join_labels(given: LabelsLike, ids: Array | pa.ChunkedArray) -> LabelColumns
         twice = counts.filter(pc.greater(counts.field("counts"), 1))
         example = one_line(twice[0]["values"].as_py())
         raise DataError(
-            f"{path} has {twice[0]['counts']} rows with the id {example!r}, and {len(twice)} such ids in all. Give "
-            "each sample one row."
+            f"{path} has several rows with the same id: {counted(len(twice), 'id')}, such as {example!r} in "
+            f"{twice[0]['counts']} rows. Give each sample one row."
         )
     place = pc.index_in(wanted, found.combine_chunks(), skip_nulls=True)
     num_matched = pc.count_distinct(place).as_py()
@@ -117,7 +117,9 @@ def _check_names(path: Path, names: list[str]) -> None:
     seen = dict.fromkeys(RESERVED, "a column that every sample has")
     for name in names:
         if (other := seen.get(name.lower())) is not None:
-            raise DataError(f"{path} has a column {one_line(name)!r}, but so is called {other}. Rename the column.")
+            raise DataError(
+                f"{path} has a column {one_line(name)!r}, and that is the name of {other}. Rename the column."
+            )
         seen[name.lower()] = f"another column, {one_line(name)!r}: conditions ignore upper and lower case"
 
 

@@ -239,7 +239,7 @@ def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], 
             f"{few}change them: overlaps with the default ({parts}) are known to {half_width:.2f} to either side. "
             f"About {about(num_samples * (half_width / CLEAR) ** 2)} samples would narrow that to {CLEAR:.2f}."
         )
-    beside = "" if is_there else ", scored for this though the sweep lacks it"
+    beside = "" if is_there else ", which is not part of the sweep"
     told = f"Against the default ({parts}{beside}), {_extremes(known, ratio, num_samples)}."
     return " ".join([told, *_by_axis(known)])
 
