@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_store.base.documents import write_document
-from grace_store.base.finding import Column, Estimate, Finding, PoolNote, Table
+from grace_store.base.finding import Column, Estimate, Finding, LabelsNote, PoolNote, Table
 from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
@@ -22,7 +23,9 @@ from grace_store.cli import main
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.pages.verdict import expected_questions
+from grace_store.scoring.notes import LearnedNote
 from grace_store.scoring.score import score
+from grace_store.scoring.score_table import scores_schema, write_scores
 from grace_store.store.opened import Store
 from grace_store.study.contamination import contamination
 from grace_store.study.judge_conclusion import judge_measure
@@ -233,3 +236,18 @@ def test_near_duplicates_in_a_subset_are_low_variety(tmp_path: Path, store: Stor
     write_document(tmp_path / "diversity.json", found)
     level, sentence = about("varied", told(store, tmp_path, scores=(scores,), findings=(tmp_path / "diversity.json",)))
     assert (level, sentence.endswith("in the pool. Half are alike.")) == ("bad", True)
+
+
+def test_a_learned_value_is_held_against_the_labels_that_taught_it(tmp_path: Path, store: Store) -> None:
+    table, area = score(store), Estimate(value=0.7, low=0.6, high=0.8, num=900)
+    counts = dict.fromkeys(("num_right", "num_wrong", "num_questions"), 300)
+    areas = dict.fromkeys(("area", "area_within", "single_area"), area)
+    learned = LearnedNote(labels=LabelsNote(field="ok", says="traces"), of="traces", weights={}, **counts, **areas)
+    note = table.note.model_copy(update={"spec": ScoreSpec(learn=True), "learned": learned})
+    plain = table.table.select(["sample_id", "row", "num_steps", "num_tokens", "value", "question", "flags"])
+    schema = scores_schema(note).remove_metadata()
+    rows = [plain[each.name] if each.name in plain.column_names else pa.nulls(len(plain), each.type) for each in schema]
+    with write_scores(tmp_path / "learned.parquet", note) as writer:
+        writer.write_table(pa.table(rows, schema=schema))
+    verdict = told(store, tmp_path, scores=(tmp_path / "learned.parquet",))
+    assert about("judged", verdict) == ("good", f"Judged: {learned.in_words}")
