@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.values.learned import deal, standardise
+from grace_store.values.learned import fold_of_questions, learn_forward, moments_by_fold, standardise, values_by_fold
+from grace_store.values.roc import LabelledItems, area_across, area_within
 
 NUM_POOLS = 200
 NUM_MEASURES = 20
@@ -39,8 +40,13 @@ def rate(num_questions: int, num_traces: int, *, level: float, effect: float) ->
     found = np.zeros(2)
     for seed in range(NUM_POOLS):
         raw, right, question = simulate_pool(num_questions, num_traces, level=level, effect=effect, seed=seed)
-        dealt = deal(standardise(raw, question)[0], question, np.arange(len(question)), right, seed=0)
-        found += [each.low > 0.5 for each in (dealt.area, dealt.area_within)]
+        measures, _ = standardise(raw, question)
+        fold = fold_of_questions(question, np.ones(len(question), dtype=bool), seed=0)
+        folds = moments_by_fold(measures, np.arange(len(question)), right, fold)
+        value = values_by_fold(measures, fold, learn_forward(folds))
+        items = LabelledItems(right, question, fold)
+        areas = area_across(value, items, fixed=True), area_within(value, items)
+        found += [each.low > 0.5 for each in areas]
     return float(found[0] / NUM_POOLS), float(found[1] / NUM_POOLS)
 
 

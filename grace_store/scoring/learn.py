@@ -25,11 +25,19 @@ from grace_store.scoring.notes import LearnedNote
 from grace_store.scoring.provenance import scores_note, sources_of
 from grace_store.scoring.score_table import ScoreRows
 from grace_store.values.gram import is_step
-from grace_store.values.learned import deal, learn, single_forward, standardise, values_by_fold
+from grace_store.values.learned import (
+    fold_of_questions,
+    learn,
+    learn_forward,
+    moments_by_fold,
+    single_forward,
+    standardise,
+    values_by_fold,
+)
 from grace_store.values.measures import MEASURES, NO_VALUE, step_numbers, trace_values
 from grace_store.values.methods.grace import aggregate
 from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, parse_measure
-from grace_store.values.roc import area_across
+from grace_store.values.roc import LabelledItems, area_across, area_within
 
 FEWEST_LABELS = 20
 """Fewest right labels, and fewest wrong labels, to learn from."""
@@ -100,15 +108,23 @@ def _fit(
 ) -> tuple[FloatArray, FloatArray, dict[str, Estimate]]:
     """Return all values, the weights from all labels, and areas on unseen questions, also of the best single one."""
     measures, singles = standardise(raw, question, _scratch)
-    dealt = deal(measures, question, place, is_right, seed)
-    weights = learn(dealt.moments)
-    single = values_by_fold(measures, dealt.fold[place], single_forward(dealt.moments, singles), place)
+    has_label = np.zeros(len(raw), dtype=np.bool_)
+    has_label[place] = True
+    fold = fold_of_questions(question, has_label, seed)
+    folds = moments_by_fold(measures, place, is_right, fold[place])
+    weights = learn(folds)
+    learned, single = (
+        values_by_fold(measures, fold[place], each, place)
+        for each in (learn_forward(folds), single_forward(folds, singles))
+    )
+    # Only items of the same fold are compared, because folds have different models.
+    items = LabelledItems(is_right, renumber(question[place]), fold[place])
     areas = {
-        "area": dealt.area,
-        "area_within": dealt.area_within,
-        "single_area": area_across(single, dealt.items, fixed=True),
+        "area": area_across(learned, items, fixed=True),
+        "area_within": area_within(learned, items),
+        "single_area": area_across(single, items, fixed=True),
     }
-    return values_by_fold(measures, dealt.fold, weights), weights[-1], areas
+    return values_by_fold(measures, fold, weights), weights[-1], areas
 
 
 def _scratch(num_rows: int, num_columns: int) -> Array:

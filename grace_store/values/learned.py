@@ -6,18 +6,12 @@ the squared error on the folds that a model may see. Sums over items (moments) a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray, renumber
-from grace_store.base.finding import Estimate
-from grace_store.values.roc import LabelledItems, area_across, area_within
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray
 
 NUM_FOLDS = 5
-NUM_DEALS = 5
-FEW_LABELS = 20_000
-"""With more labels, one deal of the questions to folds is enough."""
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
 """Penalties to choose from, as shares of the number of items."""
 ITEMS_AT_ONCE = 1 << 14
@@ -112,36 +106,6 @@ def single_forward(folds: FloatArray, singles: FloatArray) -> FloatArray:
 def _forward(folds: FloatArray, fit_to: Callable[[FloatArray], FloatArray]) -> FloatArray:
     unknown = np.full(folds.shape[-1] - 2, np.nan)
     return np.stack([unknown, *(fit_to(folds[:number]) for number in range(1, len(folds)))])
-
-
-@dataclass(frozen=True, slots=True)
-class Deal:
-    """Labelled questions dealt to folds, and how well models tell the labels of folds that they did not see."""
-
-    fold: IntArray
-    """The fold of each item, -1 for an item without a label."""
-    moments: FloatArray
-    items: LabelledItems
-    """The labelled items; only those of one fold are compared, because folds have different models."""
-    area: Estimate
-    area_within: Estimate
-
-
-def deal(x: Array, question: IntArray, place: IntArray, is_right: BoolArray, seed: int) -> Deal:
-    """Deal the questions of the labelled items x[place] to folds; of several deals of few labels, take the median area.
-
-    With few labels, areas differ much between deals, and the best of several would be luck.
-    """
-    has_label = np.zeros(len(x), dtype=np.bool_)
-    has_label[place] = True
-    deals = []
-    for number in range(NUM_DEALS if len(place) <= FEW_LABELS else 1):
-        fold = fold_of_questions(question, has_label, seed + number)
-        moments = moments_by_fold(x, place, is_right, fold[place])
-        items = LabelledItems(is_right, renumber(question[place]), fold[place])
-        value = values_by_fold(x, fold[place], learn_forward(moments), place)
-        deals.append(Deal(fold, moments, items, area_across(value, items, fixed=True), area_within(value, items)))
-    return sorted(deals, key=lambda each: each.area.value)[len(deals) // 2]
 
 
 def values_by_fold(x: Array, fold: IntArray, weights: FloatArray, place: IntArray | None = None) -> FloatArray:
