@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grace_store.base.arrays import Array, BitArray, Int32Array, IntArray, find_rows
+from grace_store.base.arrays import Array, BitArray, Int32Array, IntArray, ascend, find_rows
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.base.files import file_sha256
 from grace_store.base.states import Unusable
@@ -303,10 +303,12 @@ class SampleRecords:
         own. For a field, records are read one at a time, and memory holds 64 bits for each.
         """
         wanted = np.arange(len(self)) if self.positions is None else self.positions
-        known, first, place = np.unique(wanted, return_index=True, return_inverse=True)
+        if not ascend(wanted):
+            _, first, place = np.unique(wanted, return_index=True, return_inverse=True)
+            return np.asarray(self.at(first).questions(by)[place])
         if by is None:
-            return _numbered(question_digests(self.store, known))[place]
-        return _numbered(_as_numbers(self.at(first)._of_field(by, known.tolist())))[place]
+            return _numbered(question_digests(self.store, wanted))
+        return _numbered(_as_numbers(self._of_field(by, wanted.tolist())))
 
     def _of_field(self, by: str, positions: Sequence[int]) -> Iterator[bytes]:
         found_any = False
@@ -352,6 +354,9 @@ def _numbered(digests: BitArray) -> IntArray:
     >>> _numbered(np.array([9, 4, 9, 1], dtype=np.uint64))
     array([0, 1, 0, 2])
     """
+    ordered = np.sort(digests)
+    if (ordered[1:] != ordered[:-1]).all():  # each occurs once
+        return np.arange(len(digests))
     _, first, place = np.unique(digests, return_index=True, return_inverse=True)
     number = np.empty(len(first), dtype=np.int64)
     number[np.argsort(first)] = np.arange(len(first))

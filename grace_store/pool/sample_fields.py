@@ -122,8 +122,11 @@ class SampleFields:
         for start in range(0, self.num_samples, ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, self.num_samples)
             columns = [known[name](start, stop) for name in expression.known]
-            fields = [seen.values(record) for record in islice(rows, stop - start)] or [[]] * (stop - start)
-            block = [(*each, *more) for *each, more in zip(*columns, fields, strict=True)]
+            if found is None and columns:
+                block: list[tuple[object, ...]] = list(zip(*columns, strict=True))
+            else:
+                fields = [seen.values(record) for record in islice(rows, stop - start)] or [[]] * (stop - start)
+                block = [(*each, *more) for *each, more in zip(*columns, fields, strict=True)]
             truth[start:stop] = tried.truth(block, with_false=option != "--where")
         if told := tried.in_words():
             listener(Note(told))
@@ -163,7 +166,7 @@ class _Tried:
         """Return for each row whether the condition is true, and, if asked for, whether it is false."""
         is_by_value = self.expression.is_by_value
         # repr tells 1, 1.0, true and '1' apart.
-        keys: Sequence[object] = [repr(row) for row in rows] if is_by_value else range(len(rows))
+        keys: Sequence[object] = list(map(repr, rows)) if is_by_value else range(len(rows))
         if len(self.found) > ROWS_AT_ONCE or not is_by_value:
             self.found.clear()
         new = {key: row for key, row in zip(keys, rows, strict=True) if key not in self.found}

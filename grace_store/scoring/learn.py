@@ -44,6 +44,8 @@ FEWEST_LABELS = 20
 FEWEST_QUESTIONS = 15
 """Fewest questions with labels; those of four folds of five are judged."""
 HAVE_NO_VALUE = np.uint8(Flag.MISSING_SIGNAL | Flag.NOT_FINITE)
+MAX_JUDGED = 1 << 18
+"""Most labelled items that are judged; more questions are thinned out evenly. All labels teach."""
 SCRATCH_BYTES = 1 << 26
 """Size from which on the measures of a pool lie in a temporary file instead of memory."""
 
@@ -112,18 +114,20 @@ def _fit(
     has_label[place] = True
     fold = fold_of_questions(question, has_label, seed)
     folds = moments_by_fold(measures, place, is_right, fold[place])
-    weights = learn(folds)
+    asked = renumber(question[place])
+    is_judged = asked % -(-len(place) // MAX_JUDGED) == 0
+    judged, cell = place[is_judged], fold[place[is_judged]]
     learned, single = (
-        values_by_fold(measures, fold[place], each, place)
-        for each in (learn_forward(folds), single_forward(folds, singles))
+        values_by_fold(measures, cell, each, judged) for each in (learn_forward(folds), single_forward(folds, singles))
     )
     # Only items of the same fold are compared, because folds have different models.
-    items = LabelledItems(is_right, renumber(question[place]), fold[place])
+    items = LabelledItems(is_right[is_judged], renumber(asked[is_judged]), cell)
     areas = {
         "area": area_across(learned, items, fixed=True),
         "area_within": area_within(learned, items),
         "single_area": area_across(single, items, fixed=True),
     }
+    weights = learn(folds)
     return values_by_fold(measures, fold, weights), weights[-1], areas
 
 

@@ -48,6 +48,7 @@ from grace_store.scoring.sweep_table import (
 from grace_store.store.opened import Store
 from grace_store.values.agreement import jaccard, near_threshold, overlap
 from grace_store.values.grid import SweepSpec
+from grace_store.values.intervals import MAX_PARTS
 from grace_store.values.length_bias import correlation, mean_ranks
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.ranking import OrderStatistics, budget, find_twins, grid_step, on_grid, top_mask
@@ -261,6 +262,7 @@ def _compare(
     """
     *lengths, default, row = beside
     question = renumber(question_of[row])
+    part = question % MAX_PARTS
     ratios, num_samples = note.spec.ratio, len(default)
     covariates = [_Covariate(length.astype(np.float64)) for length in lengths]
     stride = max(1, -(-num_samples // MAX_RANKED))
@@ -277,7 +279,8 @@ def _compare(
         value = _Values(tables.values(index), twins)
         sample[index] = value.compared[ranked]
         chosen = [value.best(ratio, order) for ratio in ratios]
-        found = overlap((by_default[0], chosen[0]), (by_default[1], value.near(ratios[0])), question, len(usual.order))
+        near = by_default[1], value.near(ratios[0])
+        found = overlap((by_default[0], chosen[0]), near, question, len(usual.order), part)
         shared = {WITH_DEFAULT: found.value, "overlap_low": found.low, "overlap_high": found.high}
         return _describe(settings[index], value, covariates, note) | shared, [_packed(each) for each in chosen]
 

@@ -71,13 +71,15 @@ def overlap(
     near: tuple[BoolArray, BoolArray | float],
     question: IntArray,
     num: int,
+    part: IntArray | None = None,
 ) -> Estimate:
     """Return the overlap of two choices of equal size, the best by two columns of values, with its interval.
 
     The second choice may be a probability for each sample. Both thresholds would differ in another pool. A sample more
     above a threshold takes one at the threshold out, so the share of the other choice around a threshold counts
     against the choices. near has the samples around each threshold; the share of the first choice may take the place
-    of the second. Questions are numbered from 0, without gaps; num is the number of samples that were chosen from.
+    of the second. Questions are numbered from 0, without gaps. part is their part, if it is known; num is the number of
+    samples that were chosen from.
     """
     first, second = chosen
     size = [float(each.sum()) for each in chosen]
@@ -85,10 +87,12 @@ def overlap(
         return Estimate(value=math.nan, num=num)
     at_first = float(second[near[0]].mean())
     at_second = near[1] if isinstance(near[1], float) else float(first[near[1]].mean())
-    error, mean_size = first * second - at_first * first - at_second * second, sum(size) / 2
-    sums = np.bincount(question, (error - error.mean()) / mean_size)
-    parts = np.pad(sums, (0, -len(sums) % MAX_PARTS)).reshape(-1, MAX_PARTS).sum(axis=0)[: len(sums)]
-    both = float((first * second).sum())
+    shared, mean_size = first * second, sum(size) / 2
+    both = float(shared.sum())
+    error = shared - at_first * first - at_second * second
+    mean = (both - at_first * size[0] - at_second * size[1]) / len(first)
+    part = question % MAX_PARTS if part is None else part
+    parts = np.asarray(np.bincount(part, (error - mean) / mean_size), dtype=np.float64)
     share = estimate(both / mean_size, parts, num, scale="share")
     low, high = (end / (2 - end) for end in (share.low, share.high))
     if both == mean_size and share.is_known:  # the choices are the same, so parts do not vary

@@ -95,10 +95,16 @@ def grid_step(values: FloatArray) -> float:
     >>> grid_step(np.array([0.7, -0.2, np.nan])) == 2**-20
     True
     """
-    finite = np.abs(values[np.isfinite(values)])
+    finite = np.abs(_finite(values))
     # Not the largest value: one outlier would make the grid too coarse for all others.
     most = OrderStatistics(finite).quantile(0.9) if len(finite) else 0.0
     return max(math.ldexp(1.0, math.frexp(most or 1.0)[1] - DIGITS), 2.0**-1000)
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    """Return the finite values; the same array if all are."""
+    known = np.isfinite(values)
+    return values if known.all() else values[known]
 
 
 def find_twins(values: FloatArray, question: IntArray, row: Numbers | None = None) -> IntArray:
@@ -144,7 +150,8 @@ def comparable(
 
 def on_grid(values: FloatArray, step: float) -> FloatArray:
     """Return the values rounded to multiples of a step."""
-    rounded: FloatArray = np.round(values / step)
+    rounded: FloatArray = values * (1 / step)  # steps are powers of two, so this is exact
+    np.rint(rounded, out=rounded)
     rounded *= step
     return rounded
 
@@ -218,9 +225,9 @@ def top_mask(values: FloatArray, count: int, row: Numbers | None = None) -> Bool
     >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
     array([ True, False,  True, False])
     """
-    finite = np.isfinite(values)
-    usable = values if finite.all() else np.where(finite, values, -np.inf)
-    order = OrderStatistics(values[finite])
+    finite = _finite(values)
+    usable = values if finite is values else np.where(np.isfinite(values), values, -np.inf)
+    order = OrderStatistics(finite)
     if not 0 <= count <= len(order):
         raise SettingError(f"count {count} is not between 0 and {len(order)}, the number of samples with a value")
     if count == 0:
