@@ -315,8 +315,7 @@ def format_of(path: Path) -> str | None:
 
 def check_name(path: Path, *formats: str) -> None:
     """Raise SettingError if the name of an output says another format than the given ones."""
-    said = format_of(path)
-    if said is None or said in formats:
+    if (said := format_of(path)) is None or said in formats:
         return
     endings = [ENDINGS[each][0] for each in formats if each in ENDINGS]
     wanted = f"that ends in {' or '.join(endings)}" if endings else f"without {path.suffix}"

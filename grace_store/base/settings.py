@@ -64,10 +64,9 @@ def one_sentence(error: ValidationError, thing: str = "setting") -> str:
             message = f"there is no such {thing}"
         elif kind.partition("_")[0] in _WANTED:
             message = f"{_WANTED[kind.partition('_')[0]]} is wanted"
-        shown = repr(problem["input"])
-        complaints.append(
-            f"{place} {shown if len(shown) <= 80 else shown[:80] + '...'}: {message[:1].lower()}{message[1:]}"
-        )
+        if len(shown := repr(problem["input"])) > 80:
+            shown = f"{shown[:80]}..."
+        complaints.append(f"{place} {shown}: {message[:1].lower()}{message[1:]}")
     return "; ".join(complaints)
 
 

@@ -101,6 +101,8 @@ class UnitOutcome:
 Statistic = Literal["loss", "entropy", "hit_rate", "rank", "first_loss", "error"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 """The statistics of segments: means over the segment's tokens; first_loss is the loss of its first token."""
+MAX_RANK = 100
+"""Higher ranks of tokens count as this rank in means over tokens, as RSR defines them."""
 TOKEN_COLUMNS = ("log_probability", "rank", "entropy", "error", "num_characters")
 """The columns of the token table."""
 

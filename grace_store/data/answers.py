@@ -78,8 +78,7 @@ def boxed_span(response: str) -> tuple[int, int] | None:
     r"""Return where the content of the last ``\boxed{...}`` that is closed and not empty begins and ends."""
     at = len(response)
     for _ in range(_MAX_BOXED_TRIED):
-        at = response.rfind(_BOXED, 0, at)
-        if at < 0:
+        if (at := response.rfind(_BOXED, 0, at)) < 0:
             return None
         start, depth = at + len(_BOXED), 0
         for match in _BRACES.finditer(response, start - 1):
@@ -190,8 +189,7 @@ def is_same_result(one: str, other: str) -> bool:
     >>> is_same_result("1,080", "1080.0"), is_same_result("-3", "3"), is_same_result(r"\frac{1}{2}", "0.5")
     (True, False, True)
     """
-    numbers = number_alone(one), number_alone(other)
-    if None in numbers:
+    if None in (numbers := (number_alone(one), number_alone(other))):
         return one.casefold() == other.casefold()
     return numbers[0] == numbers[1] and one.startswith("-") == other.startswith("-")
 
@@ -221,8 +219,7 @@ def number_alone(text: str) -> float | None:
     """
     if _NUMERAL.fullmatch(text):
         return next(_numerals(text), None) if len(words_of(text)) == 1 else None
-    found = _ALONE.fullmatch(text)
-    if found is None:
+    if (found := _ALONE.fullmatch(text)) is None:
         return None
     if found["number"]:
         return _number(found["number"])

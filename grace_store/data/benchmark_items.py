@@ -99,8 +99,7 @@ def _texts_of(fields: dict[str, Any], parts: Mapping[str, str]) -> tuple[str, st
             values[part] = value_at(fields, parts[part])
     question = "\n".join([*texts, *(each.line for each in read_choices(values.get("options")))])
     for part in ("response", "steps", "answer"):
-        value = values.get(part)
-        if isinstance(value, list):
+        if isinstance(value := values.get(part), list):
             return question, "\n".join(each for each in value if isinstance(each, str))
         if isinstance(value, str):
             return question, value

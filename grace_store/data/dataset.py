@@ -6,9 +6,9 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.metadata import DataFile
@@ -26,7 +26,7 @@ _Reader = tuple[Callable[[int, int], bytes | None], Callable[[], None]]
 _PROGRESS_RECORDS = 1024
 
 
-class Dataset:
+class Dataset(AbstractContextManager["Dataset"]):
     """Files of records.
 
     ``scan`` goes through all records once, in constant memory. ``read`` rereads one record. It finds the record at once
@@ -129,9 +129,6 @@ class Dataset:
         with self._lock:
             while self._readers:
                 self._readers.popitem()[1][1]()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -369,8 +366,7 @@ class _ArrayScanner:
         if self._escaped:
             self._escaped = False
             return at + 1
-        at = _end(_REST_OF_STRING, block, at)
-        if at == len(block):
+        if (at := _end(_REST_OF_STRING, block, at)) == len(block):
             return at
         self._escaped = block[at : at + 1] == b"\\"  # the last byte of the block
         self._in_string = self._escaped

@@ -23,7 +23,6 @@ class Expansion(NamedTuple):
 
     @classmethod
     def of(cls, spec: DataSpec) -> "Expansion | None":
-        """Return the expansion that a spec asks for."""
         return None if spec.expand is None else cls(spec.expand, spec.map)
 
     def __call__(self, raw: bytes) -> list[bytes] | None:
@@ -39,8 +38,7 @@ class Expansion(NamedTuple):
             own_id = self._own_id(fields)
         except Unusable:
             return None
-        elements = fields.get(self.field)
-        if not isinstance(elements, list) or not elements:
+        if not isinstance(elements := fields.get(self.field), list) or not elements:
             return None
         # An element without a value stays apart from a record without the list.
         fields[self.field] = ["" if each in (None, []) else each for each in elements]

@@ -126,18 +126,16 @@ _PAIRS = (("\\[", "\\]"), ("\\(", "\\)"), ("\\begin{", "\\end{"), ("<<", ">>"), 
 
 def _is_cut_off(text: _Text) -> bool:
     response, last = text.response, text.steps[-1]
-    if ("```" in response and response.count("```") % 2) or _leaves_open(response):
+    # A code block, or a bracket of LaTeX or of a calculator annotation, that is never closed.
+    if "```" in response and response.count("```") % 2:
+        return True
+    if any(opens in response and response.count(opens) > response.count(closes) for opens, closes in _PAIRS):
         return True
     if _ends_midway(text.answer, is_last=True) or _lacks_stop(text):
         return True
     # The answer may be in the same line as the last step, as in "so she sells \boxed{13} eggs".
     is_same_line = "\n" not in last[len(last.rstrip()) :]
     return not is_same_line and (_ends_midway(last, is_last=False) or _lacks_result(text))
-
-
-def _leaves_open(response: str) -> bool:
-    """Return whether a bracket of LaTeX or of a calculator annotation is never closed."""
-    return any(opens in response and response.count(opens) > response.count(closes) for opens, closes in _PAIRS)
 
 
 def _ends_midway(segment: str, *, is_last: bool) -> bool:
@@ -192,8 +190,7 @@ _UNIT = re.compile(
 
 
 def _is_unsupported(text: _Text) -> bool:
-    found = final_value(text.answer)
-    if found is None:
+    if (found := final_value(text.answer)) is None:
         return False
     value, start = plain_value(_REMARK.sub("", found[0].strip())), found[1]
     worked = "\n".join([*text.steps, text.answer[:start]])
@@ -318,8 +315,7 @@ def _mixes_think_blocks(text: _Text) -> bool:
     if "<" not in text.response:
         return False
     tags = list(_THINK.finditer(text.response))
-    kinds = [(tag[1], tag[2].lower()) for tag in tags]
-    if not kinds:
+    if not (kinds := [(tag[1], tag[2].lower()) for tag in tags]):
         return False
     if len(kinds) == 1:
         return kinds[0][0] == "" or not text.response[: tags[0].start()].strip()
@@ -335,8 +331,7 @@ _QUESTION_WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]")
 def _restates_question(text: _Text) -> bool:
     prompt = text.prompt.lower()
     # Few steps contain text of the question; only these steps are compared word by word.
-    close = [step for step in text.steps if _has_piece_of(prompt, step)]
-    if not close:
+    if not (close := [step for step in text.steps if _has_piece_of(prompt, step)]):
         return False
     shingles = set(runs_of(_QUESTION_WORD.findall(prompt), SHINGLE))
     return any(_is_restated(_QUESTION_WORD.findall(without_notes(step).lower()), shingles) for step in close)
@@ -345,8 +340,7 @@ def _restates_question(text: _Text) -> bool:
 def _has_piece_of(prompt: str, step: str) -> bool:
     """Return whether the question contains two of three pieces of a step; a copied step rarely changes two."""
     length = PIECE_CHARS if step.isascii() else PIECE_CHARS // 3
-    quarter = len(step) // 4
-    if quarter * 2 < length:
+    if (quarter := len(step) // 4) * 2 < length:
         return False
     lower = step.lower()
     early, late = lower[quarter : quarter + length] in prompt, lower[3 * quarter - length : 3 * quarter] in prompt

@@ -80,8 +80,7 @@ def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[T
     remaining = iter(images)
     if num_places:
         return tuple(Turn(role, _joined(_filled(parts, remaining))) for role, parts in drafts)
-    user = next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0)
-    before = {user: images}
+    before = {next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0): images}
     return tuple(Turn(role, _joined([*before.get(i, ()), *parts])) for i, (role, parts) in enumerate(drafts))
 
 

@@ -39,11 +39,10 @@ def names_trace(mapping: Mapping[str, str]) -> bool:
 
 def check_part_names(mapping: Mapping[str, str]) -> None:
     """Raise SettingError for a part that does not exist."""
-    if unknown := [part for part in mapping if part not in (*TRACE_PARTS, *ANY_PARTS)]:
-        known = ", ".join((*TRACE_PARTS, *ANY_PARTS))
-        raise SettingError(
-            f"unknown part {unknown[0]!r} in --map {unknown[0]}={mapping[unknown[0]]}. The parts are {known}."
-        )
+    known = (*TRACE_PARTS, *ANY_PARTS)
+    for part, field in mapping.items():
+        if part not in known:
+            raise SettingError(f"unknown part {part!r} in --map {part}={field}. The parts are {', '.join(known)}.")
 
 
 def check_map(spec: DataSpec) -> None:
@@ -54,11 +53,9 @@ def check_map(spec: DataSpec) -> None:
             raise SettingError(f"--format {MAPPED} needs --map. Add --map prompt=FIELD --map response=FIELD.")
         return
     if spec.format != MAPPED:
-        named = next(part for part in TRACE_PARTS if part in spec.map)
-        how = f"--format {spec.format} finds the {named} in its own way"
-        raise SettingError(
-            f"{how}, so --map {named}={spec.map[named]} cannot be used. Leave out one of the two options."
-        )
+        part = next(each for each in TRACE_PARTS if each in spec.map)
+        how = f"--format {spec.format} finds the {part} in its own way"
+        raise SettingError(f"{how}, so --map {part}={spec.map[part]} cannot be used. Leave out one of the two options.")
     if "prompt" not in spec.map:
         raise SettingError("--map does not name the field of the prompt. Add --map prompt=FIELD.")
     if ("response" in spec.map) == ("steps" in spec.map):
@@ -93,8 +90,7 @@ def _paths(record: Fields) -> Iterator[str]:
 
 def mapped_record(record: dict[str, Any], spec: DataSpec) -> dict[str, Any]:
     """Return a record with its fields renamed to the parts, or raise Unusable if a field is missing."""
-    mapping = spec.map
-    if not mapping:
+    if not (mapping := spec.map):
         return record
     parts = {part: value_at(record, path) for part, path in mapping.items()}
     if "id" in parts:

@@ -76,19 +76,16 @@ def _check_expanded(fields: Mapping[str, Any], trace: Trace, format: Format, spe
 def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> str:
     """Return the record's own id, else "file name:row"."""
     for key in ID_KEYS:
-        value = fields.get(key)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if isinstance(value, str) and value.strip():
-            _check_encodable(value, f"{key!r}")
-            if len(value) > MAX_ID_CHARS:
-                raise Unusable(
-                    Reason.BAD_TEXT, f"{key!r} has {len(value)} characters; an id has at most {MAX_ID_CHARS}"
-                )
-            if found := _MANY_LINES.search(value):
+        if isinstance(own := fields.get(key), int) and not isinstance(own, bool):
+            return str(own)
+        if isinstance(own, str) and own.strip():
+            _check_encodable(own, f"{key!r}")
+            if len(own) > MAX_ID_CHARS:
+                raise Unusable(Reason.BAD_TEXT, f"{key!r} has {len(own)} characters; an id has at most {MAX_ID_CHARS}")
+            if found := _MANY_LINES.search(own):
                 what = f"a line break or control character (U+{ord(found[0]):04X})"
                 raise Unusable(Reason.BAD_TEXT, f"{key!r} has {what}; an id is one line")
-            return value
+            return own
     return f"{file_name}:{row_in_file}"
 
 

@@ -188,12 +188,10 @@ class TextRuns:
 
     def overlap(self, passage: Words) -> Overlap | None:
         """Return the overlap of the text with a passage; None if there is no overlap."""
-        wanted = set(runs_of(passage, self._length))
-        if not wanted:
+        if not (wanted := set(runs_of(passage, self._length))):
             same = [place for place, part in enumerate(self._parts) if list(part) == list(passage)]
             return Overlap(1.0, 0, same[0], 0, len(passage)) if same and passage else None
-        found = wanted & self._places.keys()
-        if not found:
+        if not (found := wanted & self._places.keys()):
             return None
         starts: dict[int, list[int]] = defaultdict(list)
         for number, start in sorted(place for run in found for place in self._places[run]):

@@ -75,8 +75,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise Unusable(Reason.BAD_JSON, str(error)) from None
     if not isinstance(value, dict):
         names = {"NoneType": "null", "bool": "boolean", "str": "string", "list": "array"}
-        found = names.get(type(value).__name__, "number")
-        raise Unusable(Reason.NOT_AN_OBJECT, f"a JSON {found}, not an object")
+        raise Unusable(Reason.NOT_AN_OBJECT, f"a JSON {names.get(type(value).__name__, 'number')}, not an object")
     _check_values(value)
     return value
 

@@ -144,10 +144,8 @@ def read_labels_table(path: Path) -> pa.Table:
     if said not in (kinds := ("CSV", "TSV", JSON_LINES, PARQUET)):
         raise DataError(f"The name {path.name} does not say the format of the labels. Give {', '.join(kinds)}.")
     cells = "Give each row as many cells as the first row has. Put a cell with a separator into double quotes."
-    objects = _CONVERT.replace(
-        "convert it to JSON lines", "give each line an object, and each column values of one type"
-    )
-    with _explained(path, {PARQUET: _CONVERT, JSON_LINES: objects}.get(said, cells)):
+    lines = _CONVERT.replace("convert it to JSON lines", "give each line an object, and each column values of one type")
+    with _explained(path, {PARQUET: _CONVERT, JSON_LINES: lines}.get(said, cells)):
         if said == PARQUET:
             with pq.ParquetFile(path) as file:
                 _check_table(file.schema_arrow, file.metadata.num_rows, path.stat().st_size)

@@ -124,8 +124,7 @@ class TextMatcher:
     def _match(self, text: _SampleText, passage: int) -> TextMatch | None:
         """Classify a candidate by its words: copy, part or template; None if it does not match."""
         number, of = divmod(passage, len(PARTS))
-        found = text.runs.overlap(self._passages[passage])
-        if found is None:
+        if (found := text.runs.overlap(self._passages[passage])) is None:
             return None
         kind: TextKind = "template" if found.num_other_numbers else "ngram"
         item = self.items[number]

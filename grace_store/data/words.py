@@ -141,8 +141,7 @@ def _value(pieces: Sequence[str]) -> Fraction:
 
 def _in_digits(value: Fraction) -> str:
     """Return a number in decimal digits, or as a fraction if the decimals do not end."""
-    places = next((n for n in range(20) if 10**n % value.denominator == 0), None)
-    if places is None:
+    if (places := next((n for n in range(20) if 10**n % value.denominator == 0), None)) is None:
         return f"{value.numerator}/{value.denominator}"
     digits = str(value.numerator * 10**places // value.denominator).rjust(places + 1, "0")
     return f"{digits[:-places]}.{digits[-places:]}" if places else digits

@@ -121,8 +121,7 @@ def make_cells(
     cell = np.zeros(len(vectors), dtype=np.int64)
     waiting, num_cells = [np.arange(len(vectors))], 0
     while waiting:
-        members = waiting.pop()
-        if len(members) <= max_size:
+        if len(members := waiting.pop()) <= max_size:
             cell[members] = num_cells
             num_cells += 1
             continue

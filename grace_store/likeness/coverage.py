@@ -32,8 +32,7 @@ def occupancy_entropy(counts: IntArray) -> float:
     >>> occupancy_entropy(np.array([2, 2, 0, 0]))
     0.5
     """
-    total = counts.sum()
-    if len(counts) < 2 or not total:
+    if len(counts) < 2 or not (total := counts.sum()):
         return math.nan
     share = counts[counts > 0] / total
     return float(-(share * np.log(share)).sum() / math.log(len(counts))) + 0.0

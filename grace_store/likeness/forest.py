@@ -81,8 +81,7 @@ def spanning_forest(pairs: Pairs) -> Pairs:
     tree = np.arange(len(point))
     alive, chosen = np.arange(len(order)), np.zeros(len(order), dtype=np.bool_)
     while True:
-        alive = alive[tree[first[alive]] != tree[second[alive]]]
-        if not len(alive):
+        if not len(alive := alive[tree[first[alive]] != tree[second[alive]]]):
             return pairs[order[chosen]]
         one, other = tree[first[alive]], tree[second[alive]]
         best = np.full(len(point), len(order))
@@ -105,8 +104,7 @@ def connected(num_points: int, first: IntArray, second: IntArray) -> IntArray:
     lowest = np.arange(num_points)
     while True:
         one, other = lowest[first], lowest[second]
-        apart = one != other
-        if not apart.any():
+        if not (apart := one != other).any():
             return lowest
         first, second, one, other = first[apart], second[apart], one[apart], other[apart]
         np.minimum.at(lowest, np.maximum(one, other), np.minimum(one, other))

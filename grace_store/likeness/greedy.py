@@ -59,8 +59,7 @@ def pool_orders(
     orders: dict[int, IntArray] = {}
     for seed in dict.fromkeys(spec.seed or 0 for spec in specs):
         mine = [i for i, spec in enumerate(specs) if (spec.seed or 0) == seed]
-        greedy = [i for i in mine if specs[i].method != "clusters"]
-        if greedy:
+        if greedy := [i for i in mine if specs[i].method != "clusters"]:
             cell = make_cells(vector, seed=seed, threads=threads)[at]
             trades = [(cast(Greedy, specs[i].method), cast(float, specs[i].weight)) for i in greedy]
             orders |= dict(zip(greedy, greedy_orders(vector, at, cell, trades), strict=True))

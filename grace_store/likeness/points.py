@@ -115,8 +115,7 @@ def _step_weights(num_steps: IntArray, score: npt.NDArray[np.floating[Any]] | No
 def _reduced(reduce: np.ufunc, values: FloatArray, num_steps: IntArray) -> FloatArray:
     """Reduce the values of the steps of each sample; 0 for a sample without steps."""
     out = np.zeros((len(num_steps), *values.shape[1:]))
-    some = num_steps > 0
-    if some.any():
+    if (some := num_steps > 0).any():
         out[some] = reduce.reduceat(values, (np.cumsum(num_steps) - num_steps)[some], axis=0)
     return out
 

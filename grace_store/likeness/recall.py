@@ -94,9 +94,6 @@ class Truth:
         self.query = self.query[is_there[self.query]]
         self._pairs = []
 
-    def check(self, pairs: Pairs) -> None:
-        self.found(*self.pairs.seen_in(pairs))
-
     def found(self, seen: IntArray, largest_error: float) -> None:
         """Record the true pairs that a search found, by place, and the largest error of their similarities."""
         self._is_found[seen] = True

@@ -6,10 +6,10 @@ result depends neither on the number of threads nor on the machines that run the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
-from typing import Any, TypeVar
+from typing import Any
 
 import faiss
 import numpy as np
@@ -96,9 +96,6 @@ def similar_pairs(
         return searching.found()
 
 
-ItemT = TypeVar("ItemT")
-
-
 class CellSearch(Searching):
     """A search by cells: rounded vectors in memory, in the order of cells, and tasks that search ranges of them."""
 
@@ -147,7 +144,8 @@ class CellSearch(Searching):
         order = np.argsort(near[cell], kind="stable")
         row, self._row = self._row[: self._num_rows], np.zeros((0, 0), np.int16)
         reorder(row, order)
-        size, share = points_per_task(self.source.size), (self._workers.share if self._workers else _in_process)
+        share: Any = self._workers.share if self._workers else lambda rows: lambda: rows  # in this process
+        size = points_per_task(self.source.size)
         tasks = [(start, min(start + size, len(row))) for start in range(0, len(row), size)]
         shelves = Shelves([share(row[start:stop]) for start, stop in tasks], size)
         counts = np.bincount(near[cell], minlength=len(near))
@@ -156,11 +154,6 @@ class CellSearch(Searching):
         floor, probed = self.floor - self.plan.tolerance, min(self.plan.num_probed, len(near))
         ranges = stop - counts[near], stop
         return tasks, CellTask(shelves, self._centre, *ranges, self.number[order], probed, floor, self.truth.pairs)
-
-
-def _in_process(value: ItemT) -> Callable[[], ItemT]:
-    """Return a function that returns a value in this process."""
-    return lambda: value
 
 
 QUERIES_AT_ONCE = 256
@@ -207,7 +200,7 @@ class IndexSearch(Searching):
     def search(self) -> None:
         for pairs, num_asked in self._results():
             if self.truth is not None:
-                self.truth.check(pairs)
+                self.truth.found(*self.truth.pairs.seen_in(pairs))
             self.forest.add(pairs)
             self.count(len(pairs), num_asked)
         self.index = None  # free its memory

@@ -61,12 +61,10 @@ def refuse_not_finite(model: nn.Module) -> None:
     if bool(is_finite.all()):
         return
     name, tensor = held[int(is_finite.int().argmin())]
-    wide = tensor.dtype in (torch.float32, torch.float64)
-    raise ModelError(
-        f"{name} holds values that are not finite"
-        + (": the model's files are damaged, or its training failed." if wide else f" in {tensor.dtype}.")
-        + ("" if wide else " Try --dtype float32. If the error stays, the model's files are damaged.")
-    )
+    why = ": the model's files are damaged, or its training failed"
+    if tensor.dtype not in (torch.float32, torch.float64):
+        why = f" in {tensor.dtype}. Try --dtype float32. If the error stays, the model's files are damaged"
+    raise ModelError(f"{name} holds values that are not finite{why}.")
 
 
 def backbones(model: Any) -> list[nn.Module]:
@@ -106,9 +104,8 @@ def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:
     try:
         rule = _find(model, max_length)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-        unsteady = any(_is_unsteady(module) for module in model.modules())
         _LOG.info("the model cannot be probed one position at a time: %s", error)
-        rule = _SAME_LENGTHS_ONLY if unsteady else ANY_LENGTHS
+        rule = _SAME_LENGTHS_ONLY if any(_is_unsteady(module) for module in model.modules()) else ANY_LENGTHS
     if rule != ANY_LENGTHS and hasattr(backbone_of(model), "get_rope_index"):
         rule = ONE_AT_A_TIME  # with images, positions are fewer than tokens
     if rule != ANY_LENGTHS:

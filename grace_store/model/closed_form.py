@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace_store.base.arrays import IntArray
+from grace_store.base.arrays import IntArray, aranges
 from grace_store.model import devices
 from grace_store.model.token_numbers import NUM_NUMBERS
 
@@ -187,8 +187,7 @@ class ClosedFormHead:
 
     def _buffer(self, name: str, num_rows: int, device: torch.device) -> Tensor:
         """Return an uninitialised (num_rows, vocab) float32 matrix."""
-        kept = self._scratch.get(name)
-        if kept is None or len(kept) < num_rows:
+        if (kept := self._scratch.get(name)) is None or len(kept) < num_rows:
             kept = torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
             if device.type == "cpu":
                 # Fresh pages cost as much as the product that fills them. GPUs have torch's caching allocator.
@@ -202,15 +201,13 @@ def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens
     One float32 sum over a long, repetitive segment drifts, because every addition is rounded in the same direction.
     """
     lengths = np.bincount(tokens.host_segment, minlength=tokens.num_segments)
-    long = np.flatnonzero(lengths > WHOLE_TOKENS)
-    if not len(long):
+    if not len(long := np.flatnonzero(lengths > WHOLE_TOKENS)):
         return head.segment_means(hidden, tokens, block_tokens)
     parts = np.ones(len(lengths), dtype=np.int64)
     parts[long] = -(-lengths[long] // STRETCH_TOKENS)
     stop = np.cumsum(parts)
-    within = np.arange(len(tokens.host_segment)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    of_long = np.repeat(parts > 1, lengths)
-    stretch = np.repeat(stop - parts, lengths) + np.where(of_long, within // STRETCH_TOKENS, 0)
+    within = np.where(np.repeat(parts > 1, lengths), aranges(lengths) // STRETCH_TOKENS, 0)
+    stretch = np.repeat(stop - parts, lengths) + within
     device = tokens.segment.device
     segment = devices.to_device(devices.pin(torch.from_numpy(stretch), device), device)
     # Weights stay relative to the whole segment.

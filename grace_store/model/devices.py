@@ -80,8 +80,7 @@ def kind_of(name: str) -> str:
 
 def resolve(name: str) -> torch.device:
     """Return the device that --device names: auto, cpu, or a kind of accelerator with or without a number."""
-    kind = kind_of(name)
-    if kind == "cpu":
+    if (kind := kind_of(name)) == "cpu":
         return CPU
     if os.environ.get(ONE_DEVICE) and count() > 1:
         raise SettingError(
@@ -101,8 +100,7 @@ def of_rank(name: str, local_rank: int) -> str:
 
 def assigned(name: str) -> str:
     """Return the device that a cluster assigned to this process; name is the cluster's name of the device."""
-    kind = accelerator()
-    if kind is None or count() <= 1:
+    if (kind := accelerator()) is None or count() <= 1:
         return ANY_ACCELERATOR
     # The process sees more than its own device. Either the cluster does not know this kind's variable and counts from
     # 0, or its configuration keeps it from setting the variable, and then its names come from the variable.

@@ -33,13 +33,14 @@ Shown = tuple[tuple[str, ...], Callable[[], ImageInputs]]
 
 
 def shared_states(
-    model: nn.Module, prompts: Mapping[str, Tensor], shared: SharedPrompts, first_places: Tensor, device: torch.device
+    model: nn.Module, prompts: Mapping[str, Tensor], on_host: Mapping[str, Tensor], shared: SharedPrompts
 ) -> Tensor:
     """Return the inputs of the head for each response token, pass by pass: (tokens, d).
 
-    prompts are the model's arguments for the prompts and their images. first_places has, for each prompt, the position
-    of the first token after the prompt, in host memory.
+    prompts are the model's arguments for the prompts and their images, and on_host the same in host memory.
     """
+    device = prompts["input_ids"].device
+    first_places = places_after(model, on_host, shared.lengths)
     # Without a configuration, every layer of the cache keeps all keys, even if its attention has a window.
     cache: Any = DynamicCache()
     cache.layer_class_to_replicate = _PromptLayer

@@ -3,13 +3,11 @@
 import numpy as np
 
 from grace_store.base.arrays import Float32Array, IntArray, offsets_of
-from grace_store.base.states import Statistic
+from grace_store.base.states import MAX_RANK, STATISTICS, Statistic
 
 NUMBERS = ("log_probability", "rank", "entropy", "error")
 """Columns of a matrix of tokens: log p(y), 1 + the number of larger logits, entropy in nats, and |p - y|."""
 NUM_NUMBERS = len(NUMBERS)
-RANK_LIMIT = 100
-"""Higher ranks count as this rank in a segment's mean."""
 TOP_SHARE = 200
 """One of so many tokens counts in a sample's top entropy."""
 
@@ -18,12 +16,11 @@ def segment_statistics(numbers: Float32Array, num_tokens: IntArray) -> dict[Stat
     """Return the statistics of consecutive segments, which have these numbers of tokens (at least 1)."""
     log_p, rank, entropy, error = numbers.T.astype(np.float64)
     starts = offsets_of(num_tokens)[:-1]
-    summed = np.stack((-log_p, entropy, rank == 1, np.minimum(rank, RANK_LIMIT), error), axis=1)
+    summed = np.stack((-log_p, entropy, rank == 1, np.minimum(rank, MAX_RANK), error), axis=1)
     with np.errstate(invalid="ignore"):  # infinities, which the caller reports
         loss, mean_entropy, hit_rate, mean_rank, mean_error = np.add.reduceat(summed, starts).T / num_tokens
     means = loss, mean_entropy, hit_rate, mean_rank, -log_p[starts], mean_error
-    names: tuple[Statistic, ...] = ("loss", "entropy", "hit_rate", "rank", "first_loss", "error")
-    return {name: mean.astype(np.float32) for name, mean in zip(names, means, strict=True)}
+    return {name: mean.astype(np.float32) for name, mean in zip(STATISTICS, means, strict=True)}
 
 
 def top_entropy(numbers: Float32Array) -> float:

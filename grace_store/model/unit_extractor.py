@@ -32,14 +32,7 @@ from grace_store.model.inputs.encode_samples import ImageQueue, PreparedUnit, Sa
 from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.inputs.vision import ImageInputs, join_images
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.shared_pass import (
-    KeptFeatures,
-    Shown,
-    VisionTower,
-    packed_positions,
-    places_after,
-    shared_states,
-)
+from grace_store.model.shared_pass import KeptFeatures, Shown, VisionTower, packed_positions, shared_states
 from grace_store.model.token_numbers import segment_statistics, top_entropy
 
 _LOG = logging.getLogger(__name__)
@@ -295,8 +288,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         inputs = self.inputs_on_device(batch, image_inputs)
         if batch.shared is None:
             return response_states(self.model, inputs, devices.to_device(batch.predecessor, self._device))
-        first_places = places_after(self.model, {**batch.inputs, **image_inputs}, batch.shared.lengths)
-        return shared_states(self.model, inputs, batch.shared, first_places, self._device)
+        return shared_states(self.model, inputs, {**batch.inputs, **image_inputs}, batch.shared)
 
     def states_by_member(self, batch: Batch, unit: PreparedUnit) -> dict[int, Tensor]:
         """Return the inputs of the head for each member of a batch, for probes."""
@@ -327,8 +319,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     def _collate_groups(self, groups: list[list[int]], tokens: dict[int, TokenizedSample]) -> Batch:
         """Return the batch of groups that share their prompts; a batch without sharing for a single sample."""
-        members = [member for group in groups for member in group]
-        if len(members) == 1:
+        if len(members := [member for group in groups for member in group]) == 1:
             return self._collate(members, tokens)
         return collate_shared(groups, tokens, self._spec.batch_tokens, self._device)
 

@@ -39,8 +39,7 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
     stop = stop or threading.Event()
     if not job.store:
         raise SettingError("No store was given. Give the STORE to write the signals to.")
-    store = _planned(job, listener)
-    if job.signal in store.signal_names:
+    if job.signal in (store := _planned(job, listener)).signal_names:
         view = store.signal(job.signal)
         check_given(view, job.request)
         if _is_done(view, job):
@@ -104,8 +103,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         logged(store, listener) as listener,
     ):
         lease = held.of_signal(view.name)
-        gradient = view.signal.spec.gradient
-        if gradient is not None and gradient.learning_rate == 0:
+        if (gradient := view.signal.spec.gradient) is not None and gradient.learning_rate == 0:
             text = (
                 f"The checkpoint of signal {view.name} was trained at a learning rate of 0, so it equals the base "
                 "model. Influence methods weight a checkpoint by its learning rate, which is 0 here. Use a later "

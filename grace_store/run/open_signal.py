@@ -85,8 +85,7 @@ def open_signal(
         spec = door.resolve_spec(model, request, options, adapter=adapter)
         # While the store has no signal yet, another run may plan it anew, so this takes the plan's lock.
         with hold(store.backend, "plan", wait_seconds=3600.0):
-            now = Store.open(store.backend)
-            if now.plan != store.plan:
+            if (now := Store.open(store.backend)).plan != store.plan:
                 raise ResumeMismatch(
                     f"{store.location} was planned again while this run started. Run the same command again."
                 )

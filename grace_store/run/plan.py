@@ -255,8 +255,7 @@ def check_store_path(store: str | Path) -> None:
     """Raise SettingError if the path of a store, which is a folder, is a file or a broken link."""
     if is_url(store):
         return
-    place = Path(store).expanduser().absolute()
-    if place.is_file():
+    if (place := Path(store).expanduser().absolute()).is_file():
         raise SettingError(f"{store} is a file, but a store is a folder. Give another place for the store.")
     if place.is_symlink() and not place.exists():
         raise SettingError(
@@ -309,8 +308,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
                 "away and run `grace-store extract` into a new one."
             )
         for key in again.walk(SAMPLES_GROUP):
-            value = again.read(key)
-            if value is not None and value != store.backend.read(key):
+            if (value := again.read(key)) is not None and value != store.backend.read(key):
                 store.backend.write(key, value)
     store.backend.flush()
 
@@ -318,8 +316,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
 def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataSpec) -> DataSpec:
     """Return the settings that a plan freezes; if no format is given, detect it from the first records."""
     check_part_names(request.map)  # first, as a wrong part name could lead to another format
-    given = request.given()
-    if given.get("format", "auto") == "auto":
+    if (given := request.given()).get("format", "auto") == "auto":
         given["format"] = MAPPED if names_trace(request.map) else found_format(dataset, head)
     check_spec(spec := DataSpec(**given).whole())
     return spec
@@ -353,11 +350,10 @@ def _nothing_usable(tally: RecordTally) -> str:
     counts = ", ".join(f"{reason} {count}" for reason, count in sorted(tally.set_aside.items()))
     record, why = min(tally.examples.values(), key=lambda example: example[0].row)
     spec = tally.settings
-    example = record.raw[:400].decode(errors="replace")
     return (
         f"No record of {names} can be used ({counts}).\n"
         f"Read as format {spec.format!r}, steps by {spec.splitter!r}, answer by {spec.answer!r}, "
         f"at least {spec.min_steps} steps.\n"
-        f"First record, set aside because of {why}:\n  {example!r}\n"
+        f"First record, set aside because of {why}:\n  {record.raw[:400].decode(errors='replace')!r}\n"
         f"{remedy(tally, advise(tally))} `grace-store plan --dry-run` shows how records are read."
     )

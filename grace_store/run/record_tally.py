@@ -235,11 +235,8 @@ def advise(tally: RecordTally) -> Advice | None:
     if reason in UNREAD_KEYS.values():
         ways = [{"ignore_key": tuple(sorted({*tally.settings.ignore_key, *tally.unread_keys}))}]
     found += [_tried(tally, way) for way in ways]
-    kept_now = tally.num_planned / tally.num_records
-    better = [each for each in found if each is not None and each.share > kept_now]
-    return max(
-        better, key=lambda each: (each.share, "min_steps" not in each.settings, -len(each.settings)), default=None
-    )
+    more = [each for each in found if each is not None and each.share > tally.num_planned / tally.num_records]
+    return max(more, key=lambda each: (each.share, "min_steps" not in each.settings, -len(each.settings)), default=None)
 
 
 def ask_for_min_steps(tally: RecordTally) -> str:

@@ -138,8 +138,7 @@ def check_planned(store: Store, sample: str) -> None:
 
 def why_set_aside(view: SignalView, sample: int) -> str:
     """Return why a signal set a sample aside; empty if it did not."""
-    unit = view.store.plan.unit_of(sample)
-    if unit not in view.committed_units():
+    if (unit := view.store.plan.unit_of(sample)) not in view.committed_units():
         return ""
     return next((why.detail for why in view.commit(unit).set_aside if why.sample == sample), "")
 

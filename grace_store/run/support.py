@@ -129,14 +129,12 @@ def _parsed(line: str) -> dict[str, Any]:
 
 
 def _signal(view: SignalView) -> dict[str, Any]:
-    spec = view.signal.spec.model_dump(mode="json", exclude_none=True)
-    if "system" in spec:
+    if "system" in (spec := view.signal.spec.model_dump(mode="json", exclude_none=True)):
         spec["system"] = f"{len(spec['system'])} characters"
-    software = {name: value for name, value in view.signal.origin.items() if name not in _INPUTS}
     splits = {unit: view.commit(unit).split for unit in view.committed_units()[-NUM_LINES:]}
     return {
         "spec": spec,
-        "software": software,
+        "software": {name: value for name, value in view.signal.origin.items() if name not in _INPUTS},
         "counts": signal_status(view).model_dump(mode="json"),
         "split": {str(unit): split for unit, split in splits.items() if split},
     }

@@ -50,8 +50,7 @@ class ArrayGroup:
                 raise
             except Exception as error:  # zarr raises errors of many classes for damaged metadata
                 raise self._unreadable(name, f"cannot be opened ({error})") from error
-            spec = self.specs[name]
-            if not _has_codecs(array, spec):
+            if not _has_codecs(array, spec := self.specs[name]):
                 raise self._unreadable(name, "has codecs that this format does not allow")
             has_dtype = array.dtype.kind in "TO" if spec.dtype == "string" else array.dtype == np.dtype(spec.dtype)
             if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not has_dtype:
@@ -79,8 +78,7 @@ class ArrayGroup:
             except (ValueError, RuntimeError, OSError, MemoryError) as error:
                 rows = f"rows {start}..{stop} of {self.path}/{name}"
                 raise broken(self.backend, rows, f"cannot be read ({error})") from error
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != number:
+        if (kept := self._kept.get(name)) is None or kept[0] != number:
             whole = self._whole(name, number)[: num_rows - first]
             whole.flags.writeable = False
             kept = self._kept[name] = number, whole

@@ -331,8 +331,7 @@ def _create(path: Path, value: bytes) -> bool:
 
 
 def open_backend(location: str | Path) -> Backend:
-    text = str(location)
-    if is_url(text):
+    if is_url(text := str(location)):
         from grace_store.store.object_backend import ObjectBackend  # needs obstore
 
         return ObjectBackend(text)

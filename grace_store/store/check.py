@@ -79,8 +79,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
     for array in layout.plan_arrays(plan):
         digest = hashlib.sha256()
         for start in range(0, array.shape[0], array.chunks[0]):
-            key = f"{SAMPLES_GROUP}/{array.chunk_key(start // array.chunks[0])}"
-            if not sizes.get(key):
+            if not sizes.get(key := f"{SAMPLES_GROUP}/{array.chunk_key(start // array.chunks[0])}"):
                 yield problem(key, "chunk is empty or no regular file" if key in sizes else "chunk is missing")
             elif deep:
                 try:

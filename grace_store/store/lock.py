@@ -180,8 +180,7 @@ def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
     run first takes a claim, named after the content of the lock, and then reads the lock again. The time of the claim
     is also the current time by the clock of the storage. The claim of a dead run is buried in the same way.
     """
-    found = backend.read(key)
-    if found is None:
+    if (found := backend.read(key)) is None:
         return
     claim = f"{key}.{hashlib.sha256(found).hexdigest()[:16]}.dead"
     with _mark() as mine:
@@ -268,8 +267,7 @@ def _is_running(owner: dict[str, Any]) -> bool | None:
         return False
     if owner.get("pid_namespace") != _pid_namespace():
         return None  # another container of this machine
-    pid = owner.get("pid")
-    if not isinstance(pid, int):
+    if not isinstance(pid := owner.get("pid"), int):
         return None
     if process_started(pid) != owner.get("process_started"):
         return False
@@ -279,10 +277,8 @@ def _is_running(owner: dict[str, Any]) -> bool | None:
 def process_started(pid: int) -> str | None:
     """Return the start time of a process in kernel ticks, or None if there is no such process."""
     stat = Path(f"/proc/{pid}/stat")
-    try:
+    with suppress(OSError, IndexError):
         return stat.read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        pass
     if stat.parent.parent.is_dir():
         return None
     try:

@@ -118,8 +118,7 @@ class ObjectBackend(Backend):
             found = self._store.get(key)
             return bytes(found.bytes()), found.meta
 
-        found = self._unless_missing(get)
-        if found is None or found[0] != value:
+        if (found := self._unless_missing(get)) is None or found[0] != value:
             return False
         version = {name: text for name in ("e_tag", "version") if (text := found[1].get(name)) is not None}
         try:
@@ -221,25 +220,23 @@ class ObjectBackend(Backend):
     def _explained(self, error: Exception, waited: float = 0.0) -> StorageError:
         """Return the error with its remedy, in words that contain no secret."""
         text, known = str(error), f"the environment ({CREDENTIALS[self._scheme]})"
-        here, reason = self.location, _reason(text)
+        url, reason = self.location, _reason(text)
         if _is_without_bucket(text):
             bucket = f"{self._scheme}://{self._bucket}"
             return StorageError(f"There is no bucket {bucket}. Create it, or check its name and {known}.")
         if any(host in text for host in ("169.254.169.254", "metadata.google.internal")):
-            return StorageError(
-                f"{here}: there are no credentials in {known}, and this machine has no role of its own."
-            )
+            return StorageError(f"{url}: there are no credentials in {known}, and this machine has no role of its own.")
         if _status(text) in (401, 403):
             return StorageError(
-                f"{here}: access was denied ({reason}). Check the credentials in {known}, and check that they allow to "
+                f"{url}: access was denied ({reason}). Check the credentials in {known}, and check that they allow to "
                 "list, read, write and delete."
             )
         if not _may_pass(error):
-            return StorageError(f"{here}: the storage refused a request ({reason}). Check the URL and {known}.")
+            return StorageError(f"{url}: the storage refused a request ({reason}). Check the URL and {known}.")
         if not self._has_answered:
-            return StorageError(f"{here} cannot be reached ({reason}). Check the network, the URL and {known}.")
+            return StorageError(f"{url} cannot be reached ({reason}). Check the network, the URL and {known}.")
         return StorageError(
-            f"{self.location} has not answered for {waited:.0f} s ({reason}). Everything committed is kept: run the "
+            f"{url} has not answered for {waited:.0f} s ({reason}). Everything committed is kept: run the "
             f"same command again once the storage is back. {OUTAGE_SECONDS} sets how long a run waits."
         )
 
@@ -281,8 +278,7 @@ class ObjectBackend(Backend):
 
 def split_url(url: str) -> tuple[str, str, str]:
     """Return the scheme, bucket and prefix of a store's URL, or raise SettingError."""
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
+    if "@" in (parts := urlsplit(url)).netloc:
         raise SettingError(
             "The URL of the store has a user or a password. Remove them and put the credentials into the environment."
         )

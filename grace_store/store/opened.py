@@ -80,14 +80,12 @@ class Store:
     def open(cls, location: str | Path | Backend) -> Store:
         backend = open_backend(location) if isinstance(location, (str, Path)) else location
         if (raw := backend.read("zarr.json")) is None:
-            found = "the folder has no plan, perhaps because planning was interrupted"
+            why = "the folder has no plan, perhaps because planning was interrupted"
             if isinstance(backend, LocalBackend) and backend.root.is_file():
-                found = "this is a file"
+                why = "this is a file"
             elif not backend.names(""):
-                found = "nothing is there"
-            raise NotAStore(
-                f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes a store."
-            )
+                why = "nothing is there"
+            raise NotAStore(f"{backend.location} is not a grace-store store: {why}. `grace-store plan` makes a store.")
         try:
             plan = _plan_document(raw, backend.location)
             num_chunks = -(-plan.num_samples // layout.SAMPLES_PER_CHUNK)
@@ -330,8 +328,7 @@ class SignalView:
         Of vectors only the given rows are read, and only their checksums are checked, because the digest in the commit
         needs the whole chunk.
         """
-        spec = self.array_spec(name)
-        if spec.inner:
+        if (spec := self.array_spec(name)).inner:
             return self._group.read(spec.name, start, stop)
         unit = start // spec.chunks[0]
         first = unit * spec.chunks[0]
@@ -399,8 +396,7 @@ def _plan_document(raw: bytes, location: str) -> Plan:
     attributes = node.get("attributes") if isinstance(node, dict) else None
     if not isinstance(attributes, dict) or "grace_store" not in attributes:
         raise NotAStore(f"{location} holds a Zarr group that grace-store did not make.")
-    plan = group_document(raw, Plan, where)
-    if not layout.are_possible(plan):
+    if not layout.are_possible(plan := group_document(raw, Plan, where)):
         raise Corrupt(
             f"{where} has counts that contradict each other: {plan.num_samples} samples of {plan.num_records} records "
             f"in {plan.num_units} units of {plan.samples_per_unit}, with {plan.rows_per_unit} rows each."

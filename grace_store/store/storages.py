@@ -106,10 +106,8 @@ class VectorStorage(ABC):
     def encode(self, vectors: Float32Array) -> tuple[Array, Float32Array | None]:
         """Return the rows, shape (n, num_columns), and the scale of each row, or None if the storage has no scale."""
 
-    def decode(
-        self, rows: Array, scale: Float32Array | None, constants: Mapping[str, Array] | None = None
-    ) -> Float32Array:
-        """Return float32 vectors from their rows; constants are the arrays stored with the rows."""
+    def decode(self, rows: Array, scale: Float32Array | None, given: Mapping[str, Array] | None = None) -> Float32Array:
+        """Return float32 vectors from their rows; given are the arrays stored with the rows."""
         if scale is None:
             return rows.astype(np.float32)
         return np.asarray(rows.astype(np.float32) * scale[:, None], dtype=np.float32)
@@ -178,11 +176,9 @@ class Int4(VectorStorage):
             codes = np.pad(codes, ((0, 0), (0, 1)))
         return codes[:, 0::2] | (codes[:, 1::2] << 4), (fit * largest).astype(np.float32)
 
-    def decode(
-        self, rows: Array, scale: Float32Array | None, constants: Mapping[str, Array] | None = None
-    ) -> Float32Array:
+    def decode(self, rows: Array, scale: Float32Array | None, given: Mapping[str, Array] | None = None) -> Float32Array:
         assert scale is not None
-        kept = constants or {name: values for name, (_, values, _) in self.constants().items()}
+        kept = given or {name: values for name, (_, values, _) in self.constants().items()}
         packed = rows.astype(np.uint8)
         codes = np.empty((len(packed), self.num_columns * 2), dtype=np.uint8)
         codes[:, 0::2], codes[:, 1::2] = packed & 15, packed >> 4

@@ -147,8 +147,7 @@ class UnitWriter:
                 raise ValueError(f"unit {unit} has {num_rows} {of}s, {name} has {len(values)} rows")
         if of != self._view.vectors_of:
             return columns
-        vectors = getattr(signals, f"{of}_vector")
-        if not np.isfinite(vectors).all():
+        if not np.isfinite(vectors := getattr(signals, f"{of}_vector")).all():
             raise ValueError(f"unit {unit} has vectors that are not finite")
         columns[f"{of}_vector"], scale = self._view.storage.encode(vectors)
         return columns if scale is None else columns | {f"{of}_scale": scale}
@@ -164,15 +163,12 @@ def digest_of(value: bytes) -> ChunkDigest:
 
 
 def _padded(values: Array, length: int) -> Array:
-    out = np.zeros((length, *values.shape[1:]), dtype=values.dtype)
-    out[: len(values)] = values
-    return out
+    return np.concatenate((values, np.zeros((length - len(values), *values.shape[1:]), values.dtype)))
 
 
 def complete_signal(view: SignalView) -> Completion:
     """Write the totals over all commits of a finished signal."""
-    units = view.committed_units()
-    if units != list(view.store.plan.units):
+    if (units := view.committed_units()) != list(view.store.plan.units):
         wanted = counted(view.store.plan.num_units, "unit")
         raise Corrupt(f"{view.name} has {len(units)} of {wanted}, so the signal is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)

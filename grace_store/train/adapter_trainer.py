@@ -315,8 +315,7 @@ def say_left_out(model: Any) -> str | None:
     inside -= {id(parameter) for end in ends for parameter in end.parameters()}
     sizes = {name: each.numel() for name, each in model.named_parameters() if id(each) in inside and each.dim() > 1}
     left_out = [name for name, parameter in model.named_parameters() if name in sizes and id(parameter) not in targets]
-    share = sum(sizes[name] for name in left_out) / max(1, sum(sizes.values()))
-    if share < 0.01:
+    if (share := sum(sizes[name] for name in left_out) / max(1, sum(sizes.values()))) < 0.01:
         return None
     kinds = list(dict.fromkeys(re.sub(r"(?<=\.)[0-9]+(?=\.)", "*", name) for name in left_out))
     return (
@@ -339,8 +338,7 @@ def attach_fresh_adapter(model: nn.Module, rank: int, alpha: float, seed: int, b
         task_type=TaskType.CAUSAL_LM,
         base_model_name_or_path=base,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         adapted = get_peft_model(model, config, adapter_name=ADAPTER)
     adapted.eval()
     start(adapted, seed)

@@ -76,8 +76,7 @@ def write_last(out: Path, progress: TrainingState, recipe_sha256: str) -> None:
 
 def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
     """Return the last saved state, or None if there is none."""
-    path = out / LAST
-    if not path.is_file():
+    if not (path := out / LAST).is_file():
         return None
     try:
         with safe_open(path, framework="pt") as stored:

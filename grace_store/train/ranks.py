@@ -13,7 +13,7 @@ from grace_store.base.errors import SettingError, WorkerDied
 from grace_store.base.training_settings import Ranks
 from grace_store.model import devices
 
-_PATIENCE = timedelta(hours=2)
+_WAIT = timedelta(hours=2)
 """How long ranks wait for each other: a rank may be planning or reading a large model."""
 
 
@@ -29,9 +29,7 @@ def as_one_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
             "cannot find each other. Start with torchrun, or set these variables as jobs/launch/slurm.sbatch does."
         )
     devices.make_current(device)
-    dist.init_process_group(
-        devices.collectives(device), rank=ranks.rank, world_size=ranks.world_size, timeout=_PATIENCE
-    )
+    dist.init_process_group(devices.collectives(device), rank=ranks.rank, world_size=ranks.world_size, timeout=_WAIT)
     try:
         yield
     finally:

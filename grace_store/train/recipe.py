@@ -155,8 +155,7 @@ def choose_samples(store: Store, spec: WarmupSpec) -> ChosenSamples:
     row = store.column("sample_row").astype(np.int64)
     order = rank(random_values(spec.seed + _STREAM, row), row)
     count = budget(spec.ratio, len(row))
-    chosen = (order[:count], order[count : count + spec.num_heldout])
-    samples, heldout = (some[np.argsort(row[some])] for some in chosen)
+    samples, heldout = (some[np.argsort(row[some])] for some in np.split(order[: count + spec.num_heldout], [count]))
     settings = {"num_planned": len(row), "ratio": spec.ratio, "seed": spec.seed}
     return WarmupSubset(**settings, samples=store.refs(samples), heldout=store.refs(heldout)), (samples, heldout)
 

@@ -44,6 +44,7 @@ __all__ = [
 ]  # fmt: skip
 
 SpecT = TypeVar("SpecT", bound=TrainingSpec)
+ALONE = Ranks()
 
 
 def resolve_training(model: str, request: SpecT, options: WarmupOptions) -> SpecT:
@@ -87,17 +88,12 @@ class Training:
     """A loaded model for any number of trainings with one spec, as one rank of several."""
 
     def __init__(
-        self,
-        model: str,
-        spec: TrainingSpec,
-        options: WarmupOptions,
-        ranks: Ranks | None = None,
-        images: str | None = None,
+        self, model: str, spec: TrainingSpec, options: WarmupOptions, ranks: Ranks = ALONE, images: str | None = None
     ) -> None:
         self._model_path = model
         self._spec = spec
         self._options = options
-        self._ranks = ranks or Ranks()
+        self._ranks = ranks
         devices.prepare_same_every_time()
         device = devices.of_rank(options.device, self._ranks.local_rank)
         self._loaded = load(describe_model(model), spec.dtype, spec.attention, device, options.threads)
@@ -110,8 +106,7 @@ class Training:
 
         images is the folder of relative image paths, by default the folder given to this training.
         """
-        images = images or self._images
-        if images not in self._encoders:
+        if (images := images or self._images) not in self._encoders:
             self._encoders[images] = TrainingEncoder(self._loaded, self._spec, images, self._options.loader_threads)
         return self._encoders[images].encode(samples)
 
@@ -298,8 +293,7 @@ def checkpoint_steps(spec: WarmupSpec, num_steps: int) -> dict[int, str]:
     """Return {step: fraction} for every checkpoint, rounded up; raise if two fractions give the same step."""
     steps: dict[int, str] = {}
     for fraction in spec.checkpoints:
-        step = math.ceil(Fraction(fraction) * num_steps)
-        if step in steps:
+        if (step := math.ceil(Fraction(fraction) * num_steps)) in steps:
             raise SettingError(
                 f"Checkpoints {steps[step]} and {fraction} both fall on step {step} of {num_steps}. Give fewer values "
                 "of --checkpoints, a smaller --batch-size or a larger --ratio."

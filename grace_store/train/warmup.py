@@ -108,8 +108,7 @@ def _resolve(job: WarmupJob, begun: Recipe | None, store: Store, model: str) -> 
 
     spec = resolve_training(model, job.request.over(begun.spec) if begun else job.request, job.options)
     chosen = choose_samples(store, spec)
-    images = job.images or (begun.origin["images"] if begun else None)
-    if not images:
+    if not (images := job.images or (begun.origin["images"] if begun else None)):
         with Dataset.open(job.data or [file.path for file in store.plan.files]) as dataset:
             images = default_image_folder([file.path for file in dataset.files])
     return make_recipe(spec, store, chosen[0], model, images), chosen

@@ -12,16 +12,13 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers, aranges, offsets_of, sum_by_sample
 from grace_store.base.errors import SettingError
-from grace_store.base.states import Flag
+from grace_store.base.states import MAX_RANK, Flag
 from grace_store.values.alignment import History
 from grace_store.values.gram import is_step
 from grace_store.values.methods.grace import RaggedScores, aggregate, combine_signals, ratio, score_ragged
 from grace_store.values.methods.method import Aggregation, NamedMeasure, ScoreSpec, Way, parse_aggregation
 from grace_store.values.random_values import random_values
 from grace_store.values.within_groups import LEAST_SPREAD
-
-MAX_RANK = 100
-"""Ranks of tokens above this count as this, as RSR defines them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

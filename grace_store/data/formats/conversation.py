@@ -26,8 +26,7 @@ _WEIGHT_KEYS = frozenset({"loss", "loss_scale", "weight"})
 
 def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[Draft]:
     """Return the turns of a conversation; a "system" field of the record counts as its first turn."""
-    turns = record.get(key)
-    if not isinstance(turns, list) or not turns:
+    if not isinstance(turns := record.get(key), list) or not turns:
         raise wrong_field(record, key, "a list of turns")
     drafts: list[Draft] = []
     for number, turn in enumerate(turns, start=1):
@@ -37,8 +36,7 @@ def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[D
             found = f"turn {number} of {key!r} is from {turn[role_key][:40]!r}"
             raise Unusable(Reason.UNKNOWN_RECORD, f"{found}; known are {', '.join(_ROLES)}")
         drafts.append((role, _content_parts(turn.get(text_key), f"turn {number} of {key!r}")))
-    system = record.get("system")
-    if isinstance(system, str) and system and drafts[0][0] != "system":
+    if isinstance(system := record.get("system"), str) and system and drafts[0][0] != "system":
         drafts.insert(0, ("system", [system]))
     return drafts
 

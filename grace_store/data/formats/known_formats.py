@@ -59,10 +59,8 @@ def _read_openr1(record: Fields) -> Trace:
     if not isinstance(generations, list):
         return Trace(turns, _response(record, "generations"))
     verdicts = [record.get(key) for key in ("correctness_math_verify", "correctness_llama")]
-    first_correct = [
-        each.index(True) for each in verdicts if isinstance(each, list) and True in each[: len(generations)]
-    ]
-    return Trace(turns, _response(record, "generations", first_correct[0] if first_correct else 0))
+    correct = [each.index(True) for each in verdicts if isinstance(each, list) and True in each[: len(generations)]]
+    return Trace(turns, _response(record, "generations", correct[0] if correct else 0))
 
 
 def _response(record: Fields, key: str, index: int = 0) -> str:
@@ -184,8 +182,7 @@ def _read_prm800k(record: Fields) -> Trace:
     cut = header if header >= 0 else lines[-1] if len(lines) > 1 else 0
     if header >= 0 or cut:
         return answer_inside(listed_trace(turns, before, last), cut)
-    answer = question.get("ground_truth_answer")
-    if not isinstance(answer, str) or not answer.strip():
+    if not isinstance(answer := question.get("ground_truth_answer"), str) or not answer.strip():
         raise Unusable(Reason.NO_ANSWER, "neither a last line nor 'ground_truth_answer'")
     return listed_trace(turns, steps, answer)
 
@@ -210,8 +207,7 @@ def _read_explicit(record: Fields) -> Trace:
     """Read a prompt that is a text or a list of {role, content} turns, a list of steps and an answer."""
     drafts = read_prompt(record)
     steps = listed_steps(record, "steps")
-    answer = record.get("answer")
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
+    if isinstance(answer := record.get("answer"), int | float) and not isinstance(answer, bool):
         record = {**record, "answer": str(answer)}
     if answer is None:
         raise Unusable(Reason.NO_ANSWER, "'answer' is missing")

@@ -53,9 +53,7 @@ def read_choices(value: Any) -> list[Choice]:
             for match, text in zip(found, texts, strict=True)
             if match is not None
         ]
-    return [
-        _labelled(_LETTERS[number] if number < len(_LETTERS) else number + 1, text) for number, text in enumerate(texts)
-    ]
+    return [_labelled(_LETTERS[i] if i < len(_LETTERS) else i + 1, text) for i, text in enumerate(texts)]
 
 
 def _labelled(label: Any, text: Any) -> Choice:
@@ -107,8 +105,7 @@ def _answer(record: Fields, choices: list[Choice]) -> str:
 
     If there are options, a number is an option's label or text, or else counts the options from 0.
     """
-    answer = record["answer"]
-    if isinstance(answer, int) and not isinstance(answer, bool) and choices:
+    if isinstance(answer := record["answer"], int) and not isinstance(answer, bool) and choices:
         if any(str(answer) in (each.label, each.text) for each in choices):
             return str(answer)
         if not 0 <= answer < len(choices):
@@ -126,8 +123,7 @@ def _stated_answer(response: str, answer: str) -> int | None:
 
     This avoids a second "C" after "The answer is C."
     """
-    start = natural_answer(response)
-    if start is None or not response[:start].strip():
+    if (start := natural_answer(response)) is None or not response[:start].strip():
         return None
     line, wanted = response[start:].strip(_AROUND), answer.strip(_AROUND)
     is_stated = re.search(rf"(?<!\w){re.escape(wanted)}(?:[).:]\s.*)?$", line)

@@ -110,22 +110,19 @@ def with_thoughts(record: Fields, thinking: str, reply: str) -> str:
     if isinstance(record.get(thinking), list):
         record = {**record, thinking: "\n\n".join(listed_steps(record, thinking))}
     thoughts = text_field(record, thinking, Reason.NO_STEPS).strip().removeprefix("<think>").removesuffix("</think>")
-    response = text_field(record, reply, Reason.NO_RESPONSE)
-    return f"<think>\n{thoughts.strip()}\n</think>\n\n{response.lstrip()}"
+    return f"<think>\n{thoughts.strip()}\n</think>\n\n{text_field(record, reply, Reason.NO_RESPONSE).lstrip()}"
 
 
 def listed_steps(record: Fields, key: str) -> list[str]:
     """Return the steps from a field that holds a list of texts."""
-    steps = record.get(key)
-    if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps):
+    if not isinstance(steps := record.get(key), list) or not all(isinstance(step, str) for step in steps):
         raise wrong_field(record, key, "a list of strings")
     return steps
 
 
 def text_field(record: Fields, key: str, reason: Reason) -> str:
     """Return a required text field, or raise Unusable: UNKNOWN_RECORD if it is no text, reason if it is blank."""
-    value = record.get(key)
-    if key not in record or not isinstance(value, str | None):
+    if key not in record or not isinstance(value := record[key], str | None):
         raise wrong_field(record, key, "a string")
     if not value or value.isspace():
         raise Unusable(reason, f"{key!r} is empty")

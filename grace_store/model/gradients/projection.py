@@ -59,8 +59,7 @@ class Moments:
 
 def read_moments(adapter: Adapter, coordinates: dict[str, torch.Size]) -> Moments:
     """Read the moments beside a checkpoint as float32; raise if they are missing or do not fit the adapter."""
-    path = adapter.folder.path / OPTIMIZER
-    if not path.is_file():
+    if not (path := adapter.folder.path / OPTIMIZER).is_file():
         has_pickle = (adapter.folder.path / "optimizer.pt").is_file()
         pickled = " Its optimizer.pt is a pickle. A pickle can run any code, so grace-store does not open it."
         raise SettingError(
@@ -200,13 +199,11 @@ class ProjectedRows:
         coordinates: dict[str, torch.Size],
         projector: RademacherProjector | SparseProjector,
         precondition: Callable[[str, Tensor], Tensor] | None = None,
-        *,
-        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self._coordinates = coordinates
         self._projector = projector
         self._precondition = precondition
-        self._max_rows = max(1, buffer_bytes // (4 * sum(shape.numel() for shape in coordinates.values())))
+        self._max_rows = max(1, BUFFER_BYTES // (4 * sum(shape.numel() for shape in coordinates.values())))
         self._waiting: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
         """The arguments of the calls of add, in order."""
 

@@ -64,18 +64,16 @@ def recorded_gradients(
     return each.numbers, _recorded_rows(recorder, batch, hidden, each.vector.to(hidden.dtype), per)
 
 
-def _recorded_rows(
-    recorder: Recorder, batch: Batch, hidden: Tensor, upstream: Tensor, per: Per
-) -> Iterator[GradientRows]:
+def _recorded_rows(recorder: Recorder, batch: Batch, hidden: Tensor, back: Tensor, per: Per) -> Iterator[GradientRows]:
     passes = list(_passes(batch, per))
     try:
         for number, (rows, samples, tokens) in enumerate(passes):
             # A product with 0 or 1, because a selection of rows would wait for the device.
-            chosen = upstream if tokens is None else upstream * on_device(tokens, upstream).unsqueeze(1)
+            chosen = back if tokens is None else back * on_device(tokens, back).unsqueeze(1)
             torch.autograd.backward(hidden, chosen, retain_graph=number < len(passes) - 1)
             found = recorder.take()
             if len(samples) < len(batch.members):
-                index = on_device(samples, upstream, torch.int64)
+                index = on_device(samples, back, torch.int64)
                 found = {name: gradient.index_select(0, index) for name, gradient in found.items()}
             yield rows, found
     finally:
@@ -137,9 +135,8 @@ def _is_exact(
         # Tokens without repetition; two segments of one token each follow the prompt.
         ids = (np.arange(length, dtype=np.int64) + 1 + 11 * number) * 7919 % num_ids
         probes.append(TokenizedSample(ids, np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64), 2))
-    together = collate(range(len(probes)), probes)
     try:
-        found = _gradients(recorded, together, parameters)
+        found = _gradients(recorded, collate(range(len(probes)), probes), parameters)
     except NotBySample as error:
         _LOG.info("gradients one sample at a time: %s", error)
         return False

@@ -36,6 +36,8 @@ LORA = "lora"
 """The adapter's own parameters."""
 GRADIENT_BYTES = 1 << 32
 """Memory for the gradients of all segments. If they need more, parameters are processed in groups."""
+Named = tuple[str, nn.Parameter]
+"""A parameter and its name."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 
 
@@ -93,8 +95,7 @@ class TrueGradients:
 
     def grams(self, sample: Sample) -> dict[str, Gram] | None:
         """Return the (K + 1, K + 1) inner products for each set of parameters; None if the sample cannot be used."""
-        prepared = self._extractor.prepare([sample])
-        if prepared.set_aside:
+        if (prepared := self._extractor.prepare([sample])).set_aside:
             return None
         (batch,) = prepared.batches
         with devices.watching(self._device):
@@ -110,9 +111,9 @@ class TrueGradients:
                 self._add(grams, hidden, cotangents, group)
         return grams
 
-    def _groups(self, num_segments: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
+    def _groups(self, num_segments: int) -> Iterator[list[Named]]:
         """Yield groups of parameters, the last layers first, so that the gradients of a group fit into memory."""
-        group: list[tuple[str, nn.Parameter]] = []
+        group: list[Named] = []
         num_bytes = 0
         for name, parameter in reversed(self._parameters):
             needed = parameter.numel() * parameter.element_size() * num_segments
@@ -125,11 +126,7 @@ class TrueGradients:
             yield group
 
     def _add(
-        self,
-        grams: dict[str, Gram],
-        hidden: Tensor,
-        cotangents: Sequence[Tensor],
-        group: Sequence[tuple[str, nn.Parameter]],
+        self, grams: dict[str, Gram], hidden: Tensor, cotangents: Sequence[Tensor], group: Sequence[Named]
     ) -> None:
         """Add the inner products of a group; skip parameters that the sample does not use."""
         parameters = [parameter for _, parameter in group]
@@ -179,7 +176,7 @@ def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[s
     }
 
 
-def _layer_groups(model: nn.Module, parameters: Sequence[tuple[str, nn.Parameter]], num_groups: int) -> dict[str, str]:
+def _layer_groups(model: nn.Module, parameters: Sequence[Named], num_groups: int) -> dict[str, str]:
     """Return each parameter's group of decoder layers; "" for a parameter outside the layers or without groups."""
     decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model  # type: ignore[operator]
     inside = {id(parameter) for parameter in decoder.parameters()}

@@ -69,8 +69,7 @@ class Batch:
     def num_padded_tokens(self) -> int:
         """Number of tokens in memory at the same time."""
         passes = () if self.shared is None else self.shared.passes
-        largest = max((each.inputs["input_ids"].numel() for each in passes), default=0)
-        return self.inputs["input_ids"].numel() + largest
+        return self.inputs["input_ids"].numel() + max((each.inputs["input_ids"].numel() for each in passes), default=0)
 
     @property
     def shown(self) -> tuple[int, ...]:
@@ -119,7 +118,7 @@ def collate_shared(
     responses = {member: tokens[member].cut(int(lengths[number]))[1] for member, number in row.items()}
     longest = int(lengths.max())
     missing = longest - lengths
-    shift = (np.arange(longest) - missing[:, None]) % longest
+    shift = _tensor((np.arange(longest) - missing[:, None]) % longest, device) if missing.any() else None
     passes = [
         _response_pass([responses[i] for i in each], np.array([row[i] for i in each]), missing, longest, device)
         for each in formed
@@ -130,9 +129,7 @@ def collate_shared(
         _inputs(prompts, np.arange(len(prompts)) * longest, device),
         _tensor(np.zeros(0, dtype=np.int64), device),
         **_responses([responses[member] for member in members], device),
-        shared=SharedPrompts(
-            groups, _tensor(lengths, device), _tensor(shift, device) if missing.any() else None, passes
-        ),
+        shared=SharedPrompts(groups, _tensor(lengths, device), shift, passes),
     )
 
 
@@ -211,8 +208,7 @@ def find_groups(
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, sample in tokens.items():
-        length = sample.num_prompt_tokens
-        if not length or int(sample.ids[length]) in image_ids:
+        if not (length := sample.num_prompt_tokens) or int(sample.ids[length]) in image_ids:
             continue
         inputs = tuple((name, values[:length].tobytes()) for name, values in sample.token_inputs.items())
         prompt = sample.ids[:length].tobytes(), inputs, tuple(images.get(position, ()))

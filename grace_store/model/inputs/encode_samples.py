@@ -112,7 +112,6 @@ class SampleReader:
 
     @property
     def image_ids(self) -> frozenset[int]:
-        """The ids of the tokens for images."""
         return frozenset() if self._vision is None else self._vision.image_ids
 
     def with_images_as(self, images_as: ImagesAs) -> SampleReader:
@@ -176,16 +175,14 @@ def _read_each(
         is_alone = len(inputs) == 1
         if is_alone and isinstance(error, LimitReached):
             raise error.about(f"the sample {samples[0].sample_id}") from None
-        is_of_sample = isinstance(error, Unusable | LimitReached)
         if devices.is_out_of_memory(error) or devices.is_lost(error):
             raise
-        if isinstance(error, GraceStoreError) and not is_of_sample:
+        if isinstance(error, GraceStoreError) and not isinstance(error, Unusable | LimitReached):
             raise
         if is_alone:
             text = f"the sample cannot be encoded for this model: {in_words(error)}"
             return [error if isinstance(error, Unusable) else Unusable(Reason.BAD_TEXT, text)]
-    pairs = zip(inputs, samples, strict=True)
-    return [made for each, sample in pairs for made in _read_each(read, [each], [sample])]
+    return [made for each, sample in zip(inputs, samples, strict=True) for made in _read_each(read, [each], [sample])]
 
 
 class ImageQueue:

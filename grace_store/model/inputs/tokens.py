@@ -172,8 +172,7 @@ class Renderer:
     def _locate(self, sample: Sample, messages: Sequence[Message], prompt: str, whole: str) -> RenderedSample:
         """Return the rendered text with the bounds of the response, which the template may have trimmed."""
         earliest = _common_prefix(prompt, whole)
-        found = _find(whole, sample.response, self.suffix, earliest)
-        if found is None:
+        if (found := _find(whole, sample.response, self.suffix, earliest)) is None:
             # The generation prompt may contain the beginning of the response, such as an opening thinking tag.
             earliest = min(earliest, _common_prefix(self._one(messages), whole))
             found = _find(whole, sample.response, self.suffix, earliest)
@@ -196,8 +195,7 @@ def _find(whole: str, response: str, suffix: str, earliest: int) -> tuple[str, i
         if start >= earliest and whole.endswith(suffix) and whole.startswith(kept, start):
             return kept, start
     for kept in filter(None, forms):
-        start = whole.rfind(kept, earliest)
-        if start >= 0:
+        if (start := whole.rfind(kept, earliest)) >= 0:
             return kept, start
     return None
 
@@ -281,13 +279,11 @@ class SampleTokenizer:
     def _finish(self, sample: RenderedSample, encoding: Any) -> TokenizedSample | Unusable:
         if not _is_unicode(sample.text):
             return Unusable(Reason.BAD_TEXT, "the text has half of a surrogate pair, which is not valid Unicode")
-        ids = np.asarray(encoding.ids, dtype=np.int64)
-        if len(ids) > self._max_length:
+        if len(ids := np.asarray(encoding.ids, dtype=np.int64)) > self._max_length:
             return Unusable(
                 Reason.TOO_LONG, f"the sample has {len(ids)} tokens, at most {self._max_length} are allowed"
             )
-        largest = int(ids.max(initial=0))
-        if largest >= self._vocab_size:
+        if (largest := int(ids.max(initial=0))) >= self._vocab_size:
             return Unusable(
                 Reason.BAD_TEXT, f"token {largest} is not in the model's vocabulary of {self._vocab_size} tokens"
             )
@@ -302,8 +298,7 @@ class SampleTokenizer:
             segment[ends[:1]] = len(sample.bounds) - 2
         segment[:1] = NO_SEGMENT
         made = TokenizedSample(ids, segment, len(sample.bounds) - 1)
-        empty = np.flatnonzero(made.tokens_per_segment() == 0)
-        if len(empty):
+        if len(empty := np.flatnonzero(made.tokens_per_segment() == 0)):
             name = "the answer" if empty[0] == made.num_segments - 1 else f"step {empty[0] + 1}"
             return Unusable(Reason.SEGMENT_WITHOUT_TOKEN, f"{name} has no token of its own")
         return replace(made, num_characters=characters_of_tokens(sample, span[made.response_places, 0]))

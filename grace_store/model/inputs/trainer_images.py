@@ -38,8 +38,7 @@ Prepared = tuple[Any, ToRgb]
 
 def as_trainer(images_as: ImagesAs, processor: Any, min_pixels: Limit, max_pixels: Limit) -> Prepared:
     """Return the processor and the conversion of a trainer for a model; a limit of None is the trainer's own."""
-    kind = type(processor).__name__
-    if images_as != "processor" and kind not in _MEASURED:
+    if images_as != "processor" and (kind := type(processor).__name__) not in _MEASURED:
         raise SettingError(
             f"--images-as {images_as} cannot be used with this model: grace-store does not know how {images_as} "
             f"prepares images for {kind}. Leave --images-as out."

@@ -104,8 +104,7 @@ class VisionReader:
             if any(word in text for text in (*texts, sample.response)):
                 raise Unusable(Reason.BAD_TEXT, f"the text has {word}, and the model would read {word} as an image")
         refs = sample.images if self._images is not None else []
-        num_marks = rendered.text.count(self._processor.image_token)
-        if num_marks != len(refs):
+        if (num_marks := rendered.text.count(self._processor.image_token)) != len(refs):
             raise Unusable(
                 Reason.TEMPLATE_REWRITES, f"the chat template writes {num_marks} of the sample's {len(refs)} images"
             )
@@ -117,11 +116,10 @@ class VisionReader:
         segment = _counted_from_the_end(tokens, ids)
         expanded = TokenizedSample(ids, segment, tokens.num_segments, token_inputs, tokens.num_characters)
         digests = tuple(sha256 for _, sha256 in pictures)
-        again = partial(self._again, refs, rendered.text, digests)
         # The form of an image may depend on the other images of its sample, so it is part of the key.
         separate = zip(digests, images_apart(image_inputs, len(digests)), strict=False)
         keys = tuple(f"{digest} {_form(image)}" for digest, image in separate)
-        return expanded, SampleImages(digests, image_inputs, again, keys)
+        return expanded, SampleImages(digests, image_inputs, partial(self._again, refs, rendered.text, digests), keys)
 
     def _open(self, refs: Sequence[ImageRef]) -> list[tuple[Image.Image, str]]:
         return [] if self._images is None else [self._images.open(ref) for ref in refs]
@@ -152,11 +150,10 @@ class VisionReader:
                 Reason.IMAGE_UNREADABLE, f"the image processor refuses the images ({sizes} pixels): {in_words(error)}"
             ) from None
         ids = made.pop("input_ids")[0].numpy()
-        of_images = {*self._processor.image_processor.model_input_names}
         token_inputs: dict[str, IntArray] = {}
         image_inputs: ImageInputs = {}
         for name, values in made.items():
-            if name in of_images:
+            if name in self._processor.image_processor.model_input_names:
                 image_inputs[name] = values.to(self._dtype) if values.is_floating_point() else values
             elif values.shape == (1, len(ids)):
                 token_inputs[name] = values[0].numpy().astype(np.int64)
@@ -173,8 +170,7 @@ def join_images(samples: Sequence[ImageInputs]) -> ImageInputs:
 
     Models with padded images also get their sizes, and remove the padding.
     """
-    several = [inputs for inputs in samples if inputs]
-    if not several:
+    if not (several := [inputs for inputs in samples if inputs]):
         return {}
     return {name: _concatenated([inputs[name] for inputs in several]) for name in several[0]}
 

@@ -93,8 +93,7 @@ class AdapterFolder:
 
 def open_adapter(path: str | Path) -> AdapterFolder:
     """Return the adapter at a path, or raise ModelError."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
+    if not (folder := Path(path).expanduser()).is_dir():
         raise ModelError(f"There is no adapter at {folder}: expected a folder with {CONFIG} and {TENSORS}.")
     if (config := read_object(folder / CONFIG)) is None:
         if (folder / "config.json").is_file():
@@ -154,8 +153,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
-    kind = config.get("peft_type")
-    if kind != "LORA":
+    if (kind := config.get("peft_type")) != "LORA":
         raise ModelError(f"{folder} is an adapter of type {kind}; only LORA is supported. {MERGING}.")
     if config.get("bias", "none") != "none":
         raise ModelError(f"{folder} also trained biases (bias={config['bias']}). Biases are not supported. {MERGING}.")

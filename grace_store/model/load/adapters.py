@@ -115,8 +115,7 @@ def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
             shape = (module.out_features, module.in_features)
         elif isinstance(module, Conv1D):
             shape = (int(module.weight.shape[1]), int(module.weight.shape[0]))
-        found = (parts["lora_B"].shape[0], parts["lora_A"].shape[1])
-        if shape != found:
+        if shape != (found := (parts["lora_B"].shape[0], parts["lora_A"].shape[1])):
             size = f"{shape[0]} x {shape[1]}" if shape else "no linear layer"
             wrong.append(f"{names[name]} is {size}, the adapter's layer is {found[0]} x {found[1]}")
     if wrong:
@@ -129,19 +128,17 @@ def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
 def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
     """Merge the adapter into a loaded model's weights and return the frozen model."""
     with warnings.catch_warnings(action="ignore"):
-        merged: Any = _put_on(adapter, model).merge_and_unload()
+        merged: Any = _put_on(adapter, model)[0].merge_and_unload()
     merged.eval()
     merged.requires_grad_(False)
-    own_name = Path(adapter.folder.base_name or "").name
-    if adapter.folder.state is None and own_name:
+    if adapter.folder.state is None and (own_name := Path(adapter.folder.base_name or "").name):
         _LOG.info("%s was trained on a model called %s", adapter.folder.path, own_name)
     return merged  # type: ignore[no-any-return]
 
 
 def attach_adapter(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
     """Attach the frozen adapter to a model in place; return the LoRA layers by their names in the adapter."""
-    names = place(adapter, model)
-    _put_on(adapter, model)
+    _, names = _put_on(adapter, model)
     model.eval()
     model.requires_grad_(False)
     modules = dict(model.named_modules())
@@ -156,7 +153,7 @@ def tensor_names(names: Iterable[str]) -> dict[str, str]:
     return {name: f"{match['module']}.{match['part']}" for name, match in found.items() if match}
 
 
-def _put_on(adapter: Adapter, model: nn.Module) -> Any:
+def _put_on(adapter: Adapter, model: nn.Module) -> tuple[Any, dict[str, str]]:
     names = place(adapter, model)
     modules = dict(model.named_modules())
     rename = _renaming(adapter, modules)
@@ -171,12 +168,12 @@ def _put_on(adapter: Adapter, model: nn.Module) -> Any:
     }
     state.update({f"base_model.model.{rename(name)}": tensor for name, tensor in adapter.saved.items()})
     with warnings.catch_warnings(action="ignore"):
-        adapted = get_peft_model(model, _config(adapter, model, names))
+        adapted = get_peft_model(model, _config(adapter, modules, names))
         report: Any = set_peft_model_state_dict(adapted, state)
         lost = [name for name in report.missing_keys if "lora_" in name or "modules_to_save.default" in name]
         if report.unexpected_keys or lost:
             raise _misfit(adapter, model, "peft could not load all tensors", [*report.unexpected_keys, *lost])
-    return adapted
+    return adapted, names
 
 
 def lora_scale(adapter: Adapter, module: str) -> float:
@@ -277,8 +274,7 @@ def _untie(adapter: Adapter, model: nn.Module, targets: list[nn.Module]) -> None
         for parameter in module.parameters(recurse=False):
             owners[id(parameter)].append(module)
     for target in targets:
-        sharing = owners[id(target.weight)]
-        if sharing.count(target) > 1:
+        if (sharing := owners[id(target.weight)]).count(target) > 1:
             raise ModelError(
                 f"{adapter.folder.path} changes a layer that {type(model).__name__} uses in several places. Such "
                 "adapters are not supported."
@@ -287,9 +283,8 @@ def _untie(adapter: Adapter, model: nn.Module, targets: list[nn.Module]) -> None
             target.weight = nn.Parameter(cast(Tensor, target.weight).detach().clone(), requires_grad=False)
 
 
-def _config(adapter: Adapter, model: nn.Module, names: dict[str, str]) -> LoraConfig:
+def _config(adapter: Adapter, modules: dict[str, nn.Module], names: dict[str, str]) -> LoraConfig:
     config = adapter.folder.config
-    modules = dict(model.named_modules())
     ranks = {re.escape(names[name]): int(_setting(config, "rank_pattern", "r", name)) for name in names}
     alphas = {re.escape(names[name]): _setting(config, "alpha_pattern", "lora_alpha", name) for name in names}
     return LoraConfig(

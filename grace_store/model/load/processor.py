@@ -101,8 +101,7 @@ def with_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | 
             "to its own sizes. Leave both options out."
         )
     low, high = check_limits(min_pixels or size["shortest_edge"], max_pixels or size["longest_edge"])
-    limits = {"shortest_edge": low, "longest_edge": high}
-    return with_image_settings(processor, size=type(images.size)(**{**size, **limits}))
+    return with_image_settings(processor, size=type(images.size)(**size | {"shortest_edge": low, "longest_edge": high}))
 
 
 def check_limits(low: int, high: int) -> tuple[int, int]:

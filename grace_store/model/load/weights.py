@@ -169,7 +169,6 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
         raise ModelError(f"{folder.path} also reads speech ({kind}). Give a model of text, or of text and images.")
     if config.is_encoder_decoder:
         raise ModelError(f"{folder.path} is an encoder-decoder ({kind}). Give a causal language model.")
-    encoder = kind in known_models.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
     text, images = known_models.MODEL_FOR_CAUSAL_LM_MAPPING, known_models.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     if type(config) not in (images if _sees_images(config) else text):
         if folder.config.get("auto_map"):
@@ -177,7 +176,7 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
         raise ModelError(
             f"{folder.path} is a {kind}. transformers has no causal language model of this kind. Give another model."
         )
-    if encoder:
+    if kind in known_models.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         raise ModelError(
             f"{folder.path} is an encoder ({kind}) and sees the tokens to predict. Give a causal language model."
         )

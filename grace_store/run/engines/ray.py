@@ -228,17 +228,15 @@ class _Run:
         self._alone_since = self._alone_since or now
         lasted, limit = now - self._alone_since, self._job.engine.wait_seconds
         what = "GPU" if "GPU" in self._amounts else "CPU"
-        num_units = counted(len(self._dispatch.waiting), "unit")
+        units = counted(len(self._dispatch.waiting), "unit")
         if limit is not None and lasted > limit:
             waited = f"No node had a free {what} for {limit / 60:g} minutes"
-            raise WorkerDied(f"{waited}, and {num_units} must still be done. Run the same command when a node is free.")
+            raise WorkerDied(f"{waited}, and {units} must still be done. Run the same command when a node is free.")
         has_nodes = bool(self._nodes())
         if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
             self._has_told_alone = True
             hint = "" if what == "CPU" or has_nodes else " (--device cpu needs none)"
-            text = (
-                f"No node of the cluster has a free {what}{hint}. Waiting for a node: {num_units} must still be done."
-            )
+            text = f"No node of the cluster has a free {what}{hint}. Waiting for a node: {units} must still be done."
             self._work.listener(Note(text))
 
 
