@@ -74,15 +74,17 @@ def prepare_learned(
     first_row = np.full(int(group.max(initial=0)) + 1, pool.store.plan.num_records)
     np.minimum.at(first_row, group[position], pool.store.column("sample_row")[position])
     question = renumber(first_row[group[position]])[owner]
-    _check_enough(is_right, question[place], note)
-    value, weights, areas = _fit(raw, question, place, is_right, spec.seed)
+    of_labels = renumber(question[place])
+    num_questions = int(of_labels.max(initial=-1)) + 1
+    _check_enough(is_right, num_questions, note)
+    value, weights, areas = _fit(raw, question, place, of_labels, is_right, spec.seed)
     value[features.unknown(raw) | ((flags & HAVE_NO_VALUE) > 0)[owner]] = np.nan
     learned = LearnedNote(
         labels=note,
         of="steps" if features.of_steps else "traces",
         num_right=int(is_right.sum()),
         num_wrong=int((~is_right).sum()),
-        num_questions=len(np.unique(question[place])),
+        num_questions=num_questions,
         by=pool.group_by,
         weights=features.named(weights),
         **areas,
@@ -106,22 +108,24 @@ def prepare_learned(
 
 
 def _fit(
-    raw: Array, question: IntArray, place: IntArray, is_right: BoolArray, seed: int
+    raw: Array, question: IntArray, place: IntArray, of_labels: IntArray, is_right: BoolArray, seed: int
 ) -> tuple[FloatArray, FloatArray, dict[str, Estimate]]:
-    """Return all values, the weights from all labels, and areas on unseen questions, also of the best single one."""
+    """Return all values, the weights from all labels, and areas on unseen questions, also of the best single one.
+
+    place has the labelled items, of_labels their questions, numbered without gaps.
+    """
     measures, singles = standardise(raw, question, _scratch)
     has_label = np.zeros(len(raw), dtype=np.bool_)
     has_label[place] = True
     fold = fold_of_questions(question, has_label, seed)
     folds = moments_by_fold(measures, place, is_right, fold[place])
-    asked = renumber(question[place])
-    is_judged = asked % -(-len(place) // MAX_JUDGED) == 0
+    is_judged = of_labels % -(-len(place) // MAX_JUDGED) == 0
     judged, cell = place[is_judged], fold[place[is_judged]]
     learned, single = (
         values_by_fold(measures, cell, each, judged) for each in (learn_forward(folds), single_forward(folds, singles))
     )
     # Only items of the same fold are compared, because folds have different models.
-    items = LabelledItems(is_right[is_judged], renumber(asked[is_judged]), cell)
+    items = LabelledItems(is_right[is_judged], renumber(of_labels[is_judged]), cell)
     areas = {
         "area": area_across(learned, items, fixed=True),
         "area_within": area_within(learned, items),
@@ -206,7 +210,7 @@ class _Features:
             if "gram" in reader.reads:
                 flags[~lacks] |= samples.scores.flags & ~NO_VALUE
             flags |= lacks * np.uint8(Flag.MISSING_SIGNAL)
-            items = np.flatnonzero(np.repeat(~lacks, counts))
+            items = np.flatnonzero(np.repeat(~lacks, counts)) if lacks.any() else slice(None)
             for measure in self.measures:
                 numbers = (step_numbers if self.of_steps else trace_values)(measure, samples)
                 assert numbers is not None  # only measures with steps are learned from steps
@@ -230,8 +234,8 @@ def _labelled(labels: Labels, position: IntArray, first: IntArray) -> tuple[IntA
     return np.concatenate(place), known == RIGHT
 
 
-def _check_enough(is_right: BoolArray, question: IntArray, note: LabelsNote) -> None:
-    right, wrong, questions = int(is_right.sum()), int((~is_right).sum()), len(np.unique(question))
+def _check_enough(is_right: BoolArray, questions: int, note: LabelsNote) -> None:
+    right, wrong = int(is_right.sum()), int((~is_right).sum())
     if min(right, wrong) >= FEWEST_LABELS and questions >= FEWEST_QUESTIONS:
         return
     raise DataError(

@@ -5,6 +5,7 @@ the question's fold; all other items get theirs from the model of all labels. Th
 the squared error on the folds that a model may see. Sums over items (moments) are enough for all of it.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -125,8 +126,8 @@ def _zeros(num_rows: int, num_columns: int) -> Array:
     return np.zeros((num_rows, num_columns), dtype=np.float32)
 
 
-def standardise(x: Array, question: IntArray, empty: Callable[[int, int], Array] = _zeros) -> tuple[Array, FloatArray]:
-    """Return measures (n, F) with mean 0 and deviation 1, float32, in an array from empty; missing ones become 0.
+def standardise(x: Array, question: IntArray, zeros: Callable[[int, int], Array] = _zeros) -> tuple[Array, FloatArray]:
+    """Return measures (n, F) with mean 0 and deviation 1, float32, in an array from zeros; missing ones become 0.
 
     If a question has several items, each measure becomes two columns: its difference from the question's mean, and
     that mean. So what differs between questions cannot hide what differs within them. The second result has weights of
@@ -134,12 +135,14 @@ def standardise(x: Array, question: IntArray, empty: Callable[[int, int], Array]
     """
     count = np.bincount(question)
     num, has_groups = x.shape[1], bool((count > 1).any())
-    out = empty(len(x), num * (2 if has_groups else 1))
+    out = zeros(len(x), num * (2 if has_groups else 1))
     deviation = np.zeros(out.shape[1])
     for column in range(num):
+        if len(x) and x[:, column].min() == x[:, column].max():
+            continue  # most flags, in most pools
         value = x[:, column].astype(np.float64)
         known = np.isfinite(value)
-        mean = value[known].mean() if known.any() else 0.0
+        mean = (value if known.all() else value[known]).mean() if known.any() else 0.0
         parts = [value if known.all() else np.where(known, value, mean)]
         if has_groups:  # a gap gets the mean of its question, so that it moves no other item of the question
             asked, num_known = question[known], np.bincount(question[known], minlength=len(count))
@@ -155,8 +158,11 @@ def standardise(x: Array, question: IntArray, empty: Callable[[int, int], Array]
 
 
 def _standard(value: FloatArray) -> tuple[FloatArray, float]:
-    mean, deviation = value.mean(), value.std()
+    mean = value.mean()
+    centred = value - mean
+    deviation = math.sqrt(centred @ centred / len(value)) if len(value) else 0.0
     # Differences that are only rounding must not become a measure.
     if deviation <= 1e-7 * max(abs(mean), 1e-30):
         return np.zeros_like(value), 0.0
-    return (value - mean) / deviation, deviation
+    centred /= deviation
+    return centred, deviation
