@@ -149,8 +149,8 @@ def test_what_chance_gives_is_told_from_more_and_from_less(tmp_path):
             ScoreSpec(measure=("grace=0.5", "loss:lowest")),
             "values by grace=0.5 + loss:lowest in b.parquet are not made of alignments with answer and history alone",
         ),
-        (ScoreSpec(aggregation="min"), "values by aggregation min in b.parquet are no sum"),
-        (ScoreSpec(measure=("grace:min",)), "values by aggregation min in b.parquet are no sum"),
+        (ScoreSpec(aggregation="min"), "with aggregation min, values of b.parquet cannot be split"),
+        (ScoreSpec(measure=("grace:min",)), "with aggregation min, values of b.parquet cannot be split"),
         (ScoreSpec(alpha=0.2), "the values in b.parquet are not those of its step scores"),
     ],
 )

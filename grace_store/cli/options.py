@@ -79,13 +79,18 @@ OUT_JSON = LocalPath(files.JSON)
 OUT_HTML = LocalPath(files.HTML)
 
 
+ADD_UP = ("--where", "--by", "--labels", "--right", "--per-group", "--group-by", "--scores")
+"""Options whose values a user may expect to add up, so a second value is refused. Of other options the last value
+counts, as click has it: scripts append options to override those before."""
+
+
 class OnceCommand(click.Command):
-    """A command that refuses a second value of an option which takes one; click silently keeps the last value."""
+    """A command that refuses a second value of the options in ADD_UP, unless it takes several."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         order = self.make_parser(ctx).parse_args(list(args))[2]
         for each, num in Counter(order).items():
-            if num > 1 and isinstance(each, click.Option) and not (each.multiple or each.is_flag):
+            if num > 1 and each.opts[0] in ADD_UP and not each.multiple:
                 raise click.UsageError(f"{each.opts[0]} is given {num} times: give it once.", ctx)
         return super().parse_args(ctx, args)
 
