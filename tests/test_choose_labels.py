@@ -276,6 +276,8 @@ def test_pairs_against_known_labels_are_warned_of(grouped: Path, tmp_path: Path)
         (tmp_path / "labels.csv").write_text(f"id,{name}\n{rows}")
         labels = gs.Selection(margin=0, labels=str(tmp_path / "labels.csv"))
         told = gs.select(table, labels, listener=list[Event]().append).notes[-1]
+        varied = gs.select(table, labels, diversity="dedup", duplicates=None, listener=list[Event]().append)
+        assert told in varied.notes
         assert told == (
             "--labels was given without --right, so no pair was compared with the labels."
             if wrong == "B"  # letters are answers, and no labels

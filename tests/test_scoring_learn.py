@@ -13,6 +13,7 @@ import pytest
 import grace_store as gs
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.finding import Estimate, LabelsNote
+from grace_store.scoring import learn as learning
 from grace_store.scoring.learn import FEWEST_LABELS, FEWEST_QUESTIONS
 from grace_store.values.methods.method import ScoreSpec
 from tests.commands import run
@@ -73,6 +74,19 @@ def test_some_labels_teach_and_all_samples_get_a_value(known, tmp_path):
     table = learned(known, label_file(tmp_path / "labels.csv", known, loss < np.median(loss), num=70))
     assert np.isfinite(table.value).all()
     assert np.corrcoef(table.value[70:], -loss[70:])[0, 1] > 0.7
+
+
+def test_of_many_labels_some_questions_are_judged_and_all_teach(known, tmp_path, monkeypatch):
+    loss = losses(known)
+    labels = label_file(tmp_path / "labels.csv", known, loss < np.median(loss))
+    whole = learned(known, labels)
+    monkeypatch.setattr(learning, "MAX_JUDGED", NUM // 2)
+    assert learned(known, labels).note.learned == whole.note.learned  # of few questions, all are judged
+    monkeypatch.setattr(learning, "ENOUGH_QUESTIONS", NUM // 2)
+    some = learned(known, labels)
+    assert some.value.tolist() == whole.value.tolist()
+    assert 0 < some.note.learned.area.num < whole.note.learned.area.num / 2
+    assert some.note.learned.area.low > 0.5
 
 
 def test_only_the_named_measures_are_learned_from(known, tmp_path):

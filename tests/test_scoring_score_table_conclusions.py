@@ -285,7 +285,7 @@ def test_strata_say_what_value_alone_would_have_chosen():
     assert "Every num_steps keeps its share of the pool. By value alone, 15 would rise" in subset.conclusion
     few = select(planted(follows=2.0), Selection(by="num_steps"), count=2)
     num = len(few.groups)
-    told = f"keeps its share of the pool as nearly as 2 samples allow: {num - 2} of {num} groups have none."
+    told = f"keeps its share of the pool, as nearly as possible with 2 samples: {num - 2} of {num} groups have none."
     assert told in few.conclusion
     assert sum(each.by_value for each in subset.groups) == len(subset)
     last = next(each for each in subset.groups if each.group == "15")

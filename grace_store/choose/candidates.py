@@ -126,7 +126,7 @@ def choose_in_questions(
     margin = -math.inf if selection.margin is None else selection.margin
     kept, rejected, copies = _pairs(question, (value, compared), ranking, margin, responses, labelled)
     least = f" by at least {selection.margin:g}" if selection.margin else ""
-    differ = f" whose values differ{least}" if least or labelled is None else ""
+    differ = f" whose values differ{least}" if selection.margin is not None or labelled is None else ""
     what = f"{counted(int(np.isfinite(kept).sum()), 'pair')} of the {of_kinds} of a question{differ}"
     if labelled is not None and (num_without := int((np.isfinite(table.value) & ~(labelled[0] | labelled[1])).sum())):
         pool += f"; {counted(num_without, 'trace')} without a label left out"

@@ -113,11 +113,9 @@ class Ranking:
     def _shares(self, by: str, kept: IntArray) -> str:
         """Return how well the chosen samples keep the shares of the groups."""
         assert self.rules.groups is not None
-        num, empty = (len(group_sizes(self.rules.groups, rows)) for rows in (self.ranked, kept))
-        if num == empty:
-            return f"Every {by} keeps its share of the pool."
-        as_well = f"as nearly as {counted(len(kept), 'sample')} allow: {num - empty} of {num} groups have none"
-        return f"Every {by} keeps its share of the pool {as_well}."
+        num, filled = (len(group_sizes(self.rules.groups, rows)) for rows in (self.ranked, kept))
+        few = f", as nearly as possible with {counted(len(kept), 'sample')}: {num - filled} of {num} groups have none"
+        return f"Every {by} keeps its share of the pool{few if filled < num else ''}."
 
     def _by_value_alone(self, by: str, best: IntArray) -> str:
         """Return which groups would rise or fall if values alone chose as many samples, the best."""
@@ -211,7 +209,8 @@ class Rules:
     ) -> Self:
         """Apply a selection to a table; raise if the selection does not fit the table, or leaves no candidates."""
         where, by = selection.where, selection.by
-        if selection.labels is not None and not (where or by or selection.is_in_questions):
+        is_new = selection.labels is not None and not isinstance(selection.labels, LabelsFile)  # not from a note
+        if is_new and not (where or by or selection.is_in_questions):
             raise SettingError("--labels adds fields that nothing here reads: give --where, --by or a choice of pairs")
         sql = where.sql if isinstance(where, WhereNote) else where
         table, fields, kept = filter_scores(scores, sql, store, data, selection.labels)
@@ -284,6 +283,7 @@ class Rules:
             value, rejected, told = choose_in_questions(
                 table, self.selection, self.question, value, self._responses, self.labelled, listener
             )
+            # Random draws and replays, which nobody listens to, need no warning and spare reading the labels.
             if rejected is not None and self.labelled is None and listener is not ignore:
                 warning = warning_of_labels(table, self.fields.labels, self._fields_at, rejected)
         ranked = table.ranked(value)
@@ -300,7 +300,7 @@ class Rules:
         pool = Pool(open_store_of(table, self.store), partial=True, data=self.data, threads=threads)
         order, used, num_distinct = diverse_order(table, ranked, self.selection, pool, listener=listener)
         rules = replace(self, selection=self.selection.model_copy(update=used))
-        return Ranking(rules, value, ranked[order], told, rejected, by_value=ranked, num_distinct=num_distinct)
+        return Ranking(rules, value, ranked[order], told, rejected, warning, ranked, num_distinct)
 
     def _fields_at(self, rows: IntArray, labels: LabelColumns | None) -> SampleFields:
         """Return the fields of some rows of the table; labels are those of all rows."""

@@ -211,10 +211,11 @@ class SubsetNote(Document, words="a subset", maker="select"):
 
 @dataclass(frozen=True, slots=True)
 class GroupCount:
-    """The numbers of all samples and of chosen samples of one group."""
+    """The numbers of samples and of chosen samples of one group."""
 
     group: str
     pool: int
+    """Candidates; of the groups of a filter, all samples."""
     chosen: int
     by_value: int
     """Samples of the group that would be chosen by value alone, for the same size of subset."""

@@ -90,7 +90,7 @@ class OnceCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         order = self.make_parser(ctx).parse_args(list(args))[2]
         for each, num in Counter(order).items():
-            if num > 1 and each.opts[0] in ADD_UP and not each.multiple:
+            if num > 1 and each.opts[0] in ADD_UP and not (each.multiple or ctx.resilient_parsing):
                 raise click.UsageError(f"{each.opts[0]} is given {num} times: give it once.", ctx)
         return super().parse_args(ctx, args)
 

@@ -105,7 +105,7 @@ def _flagged(table: ScoreTable, subsets: Subsets) -> Told:
 
 
 def _judged(given: ReportInputs, table: ScoreTable, findings: Sequence[Finding]) -> Told:
-    notes = {each.scores.spec.title: each.scores for each in given.subset_notes.values()} or {"": table.note}
+    notes = {each.scores.title: each.scores for each in given.subset_notes.values()} or {"": table.note}
     for note in notes.values():
         if note.learned is not None:
             yield GOOD if note.learned.area.low > CHANCE else UNCLEAR, f"Judged: {note.learned.in_words}"

@@ -49,13 +49,13 @@ class LabelColumns:
         fields returns the fields of the first records. If they cannot be read, only the column can be meant.
         """
         try:
-            is_field = name.lower() in map(str.lower, fields())  # conditions ignore upper and lower case
+            # Conditions ignore upper and lower case.
+            same = next((field for field in fields() if field.lower() == name.lower()), None)
         except (GraceStoreError, OSError):
-            is_field = False
-        if is_field:
-            raise SettingError(
-                f"{one_line(name)!r} is both a column of {self.note.path} and a field of the records: rename the column"
-            )
+            same = None
+        if same is not None:
+            what = f"{one_line(name)!r} is a column of {self.note.path}, and {one_line(same)!r} a field of the records"
+            raise SettingError(f"{what}: rename the column")
         return plain_column(self.table[name]).take(self.place)
 
 

@@ -45,7 +45,9 @@ FEWEST_QUESTIONS = 15
 """Fewest questions with labels; those of four folds of five are judged."""
 HAVE_NO_VALUE = np.uint8(Flag.MISSING_SIGNAL | Flag.NOT_FINITE)
 MAX_JUDGED = 1 << 18
-"""Most labelled items that are judged; more questions are thinned out evenly. All labels teach."""
+"""About as many labelled items are judged, of random questions, if there are many. All labels teach."""
+ENOUGH_QUESTIONS = 1000
+"""At least as many questions are judged, if there are more labelled items."""
 SCRATCH_BYTES = 1 << 26
 """Size from which on the measures of a pool lie in a temporary file instead of memory."""
 
@@ -119,7 +121,9 @@ def _fit(
     has_label[place] = True
     fold = fold_of_questions(question, has_label, seed)
     folds = moments_by_fold(measures, place, is_right, fold[place])
-    is_judged = of_labels % -(-len(place) // MAX_JUDGED) == 0
+    num_questions = int(of_labels.max()) + 1
+    stride = max(1, min(-(-len(place) // MAX_JUDGED), num_questions // ENOUGH_QUESTIONS))
+    is_judged = (np.random.default_rng([seed, stride]).permutation(num_questions) % stride == 0)[of_labels]
     judged, cell = place[is_judged], fold[place[is_judged]]
     learned, single = (
         values_by_fold(measures, cell, each, judged) for each in (learn_forward(folds), single_forward(folds, singles))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.events import Listener, ignore
-from grace_store.base.finding import LabelsNote
+from grace_store.base.finding import LabelsFile, LabelsNote
 from grace_store.base.states import ABOUT, flag_counts
 from grace_store.pool.label_columns import LabelsLike
 from grace_store.pool.pool import Pool, Signals, SignalWeights
@@ -159,7 +159,8 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
     pool = Pool(store, *given)
     has_group_target = isinstance(request.spec, ScoreSpec) and request.spec.target == "group"
     learns = isinstance(request.spec, ScoreSpec) and request.spec.learn
-    if request.labels is not None and not (learns or request.where or request.group_by):
+    is_new = request.labels is not None and not isinstance(request.labels, LabelsFile)  # not from a note
+    if is_new and not (learns or request.where or request.group_by):
         raise SettingError("--labels adds fields that nothing here reads: give --where, --group-by or --learn, too")
     if request.learn_from is not None and not learns:
         raise SettingError("labels of right traces or steps are only for a learned value: give --learn, too")

@@ -140,7 +140,7 @@ class ScoreTable(NotedTable[ScoresNote]):
     @property
     def known_flags(self) -> tuple[str, ...]:
         """The flags that scoring looked for: same_direction only if a measure reads Grams, and all others."""
-        spec = self.note.spec  # a learned value reads Grams, but has no alignments of steps
+        spec = self.note.spec  # for a learned value, reads_grams is False, and yet its scoring finds the flags of Grams
         has_grams = isinstance(spec, ScoreSpec) and any("gram" in MEASURES[name].reads for name in spec.names)
         return tuple(name for name in ABOUT if name != "same_direction" or has_grams)
 

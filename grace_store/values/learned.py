@@ -127,7 +127,7 @@ def _zeros(num_rows: int, num_columns: int) -> Array:
 
 
 def standardise(x: Array, question: IntArray, zeros: Callable[[int, int], Array] = _zeros) -> tuple[Array, FloatArray]:
-    """Return measures (n, F) with mean 0 and deviation 1, float32, in an array from zeros; missing ones become 0.
+    """Return measures (n, F) with mean 0 and deviation 1, float32, in an array from zeros; gaps get a mean.
 
     If a question has several items, each measure becomes two columns: its difference from the question's mean, and
     that mean. So what differs between questions cannot hide what differs within them. The second result has weights of
