@@ -16,6 +16,7 @@ from grace_store.scoring.score import ScoreRequest, replay, score
 from grace_store.scoring.score_table import read_scores, read_scores_note
 from grace_store.store.opened import Store
 from grace_store.values.alignment import history_weights
+from grace_store.values.measures import MEASURES
 from grace_store.values.methods.method import ScoreSpec
 from grace_store.values.random_values import random_values
 from tests.brute_force import HISTORIES, TARGETS, brute_force
@@ -163,6 +164,15 @@ def test_neither_blocks_nor_threads_change_a_bit(known, monkeypatch, threads):
     monkeypatch.setattr(walk, "SAMPLES_PER_CHUNK", 4)
     parts = score(known.store, ScoreRequest(spec=spec, signals=["early", "late"]), threads=threads)
     assert parts.table.equals(whole.table)
+
+
+@pytest.mark.parametrize("name", [f"{each}:min" if MEASURES[each].steps else each for each in MEASURES])
+def test_blocks_in_which_a_filter_keeps_no_sample_change_nothing(known, monkeypatch, name):
+    request = ScoreRequest(spec=ScoreSpec(measure=(name,)), signals="late", where="row >= 8")
+    whole = score(known.store, request)
+    monkeypatch.setattr(walk, "SAMPLES_PER_CHUNK", 4)
+    assert score(known.store, request).table.equals(whole.table)
+    assert 0 < len(whole) <= 4
 
 
 def test_no_vector_is_read(known, tmp_path):

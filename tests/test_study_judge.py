@@ -240,6 +240,18 @@ def test_the_area_that_is_printed_is_that_of_the_measure_that_is_named() -> None
     assert "held fixed: 0.70 (0.65 to 0.75)." in told
 
 
+def test_of_many_samples_those_with_a_row_of_labels_are_drawn(planted: dict[str, Store], tmp_path: Path) -> None:
+    ids = planted["grace"].column("sample_id").tolist()
+    rows = "".join(f"{name},{number % 2}\n" for number, name in enumerate(ids[100:160]))
+    (tmp_path / "few.csv").write_text(f"id,fine\n{rows}")
+    pool = gs.Pool.of(planted["grace"], labels=tmp_path / "few.csv")
+    found = gs.judge(pool, gs.JudgeSettings(right="fine = 1", samples=70))
+    assert (found.numbers["num_samples"], found.numbers["num_left_out"]) == (60, 0)
+    assert gs.judge(pool, gs.JudgeSettings(right="fine = 1", samples=40)).numbers["num_samples"] == 40
+    every = gs.judge(pool, gs.JudgeSettings(right="fine = 1"))
+    assert (every.numbers["num_samples"], every.numbers["num_left_out"]) == (60, 120)
+
+
 def test_a_measure_whose_opposite_tells_right_from_wrong_is_named_with_its_opposite() -> None:
     below = Estimate(value=0.2, low=0.15, high=0.25, p_value=0.0001, num=2000)
     chance = Estimate(value=0.51, low=0.46, high=0.56, p_value=0.7, num=2000)

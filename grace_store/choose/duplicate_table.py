@@ -21,8 +21,9 @@ from grace_store.likeness.duplicate_groups import (
     count_groups,
     group_samples,
 )
+from grace_store.pool.arrow_arrays import numpy_numbers
 from grace_store.scoring.notes import DuplicatesNote, GroupSpec
-from grace_store.scoring.parquet_columns import numpy_numbers, read_columns, read_note, write_whole
+from grace_store.scoring.parquet_columns import read_columns, read_note, write_whole
 
 SCHEMA = pa.schema(
     [

@@ -23,8 +23,8 @@ from grace_store.base.finding import LabelsFile, WhereNote
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted, first_few, last_name, one_line
 from grace_store.choose.contamination_table import AgainstTable
+from grace_store.pool.arrow_arrays import arrow_numbers
 from grace_store.scoring.notes import AgainstNote, DuplicatesNote, ScoresNote, WeightsNote, check_plan_of
-from grace_store.scoring.parquet_columns import arrow_numbers
 from grace_store.scoring.score_table import ScoreTable, read_scores
 from grace_store.store.opened import Store
 from grace_store.values.diverse_orders import DiversitySpec

@@ -182,8 +182,8 @@ def _typed(column: pa.Array) -> pa.Array:
     """Return cells as whole numbers, truth values, floats or texts, without those that have no value."""
     coded = column.dictionary_encode()  # labels have few different cells, and each is looked at once
     cells, bare = coded.dictionary, pc.utf8_trim_whitespace(coded.dictionary)
-    is_missing = pc.is_in(bare, pa.array(MISSING))
-    bare, cells = (pc.if_else(is_missing, pa.scalar(None, pa.string()), each) for each in (bare, cells))
+    is_missing = pc.match_substring_regex(bare, rf"^(?:{'|'.join(MISSING)})$")
+    bare, cells = (pc.if_else(is_missing, pa.nulls(len(cells), pa.string()), each) for each in (bare, cells))
     is_long = pc.any(pc.match_substring_regex(bare, r"^[-+]?\d{17,}$")).as_py()  # a float would round it
     for kind in (pa.int64(), pa.bool_(), *([] if is_long else [pa.float64()])):
         with suppress(pa.ArrowInvalid):

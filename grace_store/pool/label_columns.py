@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grace_store.base.arrays import Array, IntArray
+from grace_store.base.arrays import Array, BoolArray, IntArray
 from grace_store.base.errors import DataError, GraceStoreError, ResumeMismatch, SettingError
 from grace_store.base.files import file_sha256
 from grace_store.base.finding import LabelsFile
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.data.tables import ID, plain_column, read_labels_table
+from grace_store.pool.arrow_arrays import arrow_numbers, arrow_texts
 
 LabelsLike: TypeAlias = str | Path | LabelsFile
 """The path of a file of labels, or the note of one, whose content must not have changed."""
@@ -39,9 +41,18 @@ class LabelColumns:
     def names(self) -> list[str]:
         return list(self.table.column_names)
 
+    @property
+    def has_row(self) -> BoolArray:
+        """Whether each sample has a row in the file."""
+        return np.asarray(pc.is_valid(self.place).to_numpy(zero_copy_only=False))
+
+    def are_in(self, condition: str) -> bool:
+        """Return whether a condition may name one of the columns."""
+        return any(name.lower() in condition.replace('""', '"').lower() for name in self.names)
+
     def at(self, positions: IntArray | None) -> LabelColumns:
         """Return the labels of the samples at some positions; None for all samples."""
-        return self if positions is None else replace(self, place=self.place.take(pa.array(positions)))
+        return self if positions is None else replace(self, place=self.place.take(arrow_numbers(positions, pa.int64())))
 
     def column(self, name: str, fields: Callable[[], Collection[str]]) -> pa.Array:
         """Return a column in the order of the samples; raise SettingError if records have a field of this name, too.
@@ -73,7 +84,7 @@ def join_labels(given: LabelsLike, ids: Array | pa.ChunkedArray) -> LabelColumns
         )
     table = read_labels_table(path)
     _check_names(path, table.column_names)
-    wanted = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([pa.array(ids.tolist(), pa.string())])
+    wanted = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([arrow_texts(ids.tolist())])
     if not len(table) and len(wanted):
         raise DataError(f"{path} has no rows. Give it a row for each sample that has a label.")
     found = table[ID]

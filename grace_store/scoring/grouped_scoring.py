@@ -14,10 +14,10 @@ from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, F
 from grace_store.base.errors import SettingError
 from grace_store.base.states import Flag
 from grace_store.base.text import counted
+from grace_store.pool.arrow_arrays import arrow_floats, arrow_numbers, flag_lists, numpy_numbers
 from grace_store.pool.pool import Pool
 from grace_store.pool.walk import Mapper, SignalReader, Threads, UnitVectors
 from grace_store.scoring.notes import GroupsNote, ScoresNote
-from grace_store.scoring.parquet_columns import arrow_floats, arrow_numbers, flag_lists, numpy_numbers
 from grace_store.scoring.provenance import Source
 from grace_store.scoring.score_table import GROUP_COLUMNS
 from grace_store.store.opened import Store

@@ -1,10 +1,9 @@
 """Parquet tables with a note in their metadata; a file may come from another program."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -12,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.base.arrays import Array, BoolArray, IntArray, Numbers, offsets_of
+from grace_store.base.arrays import IntArray
 from grace_store.base.documents import METADATA_KEY, Document, document_metadata, metadata_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import PARQUET, whole_file
-from grace_store.base.states import flag_names
 from grace_store.base.text import one_line
+from grace_store.pool.arrow_arrays import numpy_numbers
 
 NoteT = TypeVar("NoteT", bound=Document)
 
@@ -128,82 +127,3 @@ def arrow_words(error: Exception) -> str:
 def not_made_by(path: Path, maker: str, why: str) -> DataError:
     """Return the error for a file that is not what a command writes."""
     return DataError(f"{path} is not a table that `grace-store {maker}` made: {why}.")
-
-
-# ---------------------------------------------------------------- numbers and texts as Arrow arrays and back
-# pyarrow's own conversions import pandas, if it is installed, which takes half a second of every command.
-
-
-def arrow_numbers(values: Array, kind: pa.DataType, is_null: BoolArray | None = None) -> pa.Array:
-    """Return an array of numbers, null where is_null; NaN stays NaN. Raise DataError if a number does not fit."""
-    plain = _fitting(values, np.dtype(kind.to_pandas_dtype()))
-    there = None if is_null is None or not is_null.any() else _bits(~is_null)
-    return pa.Array.from_buffers(kind, len(plain), [there, pa.py_buffer(plain)])
-
-
-def arrow_floats(values: Array, kind: pa.DataType) -> pa.Array:
-    """Return an array of numbers with null for NaN, because databases sort NaN above all numbers."""
-    return arrow_numbers(values, kind, np.isnan(values))
-
-
-def arrow_lists(offsets: Numbers, values: pa.Array, is_null: BoolArray | None = None) -> pa.Array:
-    """Return an array of lists; list i is values[offsets[i]:offsets[i + 1]], or null where is_null."""
-    mask = None if is_null is None else arrow_flags(is_null)
-    return pa.ListArray.from_arrays(arrow_numbers(offsets, pa.int32()), values, mask=mask)
-
-
-def arrow_flags(flags: BoolArray) -> pa.Array:
-    """Return an array of booleans."""
-    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bits(flags)])
-
-
-def arrow_texts(texts: Sequence[str]) -> pa.Array:
-    """Return an array of texts without nulls."""
-    whole = "".join(texts).encode()
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    if lengths.sum() != len(whole):  # some letters take more than one byte
-        lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
-    offsets = _fitting(offsets_of(lengths), np.dtype(np.int32))
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(whole))
-
-
-def flag_lists(flags: Array) -> pa.Array:
-    """Return lists with the names of flags, from bits of Flag."""
-    if not flags.any():
-        return arrow_lists(np.zeros(len(flags) + 1, dtype=np.int32), arrow_texts([]))
-    found, place = np.unique(flags, return_inverse=True)
-    names = [flag_names(each) for each in found.tolist()]
-    offsets = offsets_of(np.array([len(each) for each in names], dtype=np.int64))
-    return arrow_lists(offsets, arrow_texts(list(chain.from_iterable(names)))).take(arrow_numbers(place, pa.int64()))
-
-
-def _fitting(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return contiguous values of this dtype; raise DataError for integers that would wrap around."""
-    is_whole = dtype.kind in "iu" and values.dtype.kind in "iu"
-    if is_whole and values.size and not np.can_cast(values.dtype, dtype):
-        limits, low, high = np.iinfo(dtype), values.min(), values.max()
-        if low < limits.min or high > limits.max:
-            raise DataError(
-                f"A column has numbers or offsets from {low} to {high}, and those of {dtype} go from {limits.min} to "
-                f"{limits.max}. Divide the data, and make a table of each part."
-            )
-    return np.ascontiguousarray(values, dtype=dtype)
-
-
-def _bits(flags: BoolArray) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
-
-
-def numpy_numbers(column: pa.ChunkedArray) -> Array:
-    """Return a column of numbers as a NumPy array, NaN for null."""
-    dtype = np.dtype(column.type.to_pandas_dtype())
-    parts = [np.zeros(0, dtype)]
-    for chunk in column.chunks:
-        bits, plain = chunk.buffers()
-        stop = chunk.offset + len(chunk)
-        part = np.frombuffer(plain, dtype, stop)[chunk.offset :] if len(chunk) else parts[0]
-        if chunk.null_count:
-            there = np.unpackbits(np.frombuffer(bits, np.uint8), count=stop, bitorder="little")[chunk.offset :]
-            part = np.where(there, part, np.nan)
-        parts.append(part)
-    return np.concatenate(parts)

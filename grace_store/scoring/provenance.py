@@ -15,12 +15,12 @@ import numpy as np
 from grace_store.base.errors import NotAStore, ResumeMismatch, SettingError
 from grace_store.base.files import overlaps
 from grace_store.base.finding import LabelsFile, PoolNote, SignalNote, WhereNote
+from grace_store.pool.arrow_arrays import arrow_flags
 from grace_store.pool.label_columns import LabelColumns, LabelsLike, join_labels
 from grace_store.pool.pool import Pool, SignalWeights
 from grace_store.pool.sample_fields import Kept, KnownColumns, SampleFields
 from grace_store.pool.walk import SignalReader
 from grace_store.scoring.notes import NamedSignal, ScoredSignal, ScoresNote, StoreNote, TargetsNote, check_plan_of
-from grace_store.scoring.parquet_columns import arrow_flags
 from grace_store.scoring.score_table import ScoreTable
 from grace_store.store.backend import is_url
 from grace_store.store.opened import Store, StoreLike

@@ -19,6 +19,7 @@ from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import LabelsFile, LabelsNote
 from grace_store.base.states import ABOUT, flag_counts
+from grace_store.pool.arrow_arrays import numpy_numbers
 from grace_store.pool.label_columns import LabelsLike
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
@@ -30,7 +31,6 @@ from grace_store.scoring.grouped_scoring import (
     score_in_groups,
 )
 from grace_store.scoring.notes import CustomHistory, ScoresNote, check_plan_of
-from grace_store.scoring.parquet_columns import numpy_numbers
 from grace_store.scoring.provenance import (
     check_outputs,
     check_signals_of,

@@ -31,21 +31,17 @@ from grace_store.base.documents import document_metadata
 from grace_store.base.errors import SettingError
 from grace_store.base.states import ABOUT, HYGIENE_FLAGS
 from grace_store.base.text import counted
-from grace_store.scoring.notes import ScoresNote
-from grace_store.scoring.parquet_columns import (
-    NotedTable,
+from grace_store.pool.arrow_arrays import (
     arrow_flags,
     arrow_floats,
     arrow_lists,
     arrow_numbers,
     arrow_texts,
     flag_lists,
-    not_made_by,
     numpy_numbers,
-    read_columns,
-    read_note,
-    write_blocks,
 )
+from grace_store.scoring.notes import ScoresNote
+from grace_store.scoring.parquet_columns import NotedTable, not_made_by, read_columns, read_note, write_blocks
 from grace_store.store.opened import Store
 from grace_store.values.measures import MEASURES
 from grace_store.values.methods.method import ScoreSpec

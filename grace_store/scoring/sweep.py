@@ -17,10 +17,10 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.files import whole_folder
 from grace_store.base.finding import Column, Finding, PoolNote, Table
 from grace_store.base.text import counted
+from grace_store.pool.arrow_arrays import arrow_numbers, arrow_texts
 from grace_store.pool.pool import Pool, PoolLike
 from grace_store.pool.walk import Mapper, SampleBlock, SignalReader, Threads, arrays_of, map_ordered
 from grace_store.scoring.notes import check_plan_of
-from grace_store.scoring.parquet_columns import arrow_numbers, arrow_texts
 from grace_store.scoring.provenance import noted_pool
 from grace_store.scoring.sweep_settings import (
     WITH_DEFAULT,

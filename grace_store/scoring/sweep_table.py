@@ -14,16 +14,9 @@ from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import document_metadata, find_document
 from grace_store.base.errors import DataError
 from grace_store.base.finding import SignalNote
+from grace_store.pool.arrow_arrays import arrow_floats, arrow_numbers, arrow_texts, numpy_numbers
 from grace_store.scoring.notes import StoreNote
-from grace_store.scoring.parquet_columns import (
-    arrow_floats,
-    arrow_numbers,
-    arrow_texts,
-    arrow_words,
-    numpy_numbers,
-    read_columns,
-    read_note,
-)
+from grace_store.scoring.parquet_columns import arrow_words, read_columns, read_note
 from grace_store.values.grid import SweepSpec
 
 SAMPLES_SCHEMA = pa.schema(

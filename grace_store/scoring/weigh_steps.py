@@ -14,10 +14,11 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.finding import Cell, Column, Estimate, Finding, PoolNote, Table
 from grace_store.base.states import Flag, flag_counts
 from grace_store.base.text import counted, percent
+from grace_store.pool.arrow_arrays import numpy_numbers
 from grace_store.pool.pool import Pool, PoolLike, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, arrays_of
 from grace_store.scoring.notes import WeightsNote
-from grace_store.scoring.parquet_columns import numpy_numbers, write_blocks
+from grace_store.scoring.parquet_columns import write_blocks
 from grace_store.scoring.provenance import check_outputs, sources_of, weighted_signals
 from grace_store.scoring.score import measure_block
 from grace_store.scoring.weight_table import WeightTable, weight_rows, weights_schema

@@ -14,18 +14,9 @@ import pyarrow.compute as pc
 from grace_store.base.arrays import Array, FloatArray, IntArray, find_rows
 from grace_store.base.documents import document_metadata
 from grace_store.base.text import counted
+from grace_store.pool.arrow_arrays import arrow_floats, arrow_lists, arrow_numbers, arrow_texts, flag_lists
 from grace_store.scoring.notes import WeightsNote
-from grace_store.scoring.parquet_columns import (
-    NotedTable,
-    arrow_floats,
-    arrow_lists,
-    arrow_numbers,
-    arrow_texts,
-    flag_lists,
-    not_made_by,
-    read_columns,
-    read_note,
-)
+from grace_store.scoring.parquet_columns import NotedTable, not_made_by, read_columns, read_note
 from grace_store.values.gram import is_step
 from grace_store.values.weightings import WEIGHTINGS
 

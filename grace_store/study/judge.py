@@ -88,7 +88,7 @@ def judge(pool: PoolLike, settings: JudgeSettings | None = None, *, listener: Li
     names, skipped = pool.stepwise()
     reader = SignalReader(pool.store, tuple(names), pool.wanted, reads=())
     reader.check_complete(partial=pool.partial)
-    chosen = _chosen(reader, pool, settings)
+    chosen = _chosen(reader, pool, settings, note)
     labels = read_labels(pool, note, chosen, listener)
     if labels.num_left_out:
         listener(Warned(f"{counted(labels.num_left_out, 'sample')} without a usable label in {note} left out."))
@@ -152,7 +152,7 @@ NUM_WRONG = "wrong ones"
 """The row with the numbers of wrong items in the table by kind of error."""
 
 
-def _chosen(reader: SignalReader, pool: Pool, settings: JudgeSettings) -> IntArray:
+def _chosen(reader: SignalReader, pool: Pool, settings: JudgeSettings, note: LabelsNote) -> IntArray:
     """Return positions of samples that all signals have, ascending; a random part of them if there are many."""
 
     def in_all(block: SampleBlock) -> IntArray:
@@ -165,6 +165,9 @@ def _chosen(reader: SignalReader, pool: Pool, settings: JudgeSettings) -> IntArr
         raise SettingError(
             f"No sample of {reader.store.location} is done in all signals: {names}. Name fewer signals with --signal."
         )
+    labels = pool.label_columns
+    if len(done) > settings.samples and labels is not None and labels.are_in(note.field):
+        done = done[labels.has_row[done]]  # of many samples, only those that can have a label are drawn
     if len(done) <= settings.samples:
         return done
     # Whole units, because neighbours are often traces of one question.

@@ -89,8 +89,8 @@ def how_to_choose(
     where = "" if pool.kept is None else pool.kept.where
     score = ["grace-store", "score", pool.store.location, *(["--where", where] if where else [])]
     if (labels := pool.label_columns) is not None:
-        in_where = any(name.lower() in where.replace('""', '"').lower() for name in labels.names)
-        score += ["--labels", labels.note.path] if in_where or (is_within and question in labels.names) else []
+        is_read = labels.are_in(where) or (is_within and question in labels.names)
+        score += ["--labels", labels.note.path] if is_read else []
     data = [word for path in pool.data or () for word in ("--data", str(Path(path).absolute()))]
     score += [*(["--partial"] if pool.partial else []), *data, "--measure", str(best["of"])]
     score += ["--signal", str(best["signal"])] if len(pool.store.signal_names) > 1 else []

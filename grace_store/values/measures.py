@@ -49,8 +49,8 @@ class Responses:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the parts are whole responses."""
-        return len(self.num_tokens) == len(self.num_steps)
+        """Whether the parts are whole responses; of no samples, they are segments."""
+        return 0 < len(self.num_tokens) == len(self.num_steps)
 
     @property
     def num_parts(self) -> IntArray:

@@ -30,10 +30,10 @@ from grace_store.base.states import TEXT_FLAGS
 from grace_store.choose.export import export
 from grace_store.choose.select import select
 from grace_store.choose.selection import Selection
+from grace_store.pool.arrow_arrays import arrow_floats
 from grace_store.run.engines.engine import ExtractJob
 from grace_store.run.extract import extract
 from grace_store.run.plan import plan
-from grace_store.scoring.parquet_columns import arrow_floats
 from grace_store.scoring.score import ScoreRequest, score
 from grace_store.scoring.score_table import read_scores, write_scores
 from grace_store.study.trial_documents import FOUND, TrialRun

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from grace_store.base.errors import DataError
-from grace_store.scoring.parquet_columns import (
+from grace_store.pool.arrow_arrays import (
     arrow_flags,
     arrow_floats,
     arrow_lists,
@@ -80,7 +80,7 @@ def test_texts_may_have_letters_of_several_bytes(texts):
 def test_pandas_is_not_imported_for_it():
     pytest.importorskip("pandas")
     code = (
-        "import sys, numpy as np, pyarrow as pa; from grace_store.scoring.parquet_columns import *; "
+        "import sys, numpy as np, pyarrow as pa; from grace_store.pool.arrow_arrays import *; "
         "numpy_numbers(pa.chunked_array([arrow_floats(np.ones(2), pa.float64())])); arrow_texts(['a']); "
         "sys.exit('pandas' in sys.modules)"
     )
