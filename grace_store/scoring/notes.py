@@ -1,7 +1,9 @@
 """Notes of results: the settings, store, plan and signals that made a result. schemas/ has their JSON schemas."""
 
+import hashlib
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from grace_store.base.documents import Count, Document, Number
@@ -11,6 +13,7 @@ from grace_store.base.settings import Frozen
 from grace_store.base.text import counted
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.likeness.recall import Recall
+from grace_store.values.alignment import History
 from grace_store.values.methods.method import InfluenceSpec, MethodSpec, parse_spec
 from grace_store.values.weightings import WeightsSpec
 from grace_store.values.within_groups import Within
@@ -83,6 +86,14 @@ class CustomHistory(Frozen):
     sha256: str | None = None
     weights: tuple[tuple[float, ...], ...] | None = None
     function: str | None = None
+
+    @classmethod
+    def of(cls, history: History) -> Self:
+        if callable(history):
+            return cls(function=getattr(history, "__qualname__", type(history).__name__))
+        given = np.asarray(history, dtype=np.float64)
+        digest = hashlib.sha256(given.tobytes()).hexdigest()
+        return cls(sha256=digest, weights=tuple(map(tuple, given.tolist())))
 
 
 class GroupsNote(Frozen):

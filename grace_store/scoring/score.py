@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -288,13 +287,7 @@ def _score_blocks(
         )
     reader = SignalReader(pool.store, weights.names, pool.wanted, reads)
     reader.check_complete(partial=pool.partial)
-    described = None
-    if callable(history):
-        described = CustomHistory(function=getattr(history, "__qualname__", type(history).__name__))
-    elif history is not None:
-        given = np.asarray(history, dtype=np.float64)
-        digest = hashlib.sha256(given.tobytes()).hexdigest()
-        described = CustomHistory(sha256=digest, weights=tuple(map(tuple, given.tolist())))
+    described = None if history is None else CustomHistory.of(history)
     alignments = None
     if group is not None and spec.target == "group":
         vectors = SignalReader(pool.store, weights.names, reads=("vectors",))
