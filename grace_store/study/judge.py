@@ -74,7 +74,8 @@ class JudgeSettings(LabelSettings):
     """Field that has the same value in all traces of a question. [default: the prompt]"""
     score: ScoreSpec = ScoreSpec()
     samples: int = Field(default=10_000, ge=1)
-    """Maximum number of samples to judge. If the pool has more samples, a random part is judged."""
+    """Maximum number of samples to judge. If the pool has more samples, a random part is judged; with labels of a file,
+    of the samples that have a row in it."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random draws."""
 
