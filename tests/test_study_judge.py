@@ -227,15 +227,20 @@ def test_the_command_concludes_first_and_writes_what_can_be_read_back(
     assert "has a field 'colour'" in " ".join(refused.stderr.split())
 
 
+def concluded(areas: dict[str, Estimate]) -> str:
+    """Return what is concluded from the areas of some measures of traces."""
+    rows = tuple(
+        {"measure": f"{name} of base", "of": name, "signal": "base", "all_pairs": area, "held_fixed": area}
+        for name, area in areas.items()
+    )
+    return conclude_judged(JudgedItems("traces", 90, 90, 90, rows, {}, ()))
+
+
 def test_the_area_that_is_printed_is_that_of_the_measure_that_is_named() -> None:
     """A measure of fewer pairs may have the larger area and yet not be surely above chance."""
     wide = Estimate(value=0.8, low=0.4, high=1.0, p_value=0.2, num=200)
     sure = Estimate(value=0.7, low=0.65, high=0.75, p_value=0.0001, num=2000)
-    rows = tuple(
-        {"measure": f"{name} of base", "of": name, "signal": "base", "all_pairs": area, "held_fixed": area}
-        for name, area in (("entropy", wide), ("loss", sure))
-    )
-    told = conclude_judged(JudgedItems("traces", 90, 90, 90, rows, {}, ()))
+    told = concluded({"entropy": wide, "loss": sure})
     assert told.startswith("Loss of base tells wrong traces from right ones better than chance (0.50)")
     assert "held fixed: 0.70 (0.65 to 0.75)." in told
 
@@ -255,11 +260,7 @@ def test_of_many_samples_those_with_a_row_of_labels_are_drawn(planted: dict[str,
 def test_a_measure_whose_opposite_tells_right_from_wrong_is_named_with_its_opposite() -> None:
     below = Estimate(value=0.2, low=0.15, high=0.25, p_value=0.0001, num=2000)
     chance = Estimate(value=0.51, low=0.46, high=0.56, p_value=0.7, num=2000)
-    rows = tuple(
-        {"measure": f"{name} of base", "of": name, "signal": "base", "all_pairs": area, "held_fixed": area}
-        for name, area in (("entropy:lowest", below), ("loss:lowest", chance))
-    )
-    told = conclude_judged(JudgedItems("traces", 90, 90, 90, rows, {}, ()))
+    told = concluded({"entropy:lowest": below, "loss:lowest": chance})
     assert told.startswith("Entropy:lowest of base puts wrong traces above right ones, with number of steps and")
     assert told.endswith(": 0.20 (0.15 to 0.25). Judge entropy:highest instead (--measure entropy:highest).")
 

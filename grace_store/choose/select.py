@@ -21,7 +21,7 @@ from grace_store.choose.choice_conclusion import conclude_choice, group_name, gr
 from grace_store.choose.contamination_table import AgainstTable
 from grace_store.choose.selection import SIZES, Excluded, GroupCount, Selection, Subset, SubsetNote
 from grace_store.data.sample_digests import response_digest
-from grace_store.pool.label_columns import LabelColumns
+from grace_store.pool.label_columns import LabelColumns, refuse_unread
 from grace_store.pool.pool import Pool
 from grace_store.pool.records import digest_samples
 from grace_store.pool.sample_fields import SampleFields
@@ -209,9 +209,8 @@ class Rules:
     ) -> Self:
         """Apply a selection to a table; raise if the selection does not fit the table, or leaves no candidates."""
         where, by = selection.where, selection.by
-        is_new = selection.labels is not None and not isinstance(selection.labels, LabelsFile)  # not from a note
-        if is_new and not (where or by or selection.is_in_questions):
-            raise SettingError("--labels adds fields that nothing here reads: give --where, --by or a choice of pairs")
+        is_read = where is not None or by is not None or selection.is_in_questions
+        refuse_unread(selection.labels, "--where, --by, --per-group or a format of pairs", is_read=is_read)
         sql = where.sql if isinstance(where, WhereNote) else where
         table, fields, kept = filter_scores(scores, sql, store, data, selection.labels)
         if table.capability is not None and (by is not None or selection.diversity is not None):

@@ -27,6 +27,12 @@ RESERVED = ("row", "num_steps", "num_tokens", "value", "flags")
 COLUMNS_SHOWN = 12
 
 
+def refuse_unread(labels: LabelsLike | None, readers: str, *, is_read: bool) -> None:
+    """Raise SettingError if labels are given, and not from a note, that nothing reads; readers are options."""
+    if labels is not None and not isinstance(labels, LabelsFile) and not is_read:
+        raise SettingError(f"--labels adds fields that nothing here reads: give {readers}, too")
+
+
 @dataclass(frozen=True, slots=True)
 class LabelColumns:
     """The columns of a file of labels, for some samples."""

@@ -45,9 +45,9 @@ FEWEST_QUESTIONS = 15
 """Fewest questions with labels; those of four folds of five are judged."""
 HAVE_NO_VALUE = np.uint8(Flag.MISSING_SIGNAL | Flag.NOT_FINITE)
 MAX_JUDGED = 1 << 18
-"""About as many labelled items are judged, of random questions, if there are many. All labels teach."""
+"""Of more labelled items, about this many judge a value: those of questions drawn at random. All labels teach."""
 ENOUGH_QUESTIONS = 1000
-"""At least as many questions are judged, if there are more labelled items."""
+"""Fewest questions that judge a value, if not all do."""
 SCRATCH_BYTES = 1 << 26
 """Size from which on the measures of a pool lie in a temporary file instead of memory."""
 

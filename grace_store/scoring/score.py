@@ -16,10 +16,10 @@ import pyarrow as pa
 from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.events import Listener, ignore
-from grace_store.base.finding import LabelsFile, LabelsNote
+from grace_store.base.finding import LabelsNote
 from grace_store.base.states import ABOUT, flag_counts
 from grace_store.pool.arrow_arrays import numpy_numbers
-from grace_store.pool.label_columns import LabelsLike
+from grace_store.pool.label_columns import LabelsLike, refuse_unread
 from grace_store.pool.pool import Pool, Signals, SignalWeights
 from grace_store.pool.walk import SampleBlock, SignalReader, Threads, arrays_of
 from grace_store.scoring.grouped_scoring import (
@@ -158,9 +158,8 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
     pool = Pool(store, *given)
     has_group_target = isinstance(request.spec, ScoreSpec) and request.spec.target == "group"
     learns = isinstance(request.spec, ScoreSpec) and request.spec.learn
-    is_new = request.labels is not None and not isinstance(request.labels, LabelsFile)  # not from a note
-    if is_new and not (learns or request.where or request.group_by):
-        raise SettingError("--labels adds fields that nothing here reads: give --where, --group-by or --learn, too")
+    is_read = learns or request.where is not None or request.group_by is not None
+    refuse_unread(request.labels, "--where, --group-by or --learn", is_read=is_read)
     if request.learn_from is not None and not learns:
         raise SettingError("labels of right traces or steps are only for a learned value: give --learn, too")
     if request.within is None and not has_group_target and not learns:
